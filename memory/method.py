@@ -1,4 +1,4 @@
-"""Memory method: one stage of each of the six kinds; compositions that cannot work are refused."""
+"""Memory method: one stage of each of the six kinds, and the rules by which stages fit together."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MEMBERS = {
 
 @dataclass(frozen=True)
 class MemoryMethod:
-    """One stage of each kind, and the settings that belong to none. Sessions of one method share its storage.
+    """One stage of each kind, and settings of the whole method. Sessions of one method share its storage.
 
     ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only adds turns. ``context`` is the prefix that
-    an isolated unit sees when it is encoded: none, the start token, or the whole context prefix. ``grouping`` is shared
-    by methods that are compared, so that all choose the same segments. ``pinned`` holds the blocks that sessions pin,
-    for constructions that look segments up by their tokens.
+    isolated units attend to: none, the start token, or the whole context prefix. ``grouping`` is shared by methods that
+    are compared, so that all choose the same segments. ``pinned`` holds the blocks that sessions pin, for constructions
+    that look segments up by their tokens.
     """
 
     name: str
@@ -61,7 +61,7 @@ class MemoryMethod:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of the composition: exact if every stage is, otherwise those of any stage."""
+        """Capabilities of the composition: exact if every stage is; any other flag if one stage has it."""
         parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         exact_parts = (self.retrieval, self.retention, *((self.construction, self.storage) if reads else ()))
@@ -77,7 +77,7 @@ class MemoryMethod:
 
     @property
     def packs(self) -> PackFormat | None:
-        """Format of its storage, if that packs blocks."""
+        """Format in which its storage packs blocks; None: unpacked."""
         return getattr(self.storage, "format", None)
 
     @property
@@ -118,7 +118,7 @@ class MemoryMethod:
         return problems or [problem for conflict, problem in self._rules() if conflict]
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield the rules for stages that do not fit together: whether one is broken, and the error text."""
+        """Yield each rule about stages that do not fit together: whether it is broken, and its error text."""
         retrieval, construction, recompute, retention, storage = (
             f"{stage} {type(getattr(self, stage)).__name__}"
             for stage in ("retrieval", "construction", "recompute", "retention", "storage")
@@ -132,7 +132,7 @@ class MemoryMethod:
         )
         yield (
             builds.harvests and not computes.reads_blocks,
-            f"{recompute} computes every row, so the rows that {construction} harvests would never be read: use "
+            f"{recompute} computes every row, so the rows that {construction} harvests are never read: use "
             "recompute Nothing",
         )
         yield (
@@ -155,7 +155,7 @@ class MemoryMethod:
         )
         yield (
             selects.per_layer and not builds.uniform,
-            "layers=each puts other blocks into the same rows at every layer, but those of "
+            "layers=each puts different blocks into the same rows at every layer, but those of "
             f"{construction} differ in length or position: use construction History with cut=tokens and "
             "positions=decoupled",
         )
@@ -167,7 +167,7 @@ class MemoryMethod:
         if not builds.keeps_cache:
             yield (
                 self.retention.capabilities.evicts,
-                f"{retention} drops rows of a cache that goes on from turn to turn, but {construction} begins every "
+                f"{retention} drops rows of a cache that continues from turn to turn, but {construction} begins every "
                 "prompt with an empty one: use construction Turns",
             )
             return
@@ -178,11 +178,11 @@ class MemoryMethod:
         )
         yield (
             self.packs is not None and self.retention.counts_mass,
-            f"{retention} counts attention weights, which attention over the packed rows of {storage} never has at "
-            "once: use storage Ram, or retention SnapKV",
+            f"{retention} counts attention weights, which attention over the packed rows of {storage} never holds "
+            "all at once: use storage Ram, or retention SnapKV",
         )
         yield (
             self.packs is not None and self.construction.survivors == "move",
-            f"survivors=move computes keys again for other positions, but {storage} keeps them packed as they were: "
+            f"survivors=move rotates keys to new positions, but {storage} keeps them packed as computed: "
             "use survivors=stay, or storage Ram",
         )

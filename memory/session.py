@@ -40,7 +40,7 @@ class MemorySession:
     :param encode_text: token ids of a segment's text, without special tokens
     :param budget: segments in a prompt at most
     :param context_ids: the context prefix of every prompt; with ``context=bos`` its first token is the start token
-    :param namespace: blocks are shared only within it
+    :param namespace: scope within which blocks are shared
     """
 
     def __init__(
@@ -90,16 +90,17 @@ class MemorySession:
         In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
         with the query that ``restart`` returns, which has to repeat earlier turns.
 
-        :param lasting: False: nothing is kept of this prompt: no rows are harvested, no transcript gets it
-        :param whole: reuse no isolated unit, for a single important question. Rows that earlier prompts computed are
-            reused, and this prompt's are kept, whatever ``lasting`` is. Transcripts and latent retrievals ignore it
+        :param lasting: False: keep nothing of this prompt: harvest no rows, add no turn to the transcript
+        :param whole: use no isolated unit, for a single important question: a construction that harvests reuses and
+            keeps rows even if ``lasting`` is False, any other computes all rows. Transcripts and latent retrieval
+            ignore it
         :param instruction_ids: the task. A retention stage keeps the rows of the last query that begins with them
         :param budget: segments of this prompt at most, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
         """
         if not query_ids:
-            raise ConfigError("query_ids is empty: give at least one token, after which the logits are wanted")
+            raise ConfigError("query_ids is empty: give at least one token, because the logits follow its last one")
         timer, clock, self._graph.embed_seconds = StepTimer(), time.perf_counter, 0.0
         began = clock()
         context = self._need_context()
@@ -107,7 +108,7 @@ class MemorySession:
         self.update(settle=True)
         updated, update_embed = clock(), self._graph.embed_seconds
         units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, lasting, budget)
-        latent = self.method.retrieval.capabilities.latent  # then only some of the units enter the prompt
+        latent = self.method.retrieval.capabilities.latent  # True: only some of the units enter the prompt
         if whole and self._transcript is None and not latent:
             lasting = builder.harvests
             builder = builder if lasting else RecomputeAllBuilder(self.engine)
@@ -129,16 +130,17 @@ class MemorySession:
         return self._close(prompt, result, query_ids, timer, lasting)
 
     def update(self, settle: bool = False) -> None:
-        """Update the groups with the segments changed so far, as every prompt does. Segments of one call form groups.
+        """Update the groups with the segments changed so far, as every prompt does; segments of one call are grouped.
 
         :param settle: let groups without recent changes become static, as a prompt does
         """
         self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
-        """Encode missing blocks of a prompt for ``query_text`` ahead: about ``tokens`` tokens, at least one unit.
+        """Encode ahead about ``tokens`` missing tokens of a prompt for ``query_text``, at least one unit.
 
-        Later prompts do not change. Call `update` after the last change. Only isolated units can be encoded ahead.
+        Results of later prompts stay the same. Call `update` after the last change. Only isolated units can be encoded
+        ahead.
 
         :returns: tokens encoded, and tokens still missing
         """
@@ -236,7 +238,7 @@ class MemorySession:
 
     def _make_transcript(self) -> Transcript:
         room = self.engine.info.max_positions - len(self._context_ids) - ROOM
-        latent = self.method.retrieval.capabilities.latent  # then the transcript may be of any length
+        latent = self.method.retrieval.capabilities.latent  # True: the transcript may be of any length
         return Transcript(math.inf if latent else room, self._newline)
 
     def _make_builder(self) -> PromptBuilder:
@@ -247,8 +249,8 @@ class MemorySession:
     def _pinning(self) -> PinningBuilder:
         if not self.method.construction.capabilities.pins:
             raise ConfigError(
-                f"memory method {self.method.name!r} does not look segments up by their tokens, so nothing that is "
-                "pinned would be found: use construction Segments"
+                f"memory method {self.method.name!r} does not look segments up by their tokens, so it would find "
+                "no pinned block: use construction Segments"
             )
         return self._builder
 
@@ -311,7 +313,7 @@ class MemorySession:
             try:
                 prompt = builder.build(units, query, context, timer)
                 placements = prompt.layout.placements
-                if encoded:  # not hits
+                if encoded:  # blocks of earlier attempts are no hits
                     placements = tuple(replace(p, hit=p.hit and p.identity not in encoded) for p in placements)
                     layout = replace(prompt.layout, placements=placements)
                     prompt = replace(prompt, layout=layout, encoded=prompt.encoded + sum(encoded.values()))
@@ -337,7 +339,7 @@ class MemorySession:
                 return result
             result = self.engine.prefill(
                 layout,
-                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # stages hold one prompt's state
+                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # a stage holds one prompt's state
                 copy.copy(self.method.loading),
                 prompt.context_block,
                 self._builder.harvests,
@@ -393,7 +395,7 @@ class MemorySession:
 
     def _room_behind(self, prefill: Prefill, needed: int) -> int:
         """Return the positions left after the prompt. Raises CapacityError for fewer than ``needed``."""
-        latent = self.method.retrieval.capabilities.latent  # then rows may lie anywhere in the transcript
+        latent = self.method.retrieval.capabilities.latent  # True: rows may have any position in the transcript
         rows = prefill.cache.length if latent else prefill.cache.next_position
         limit = self.engine.info.max_positions
         if limit - rows < needed:

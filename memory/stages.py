@@ -3,12 +3,12 @@
     retrieval     selects the segments (or stored blocks) of a prompt, and their order
     construction  groups segments into units, finds stale units, and makes units into rows
     recompute     selects the rows that get fresh keys and values at each layer
-    loading       schedules the moves of each block's layer slices to the compute device
+    loading       schedules the transfers of each block's layer slices to the compute device
     retention     selects the rows that survive a turn
-    storage       keeps blocks, in its place and format
+    storage       stores blocks, in its place and format
 
 A stage is one small class in one small file; `memory.method` composes a method of one per stage. The Protocol of
-constructions, which make the prompts of a session, is in `memory.construction.base`. Rows are prompt rows, from 0.
+constructions is in `memory.construction.base`. Rows are prompt rows, from 0.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
 
-SCHEDULES = ("linear", "cosine", "step")  # falls of a recomputed share over the layers
+SCHEDULES = ("linear", "cosine", "step")  # decay of a recomputed share over the layers
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Effects of a stage on exactness and rows, by which laws and compositions are checked."""
+    """Effects of a stage on exactness and rows; compositions and ``tests/laws`` are checked by them."""
 
     exact: bool = True  # equals plain recomputation
-    moves_blocks: bool = False  # serves a block at a position other than the one it was computed at
+    moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # takes rows from the working cache after the turn
     evicts: bool = False  # hides rows
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    by_mass: bool = False  # chooses rows by attention mass alone: needs nothing of a layer after its queries and keys
+    by_mass: bool = False  # chooses rows by attention mass alone: needs only a layer's queries and keys
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # flushed blocks outlive the process
     selectable: bool = False  # a latent retrieval may choose among its blocks
@@ -79,7 +79,7 @@ class Probe(Protocol):
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read the same from the rows' blocks. Raises ConfigError for no rows, or rows without a block."""
+        """Read the same shapes from the rows' blocks. Raises ConfigError if there are no rows, or one has no block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
@@ -96,12 +96,12 @@ class Retrieval(Protocol):
 
 
 class LatentRetrieval(Retrieval, Protocol):
-    """Selection of stored blocks by query states, against the boxes around the blocks' keys."""
+    """Selection of stored blocks by query states, compared with bounding boxes of the blocks' keys."""
 
     top_k: int
 
     def voters(self, layers: int) -> tuple[int, ...]:
-        """Return the rising numbers of the layers whose query states are needed, in a model of ``layers``."""
+        """Return the ascending numbers of the layers whose query states are needed, in a model of ``layers`` layers."""
         ...
 
     def most(self, tokens: int) -> int:
@@ -113,14 +113,14 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Return rising block numbers, each as often as copies of it fit.
+        """Return ascending block numbers, each repeated for every copy that fits.
 
         :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
         """
         ...
 
     def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:
-        """Choose for one layer alone."""
+        """Return the block numbers that one layer's query chooses."""
         ...
 
 
@@ -139,7 +139,7 @@ class Slots(Protocol):
 
 
 class Recompute(Protocol):
-    """Selection of the rows that get fresh keys and values at each layer: sorted row numbers, with all fresh rows."""
+    """Selection of the rows that get fresh keys and values at each layer: sorted row numbers, fresh rows included."""
 
     capabilities: Capabilities
 
@@ -153,10 +153,10 @@ class Recompute(Protocol):
 
 
 class Loading(Protocol):
-    """Schedule of the moves of each block's layer slices to the compute device."""
+    """Schedule of the transfers of each block's layer slices to the compute device."""
 
     capabilities: Capabilities
-    overlaps: bool  # called as soon as the rows of a layer are known, else when the layer is due
+    overlaps: bool  # True: called as soon as a layer's rows are known; False: when the layer is computed
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         """Return transfers that may start once the rows active at ``layer`` are known; called for layers 0, 1, ...
@@ -196,7 +196,7 @@ class Storage(Protocol):
     def get(self, identity: str) -> KVBlock | None: ...
 
     def contains(self, identity: str) -> bool:
-        """Tell whether a block is stored, as far as is known without reading it."""
+        """Tell whether a block is stored, without reading it."""
         ...
 
     def verify(self, identity: str) -> bool:
@@ -212,5 +212,5 @@ class Storage(Protocol):
     def stats(self) -> dict[str, int]: ...
 
     def flush(self) -> None:
-        """Make what is stored outlive the process, if the storage persists."""
+        """Make the stored blocks outlive the process, if the storage persists."""
         ...

@@ -1,4 +1,4 @@
-"""Disk cache: agents' rows in files, written in the background, mapped and checked when read."""
+"""Disk cache: agents' rows in files, written in the background, memory-mapped, and checked when read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class AgentRows:
     cache: PersistentCache
     token_text: TokenText
     last_use: float  # seconds since 1970
-    changed: bool = False  # since they were given to the writer
+    changed: bool = False  # since the last write began
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
     """Rows by agent and model. Forks share blocks, so bytes are counted when they are needed."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
-        """Enter the bytes that only one agent has; blocks of the ``shared`` caches are left out."""
+        """Make a ledger of the bytes of each agent, without blocks of the ``shared`` caches."""
         caches = [rows.cache for rows in shared]
         return CacheLedger(
             Entry(key, rows.cache.bytes_beside(caches), key, rows.last_use) for key, rows in self.items()
@@ -52,13 +52,13 @@ TEXT = "told"  # the text's key in the header of a file, the same in all version
 
 @dataclass
 class DiskCache:
-    """The files of a folder; without a folder nothing is written or read.
+    """Files of agents in a folder; without a folder nothing is written or read.
 
     :param budget: bytes of all files, beyond which the least recently used are deleted; None: no limit
-    :param clock: seconds since 1970
-    :param ttl: files that were not used for so many seconds are deleted; None: never
-    :param pinned: returns the names of agents whose files stay, however large or old
-    :param quota: bytes; the budget deletes no file of an agent whose files have no more together
+    :param clock: returns Unix time
+    :param ttl: seconds after their last use at which files are deleted; None: never
+    :param pinned: returns the names of agents whose files are never deleted for size or age
+    :param quota: bytes; files of an agent that total no more are not deleted for the budget
     """
 
     folder: Path | None
@@ -79,7 +79,7 @@ class DiskCache:
 
     @property
     def failed(self) -> dict[Key, Exception]:
-        """The errors of rows that could not be written: the disk has none of them, or older ones."""
+        """Errors of rows that could not be written; the disk has older rows or none."""
         with self._lock:
             return dict(self._failed)
 
@@ -88,7 +88,7 @@ class DiskCache:
         return 0 if self.folder is None else disk.total_bytes(self.folder)
 
     def put(self, key: Key, rows: AgentRows) -> None:
-        """Write in the background. The cache must not be extended: forks of it may."""
+        """Write rows in the background. The cache must not be extended, only forks of it."""
         rows.changed = False
         if self.folder is not None:
             self._writer.put(key, partial(self._save, key, rows))
@@ -108,7 +108,7 @@ class DiskCache:
             cache = engine.restore_cache(file)
             return AgentRows(cache, TokenText.from_json({**file.header[TEXT], "ids": cache.tokens}), self.clock())
         except (DataError, KeyError, TypeError, OSError) as error:
-            if path.exists():  # else it was missing, or just evicted
+            if path.exists():  # otherwise missing, or just evicted
                 reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
                 logger.warning("the memory of agent %r cannot be used and is computed again: %s", key[0], reason)
                 with self._lock:
@@ -116,7 +116,7 @@ class DiskCache:
             return None
 
     def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
-        """Wait until the rows with the keys that ``select`` accepts are on the disk, or have failed."""
+        """Wait until the rows with the keys that ``select`` accepts are written, or have failed."""
         self._writer.wait(select)
 
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
@@ -136,7 +136,7 @@ class DiskCache:
             self._writer.put(EVICTION, self._evict)
 
     def forget(self, agent: str) -> int:
-        """Delete an agent's files, also those that wait to be written; returns their number."""
+        """Delete an agent's files, pending writes included; returns their number."""
         if self.folder is None:
             return 0
         self._writer.drop(lambda key: key[0] == agent)
@@ -149,7 +149,7 @@ class DiskCache:
         self._writer.close()
 
     def _save(self, key: Key, rows: AgentRows) -> None:
-        """Write a file; an error is stored for `raise_failed`, and an older file stays what it was."""
+        """Write a file; an error is stored for `raise_failed`, and an older file stays unchanged."""
         try:
             cache, text = rows.cache, rows.token_text.to_json()
             tensors, extra = tensors_of(cache)
@@ -158,7 +158,7 @@ class DiskCache:
             path = disk.save_agent(self.folder, *key, cache.next_position, tensors, header, extra)
             disk.touch(path, rows.last_use)
         except Exception as error:
-            logger.warning("what agent %r remembers could not be written: %s", key[0], error)
+            logger.warning("the memory of agent %r could not be written: %s", key[0], error)
             with self._lock:
                 self._failed[key] = error
             return
@@ -171,5 +171,5 @@ class DiskCache:
             disk.evict(self.folder, self.budget, self.pinned(), self.quota, self._latest_expired())
 
     def _latest_expired(self) -> float:
-        """Latest time of a last use that is too long ago."""
+        """Latest time of last use at which a file is expired."""
         return -inf if self.ttl is None else self.clock() - self.ttl

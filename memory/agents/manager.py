@@ -1,6 +1,6 @@
 """Memories of many agents: rows of each agent in a host cache and a disk cache, matched by text (Semantic).
 
-An agent's rows never change: a prompt extends a fork of them, which takes their place when the prompt is finished.
+An agent's rows never change: a prompt extends a fork of them, which replaces them when the prompt is finished.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memory.kv_cache.quantization import PackFormat
 
 @dataclass(frozen=True, eq=False)
 class AgentPrompt:
-    """A prompt that is ready to be computed: ``new`` tokens after the ``reused`` rows of ``cache``."""
+    """Prompt ready to be computed: ``new`` tokens after the ``reused`` rows of ``cache``."""
 
     agent: str
     model: str  # key of the model that computes the rows
@@ -33,7 +33,7 @@ class AgentPrompt:
     new: tuple[int, ...]
     reused: int
     kind: Kind
-    origin: str  # where the rows were: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
+    origin: str  # source of the rows: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
     coder: TokenizerCoder = field(repr=False)
 
     @property
@@ -50,24 +50,24 @@ class AgentModel:
     start: tuple[int, ...]  # tokens in front of every prompt that cover no text
 
     def tokenized(self, token_text: TokenText) -> bool:
-        """Whether this tokenizer made these tokens, after the same start tokens."""
+        """Tell whether this tokenizer made these tokens, after the same start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
 
 
 @dataclass
 class AgentMemories:
-    """Opens agents' memories, and stores them again. Threads may share it.
+    """Memories of many agents, opened for prompts and stored after them. Threads may share the object.
 
-    An agent sees its own rows only, and a shared beginning that was declared by `share`. A prompt has to be finished,
-    or abandoned, before the agent's next one; until then the agent's memory does not change. Rows go to ``folder``
+    An agent reads only its own rows, and a shared prefix that was declared by `share`. A prompt has to be finished or
+    abandoned before the agent's next one; until then the agent's memory does not change. Rows are written to ``folder``
     (None: they are lost with the process) in the background when they are persisted, or evicted from memory as the
     least recently used.
 
     :param host_bytes: limit of rows in memory between prompts; None: no limit
-    :param quota_bytes: up to so many bytes in memory, and in files, an agent's rows are not evicted for others
-    :param ttl_seconds: rows that were not used for so long are forgotten, on the disk too; None: never
-    :param exact: whether a prompt that is the stored text ``reuse``s all but the last row, or ``recompute``s all
+    :param quota_bytes: bytes of an agent's rows, in memory and in files, that are not evicted for others
+    :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
+    :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
     """
 
     engine: Engine
@@ -85,10 +85,10 @@ class AgentMemories:
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        match(TokenText(), "", self.threshold, self.exact)  # raises for settings that cannot work
+        match(TokenText(), "", self.threshold, self.exact)  # raises for invalid settings
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
-        self._open_prompts: dict[Key, object] = {}  # a prompt, or a token of one that is being opened or finished
+        self._open_prompts: dict[Key, object] = {}  # a prompt, or a token while one is opened or finished
         self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
         self._shared_texts: dict[str, str] = {}  # by name
         self._shared_names: dict[str, str] = {}  # by agent
@@ -102,13 +102,13 @@ class AgentMemories:
 
     @property
     def damaged(self) -> list[str]:
-        """The errors of files that could not be read."""
+        """Errors of files that could not be read."""
         return list(self._disk.damaged)
 
     def open(self, agent: str, text: str) -> AgentPrompt:
-        """Find the rows of ``text`` that the agent's memory has, and the tokens to be computed after them.
+        """Find the rows of the agent's memory that ``text`` can reuse, and the tokens to compute after them.
 
-        :raises ConfigError: an agent id that is no safe name, or one that has a prompt under way; a prompt of nothing
+        :raises ConfigError: the agent id is no safe name, the agent has an open prompt, or the text is empty
         """
         model = self._model
         key = checked(agent), model.engine.model_key
@@ -117,7 +117,7 @@ class AgentMemories:
             prompt = self._make_prompt(key, text, model, token)
             self._hand_over(key, token, prompt)
         finally:
-            self._release(key, token)  # nothing, if all went well
+            self._release(key, token)  # no effect after success
         return prompt
 
     def finish(
@@ -125,11 +125,11 @@ class AgentMemories:
     ) -> None:
         """Make a computed prompt, and the ``generated`` tokens after it, the agent's memory.
 
-        Tokens that were not computed after all (a cancelled request) are left out.
+        Tokens that were not computed (after a cancelled request) are left out.
 
-        :param text: the text of the generated tokens, where that is known better than by decoding them
-        :raises ConfigError: the prompt is not under way: it was finished or abandoned, or its agent forgotten; or a
-            stream still extends its cache, and it stays under way
+        :param text: the text of the generated tokens, if it is known; None: decode them
+        :raises ConfigError: the prompt is not open: it was finished or abandoned, or its agent was forgotten; or a
+            stream still extends its cache, and it stays open
         :raises CapacityError: pinned rows, and those within a quota, take more than ``host_bytes``; the turn is stored
         """
         if prompt.cache.requests:
@@ -153,15 +153,15 @@ class AgentMemories:
         self._evict(prompt.key)
 
     def abandon(self, prompt: AgentPrompt) -> None:
-        """Drop a prompt that will not be finished, if it is under way; the agent's memory does not change.
+        """Drop a prompt that will not be finished, if it is open; the agent's memory does not change.
 
-        The prompt may still be being computed: its cache belongs to no agent now.
+        The prompt may still be computed: its cache belongs to no agent.
         """
         self._release(prompt.key, prompt)
 
     @contextmanager
     def turn(self, agent: str, text: str) -> Iterator[AgentPrompt]:
-        """`open`, and `abandon` if the prompt is not finished at the end of the block."""
+        """Open a prompt, and `abandon` it unless it is finished at the end of the block."""
         prompt = self.open(agent, text)
         try:
             yield prompt
@@ -169,26 +169,26 @@ class AgentMemories:
             self.abandon(prompt)
 
     def share(self, name: str, text: str) -> None:
-        """Declare a beginning that agents may share: it is computed once for each model, and read-only."""
+        """Declare a prefix that agents may share: it is computed once for each model, and read-only."""
         self._encode_shared(name, text, self._model)
         self._shared_texts[name] = text
 
     def begin_with(self, agent: str, name: str) -> None:
-        """Let prompts of an agent that its own memory does not serve begin with the text shared under ``name``.
+        """Let an agent's prompts that cannot reuse its own memory begin with the prefix shared as ``name``.
 
         :raises ConfigError: nothing is shared under this name, or the agent id is no safe name
         """
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"
-            raise ConfigError(f"nothing is shared as {name!r}; shared is: {known}")
+            raise ConfigError(f"no prefix is shared as {name!r}; shared: {known}")
         self._shared_names[checked(agent)] = name
 
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
-        """Change to another model. The old one's rows stay for when it comes back, and are not served until then.
+        """Change to another model. Rows of the old one stay stored, and are reused after a change back to it.
 
-        Prompts under way are finished with the model they were opened for. Shared texts are computed again.
+        Open prompts are finished with the model that they were opened for. Shared texts are computed again.
 
-        :param coder: None: the old one; ``start`` as well
+        :param coder: tokenizer; None: the current one; the same for ``start``
         """
         old = self._model
         model = AgentModel(engine, coder or old.coder, old.start if start is None else tuple(start))
@@ -199,14 +199,14 @@ class AgentMemories:
         self.engine, self.coder, self.start, self._model = engine, model.coder, model.start, model
 
     def pin(self, agent: str, pinned: bool = True) -> None:
-        """Keep an agent's rows in memory and on the disk, whatever the budgets, and however old."""
+        """Keep an agent's rows in memory and on the disk, regardless of budgets and age."""
         with self._lock:
             self._pinned = self._pinned | {checked(agent)} if pinned else self._pinned - {checked(agent)}
 
     def forget(self, agent: str) -> bool:
         """Delete all rows of an agent, for every model; returns whether there were any.
 
-        A prompt under way cannot be finished.
+        An open prompt cannot be finished.
         """
         with self._lock:
             self._deleting.add(checked(agent))
@@ -220,10 +220,10 @@ class AgentMemories:
                 self._deleting.discard(agent)
 
     def flush(self, agents: Collection[str] | None = None) -> None:
-        """Write what has changed, and wait until it is on the disk; of a prompt under way, the rows before it.
+        """Write changed rows, and wait until they are on the disk; for an open prompt, the rows before it.
 
         :param agents: owners of the rows; None: all agents
-        :raises Exception: the error of one of their files, now or before; other files are written nevertheless
+        :raises Exception: the error of one of their files, now or earlier; other files are written
         """
         with self._lock:
             failed = self._disk.failed
@@ -244,7 +244,7 @@ class AgentMemories:
             return {**counts, "damaged": len(self.damaged), "failed": failed}
 
     def close(self) -> None:
-        """Write what has changed, and stop. Raises as `flush` does. May be called twice."""
+        """Write changed rows, and stop. Raises as `flush` does. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -291,11 +291,10 @@ class AgentMemories:
             rows, matched, origin = self._begin(key, text, model)
         token_text, reused = resume(rows.token_text, matched, model.coder)
         if not token_text.ids:
-            raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
+            raise ConfigError(f"the prompt of agent {key[0]!r} is empty: give a text")
         if len(token_text.ids) >= (limit := model.engine.info.max_positions):
             raise TooLongError(
-                f"the prompt has {len(token_text.ids)} tokens, this model reads {limit - 1} before it speaks; "
-                "shorten it"
+                f"the prompt has {len(token_text.ids)} tokens, but this model accepts at most {limit - 1}; shorten it"
             )
         if reused == 0:
             origin = "cold"
@@ -319,7 +318,7 @@ class AgentMemories:
         return rows if model.tokenized(rows.token_text) else None, origin
 
     def _begin(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
-        """Begin with the shared rows, if the text begins with theirs, or with none."""
+        """Begin with the shared rows if the text begins with their text, else with no rows."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
             matched = match(shared.token_text, text, self.threshold, self.exact)
@@ -353,7 +352,7 @@ class AgentMemories:
         return entry.key[0] in self._pinned
 
     def _evict(self, current: Key) -> None:
-        """Evict the least recently used rows above their quota, and if need be those of the ``current`` prompt."""
+        """Evict the least recently used rows above their quota, and if necessary those of the ``current`` prompt."""
         budget = self.host_bytes
         if budget is None:
             return
@@ -375,7 +374,7 @@ class AgentMemories:
                 if rows.changed or entry.key in failed:
                     self._disk.put(entry.key, rows)
         evicted = {entry.key for entry in victims}
-        self._disk.wait(evicted.__contains__)  # until then their rows are still in memory
+        self._disk.wait(evicted.__contains__)  # their rows are in memory until they are written
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(

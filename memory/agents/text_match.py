@@ -1,7 +1,7 @@
 """Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens (Semantic, section 3.3).
 
-The same characters can be tokenised in several ways, depending on the characters around them, so the ids of two prompts
-may differ long before their texts do. Here texts are compared, then mapped to tokens.
+The tokens of a text depend on the characters around it, so the ids of two prompts may differ long before their texts
+do. Texts are compared first, then mapped to tokens.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["exact", "extend", "diverge", "miss"]
 Exact = Literal["reuse", "recompute"]
-Seams = Literal["any", "composed", "spaces"]  # where tokens of two pieces of text may meet
+Seams = Literal["any", "composed", "spaces"]  # where tokens of two pieces of text may be joined
 
-BROKEN = "\ufffd"  # what decoders show for bytes that are no character, or none yet
+BROKEN = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
 WINDOW = 16  # characters on each side of a seam that may compose
-LONGEST = 8  # tokens without a whole character among them; the longest character has four bytes
-ANCHORS = ("", "\n", "0", ";", "q")  # in front of a text, until one merges with nothing
+LONGEST = 8  # most tokens that complete no character, which has at most four bytes
+ANCHORS = ("", "\n", "0", ";", "q")  # tried before a text until one does not merge with it
 PROBES = (
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
     ("a\n", "b"), ("a", "\nb"), ("a\n", "\n\nb"), ("a\n", "  b"), ("a", " \n b"), ("a", "."), ("1", "23"), ("x", "🙂"),
@@ -50,13 +50,13 @@ class EncodedText(NamedTuple):
 
 
 class TokenizerCoder:
-    """A tokenizer that encodes a text as the continuation of another one; ``key`` names it.
+    """Tokenizer that encodes a text as the continuation of another one; ``key`` names it.
 
-    Many tokenizers put a space in front of what they encode and remove it when they decode (SentencePiece). So a
+    Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
     continuation is encoded after an anchor, which is cut off. At a seam, tokens of two pieces decode to the same text
     as tokens of the joined text; this is tested when the coder is made. ``seams``: ``any`` place; ``composed``, not
-    between characters that compose to one (NFC); ``spaces``, beside a space or newline only.
-    Raises ModelError for a tokenizer that cannot be spliced, DataError for text that is no Unicode.
+    between characters that compose to one (NFC); ``spaces``, beside a space or newline only. Raises ModelError for a
+    tokenizer that cannot be spliced, DataError for text that is no Unicode.
     """
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
@@ -70,7 +70,7 @@ class TokenizerCoder:
         for anchor in ("",) if first else self._anchors:
             if (encoded := self._encode_behind(anchor, text)) is not None:
                 return encoded
-        raise ModelError(f"the tokenizer merges {text[:8]!r} with whatever is before it; let the piece begin elsewhere")
+        raise ModelError(f"the tokenizer merges {text[:8]!r} with any text before it; begin the piece elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens after other text."""
@@ -80,7 +80,7 @@ class TokenizerCoder:
         """Encode ``text`` after an anchor, which is cut off; None if a token covers some of both."""
         try:
             encoding = self._tokenizer.encode(anchor + text, add_special_tokens=False)
-        except TypeError as error:  # raised for half of a surrogate pair
+        except TypeError as error:  # half of a surrogate pair
             raise DataError(f"{text[:40]!r}... is no valid Unicode; replace lone surrogates") from error
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - len(anchor)
         cut = int((offsets[:, 0] < 0).sum())
@@ -92,19 +92,19 @@ class TokenizerCoder:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _choose(self) -> tuple[Seams, tuple[str, ...]]:
-        """Choose the least strict seams that hold on all probes, and the anchors with which they do."""
+        """Choose the least strict seams that pass all probes, and the anchors with which they do."""
         for seams in get_args(Seams):
             probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
             if all(any(self._joins(anchor, *probe) for anchor in anchors) for probe in probes):
                 return seams, anchors
         raise ModelError(
-            "the tokenizer cannot continue a text: separately encoded pieces decode to something else than the whole; "
+            "the tokenizer cannot continue a text: separately encoded pieces do not decode to the whole text; "
             "compare tokens instead, or use another model"
         )
 
     def _joins(self, anchor: str, before: str, after: str) -> bool | None:
-        """Whether both pieces decode to the same text as the whole; None if the anchor merges with ``after``."""
+        """Tell whether both pieces decode to the same text as the whole; None if the anchor merges with ``after``."""
         encoded = self._encode_behind(anchor, after)
         if encoded is None:
             return None
@@ -116,7 +116,7 @@ def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     """Copy a tokenizer without truncation, padding and trimmed offsets: a token's spaces belong to it."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
-        raise ModelError(f"{type(tokenizer).__name__} does not say which characters a token covers; use a fast one")
+        raise ModelError(f"{type(tokenizer).__name__} does not return the characters of a token; use a fast one")
     bare = Tokenizer.from_str(inner.to_str())
     bare.no_truncation()
     bare.no_padding()
@@ -127,7 +127,7 @@ def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
     """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
-    Characters of no token belong to the token before. Tokens that begin before another's end share a character.
+    Characters without a token belong to the token before. Tokens that overlap share a character.
     """
     if not len(offsets):
         return []
@@ -136,7 +136,7 @@ def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
 
 
 def is_seam(text: str, at: int, seams: Seams) -> bool:
-    """Whether tokens of ``text[:at]`` and of ``text[at:]`` may stand side by side."""
+    """Tell whether tokens of ``text[:at]`` and of ``text[at:]`` may be joined."""
     if seams == "any" or at in (0, len(text)):
         return True
     if seams == "spaces":
@@ -149,10 +149,10 @@ _compose = partial(unicodedata.normalize, "NFC")
 
 
 class TokenText:
-    """The text of a cache, with the tokens of its rows. It grows piece by piece and is never tokenised again.
+    """Text of a cache, with the tokens of its rows. It grows piece by piece and is never tokenised again.
 
     ``ends[i]`` characters are complete after token i; a token that completes none repeats the number before it.
-    ``start`` tokens at the beginning (BOS) cover no text. Tokens of an incomplete character may stand at the end.
+    ``start`` tokens at the beginning (BOS) cover no text. The last tokens may be part of an incomplete character.
     ``tokenizer``: key of the tokenizer of all tokens.
     """
 
@@ -177,14 +177,14 @@ class TokenText:
         return self._parts[0] if self._parts else ""
 
     def append(self, text: str, coder: TokenizerCoder) -> None:
-        """Tokenise a piece and put it after the others. Where ``seams`` are spaces, it should begin beside one."""
+        """Tokenise and append a piece, which should begin or follow a space if ``seams`` is ``spaces``."""
         self._close(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
     def extend(self, ids: Sequence[int], coder: TokenizerCoder, text: str | None = None) -> None:
-        """Put tokens with their ``text`` after the others; without a text (they were generated), they are decoded.
+        """Append tokens with their ``text``; without a text (generated tokens), they are decoded.
 
-        A generated character whose last bytes are missing has no text yet: further tokens may complete it.
+        A generated character whose last bytes are missing has no text until further tokens complete it.
         """
         if text is None:
             ids = [*self._take_open(), *ids]
@@ -202,7 +202,7 @@ class TokenText:
         return (bisect_left(self.ends, characters) + 1 if characters else self.start), characters
 
     def first(self, tokens: int) -> TokenText:
-        """Copy the first ``tokens``, at least those that cover no text."""
+        """Copy the first ``tokens`` tokens, at least those that cover no text."""
         copy = TokenText(self.seams, self.ids[: self.start], self.tokenizer)
         rest = slice(self.start, tokens)
         copy._add(EncodedText(self.ids[rest], self.ends[rest]), self.text[: self._end(tokens)])
@@ -214,7 +214,7 @@ class TokenText:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> TokenText:
-        """Raises DataError where tokens and text do not fit together."""
+        """Read the JSON of `to_json`. Raises DataError if tokens and text do not fit together."""
         ids, ends, start, text, seams = (entry.get(name) for name in ("ids", "ends", "start", "text", "seams"))
         tokenizer = entry.get("tokenizer", "")  # missing in older files
         words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(Seams)
@@ -247,7 +247,7 @@ class TokenText:
         return open_ids
 
     def _close(self, coder: TokenizerCoder) -> None:
-        """Complete the open tokens with the characters that a decoder shows for them."""
+        """Complete the open tokens with the characters that the decoder outputs for them."""
         ids = self._take_open()
         if ids:
             text = coder.decode(ids)
@@ -255,12 +255,12 @@ class TokenText:
 
 
 def _numbers(*values: Any) -> bool:
-    """Whether these are lists of whole numbers that are not negative."""
+    """Tell whether these are lists of integers from 0 on."""
     return all(isinstance(value, list) and all(type(x) is int and x >= 0 for x in value) for value in values)
 
 
 def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str]:
-    """Decode tokens that no text is encoded to, one by one, as characters get complete."""
+    """Decode tokens one by one, as characters become complete, where encoding would give other tokens."""
     ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
         more = coder.decode(ids[begin:stop])
@@ -271,7 +271,7 @@ def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str
 
 
 def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
-    """Find the places in ``text`` where its tokens end; from where they do not decode to it, its end."""
+    """Find the ends of tokens in ``text``; from the first token that does not decode to it on, the end of the text."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
         return encoded
@@ -283,25 +283,25 @@ def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> En
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The common beginning of a stored text and a new one. ``kind`` is the paper's word, by text alone."""
+    """Common prefix of a stored text and a new one. ``kind`` is the paper's term, by text alone."""
 
     kind: Kind
-    tokens: int  # stored tokens that begin the new prompt
-    matched: int  # characters that both texts begin with
-    rest: str  # text after those tokens, to be tokenised
+    tokens: int  # stored tokens that are a prefix of the new prompt
+    matched: int  # characters of the common prefix
+    rest: str  # text after those tokens, to tokenise
 
     @property
     def reused(self) -> int:
-        """Number of rows that are not computed: one less where no text is left, for the last row's logits."""
+        """Number of rows that are not computed: one less if no text remains, for the last row's logits."""
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 
 def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "reuse") -> Match:
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
-    Equal: all tokens stay, or none with ``exact="recompute"`` (the paper's choice). Begins with the stored text: all
-    stay. Shares at least ``threshold`` of the stored text: the tokens within the shared part stay. Else none. Tokens
-    that would meet the rest where no seam is allowed are left out too. Raises ConfigError.
+    Equal texts: all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). A prompt that begins
+    with the stored text: all. One that shares at least ``threshold`` of the stored text: the tokens of the shared part.
+    Else none. The reused tokens end where a seam is allowed. Raises ConfigError.
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
@@ -327,7 +327,7 @@ def resume(stored: TokenText, matched: Match, coder: TokenizerCoder) -> tuple[To
 
 
 def common_length(a: str | list[int], b: str | list[int]) -> int:
-    """Measure the common beginning by a binary search that compares slices: linear, at the speed of memory."""
+    """Measure the common prefix by a binary search that compares slices, in linear time at memory speed."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -1,15 +1,15 @@
-"""Words that settings of memory and engine may have. Loads no torch, so a command line is checked before that."""
+"""Values of settings of memory and engine. This module imports no torch, so that a command line is checked early."""
 
 from __future__ import annotations
 
 LAYOUTS = ("memory", "append")
 CONTEXTS = ("none", "bos", "system")
 TRANSPORTS = ("auto", "inline", "thread", "stream")
-IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the MLP, or beside it
+IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the MLP, or in parallel with it
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
-RENAMED = {  # settings, and options of config groups, of earlier versions, and their names now
+RENAMED = {  # former names of settings and config options: new names
     "memory.frozen": "memory.pinned",
     "memory=keep_lean": "memory=keep_contextual",
     "memory/recompute=multi_hop_lean": "memory/recompute=multi_hop_limited",
@@ -18,6 +18,6 @@ REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
 
 
 def new_name(key: str) -> str:
-    """Say how a setting of an earlier version, one within it, or ``GROUP=OPTION`` is called now; "" if not renamed."""
+    """Return a remark on the new name of a renamed setting, one within it, or ``GROUP=OPTION``; "" if not renamed."""
     old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
     return "" if old is None else f"; {old} is called {RENAMED[old]} now"

@@ -27,33 +27,33 @@ FORMER_NAMES = {  # of classes in configs of earlier versions
 
 
 def is_own(name: str) -> bool:
-    """Whether it is the dotted name of a class in a file of one of the six stages, or of another part of a method."""
+    """Tell whether ``name`` is the dotted name of a class of one of the six stages, or of another part of a method."""
     words = name.split(".")
     in_a_stage = len(words) == 4 and words[0] == "memory" and words[1] in STAGES
     return name in (METHOD, *PARTS) or (in_a_stage and all(word.isidentifier() for word in words))
 
 
 def hint(name: Any) -> str:
-    """Return the name of today for a class of an earlier version, as the end of a sentence; "" for any other."""
+    """Return the current name of a renamed class, as the end of a sentence; "" for any other."""
     new = FORMER_NAMES.get(name) if isinstance(name, str) else None
     return f"; it is called {new} now" if new else ""
 
 
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
-    """Raises ConfigError unless every class named in ``values``, at any depth, is ours or one of ``known``.
+    """Raise ConfigError unless every class named in ``values``, at any depth, is this package's or one of ``known``.
 
-    For values from a file; nothing is imported.
+    Use it for values from a file; nothing is imported.
     """
     for place, name in named_classes(values):
         if not isinstance(name, str) or not (is_own(name) or name in known):
             raise ConfigError(
                 f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
-                f"yours, give {place}={name}, or what chose it, on the command line too{hint(name)}"
+                f"yours, give {place}={name}, or the option that set it, on the command line too{hint(name)}"
             )
 
 
 def check_classes(values: Any, place: str = "") -> None:
-    """Raises ConfigError for a class named in ``values``, at any depth, that cannot be a component, by its name alone.
+    """Raise ConfigError for a class named in ``values``, at any depth, that by its name cannot be a component.
 
     Nothing is imported: an existing class is checked when it is made.
     """
@@ -69,7 +69,7 @@ def check_classes(values: Any, place: str = "") -> None:
 
 
 def _is_there(name: str) -> bool:
-    """Whether it is one of our classes, or of a package that can be found; the standard library has no components."""
+    """Tell whether it is a class of this package, or of another one that can be found outside the standard library."""
     package, *inner, last = name.split(".")
     if package != "memory":
         return package not in sys.stdlib_module_names and (package in sys.modules or find_spec(package) is not None)

@@ -12,7 +12,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import METHOD, PARTS, TARGET, hint
 from memory.method import MEMBERS, MemoryMethod
 
-VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # of a constructor for bad values
+VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # of constructors for bad values
 
 
 def component(node: Mapping[str, Any], place: str = "memory") -> Any:
@@ -22,7 +22,7 @@ def component(node: Mapping[str, Any], place: str = "memory") -> Any:
     stage. No function is ever called, and no other object is made.
 
     :param place: dotted key of the node, for messages
-    :raises ConfigError: a name that is no such class, or arguments it does not take
+    :raises ConfigError: a name of no such class, or arguments that it does not accept
     """
     kind = find_class(node.get(TARGET), place)
     for key in node:
@@ -50,7 +50,7 @@ def _value(value: Any, place: str) -> Any:
 
 
 def find_class(name: Any, place: str = "memory") -> type:
-    """Import the class of a component by its dotted name. Raises ConfigError for a name of anything else."""
+    """Import the class of a component by its dotted name. Raises ConfigError for any other name."""
     module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     if not module:
         raise ConfigError(f"{place}.{TARGET}={name!r} is no dotted name of a class: give one, such as {METHOD}")

@@ -1,7 +1,7 @@
 """Construction: the Protocol of the stage that turns chosen segments into the rows of a prompt.
 
-A construction owns both halves of one idea. `Construction.plan` says which segments are encoded together, and
-`Construction.builder` makes the `PromptBuilder` of one session, which finds or computes their keys and values.
+`Construction.plan` groups the segments into units that are encoded together. `Construction.builder` makes the
+`PromptBuilder` of one session, which finds or computes the units' keys and values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """The context prefix of a session with its exact block, and the part of it that isolated units see."""
+    """The context prefix of a session with its exact block, and the part of it that isolated units attend to."""
 
     ids: tuple[int, ...] = ()
     block: KVBlock | None = None
@@ -37,7 +37,7 @@ class Context:
 
 
 class Composition(Protocol):
-    """Method of a construction: its other stages, and the stores that its sessions share."""
+    """Memory method as its construction reads it: the other stages, and the stores that sessions share."""
 
     retrieval: Retrieval
     recompute: Recompute
@@ -69,22 +69,22 @@ class PreparedPrompt:
     layout: Layout
     context_block: KVBlock | None = None
     seen_block: KVBlock | None = None  # the context of units that the prefill encodes
-    encoded: int = 0  # tokens encoded for it
-    query_token_layers: int = 0  # of the pass that only makes query states
+    encoded: int = 0  # tokens encoded for this prompt
+    query_token_layers: int = 0  # of the pass that computes only query states
     invalidated: int = 0  # tokens of the last prompt's blocks that became useless
     chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
-    stored: int = 0  # how many of them were stored, from the first on
-    missing: Mapping[str, Placement] = field(default_factory=dict)  # by segment hash: units to harvest, and where
+    stored: int = 0  # number of its first blocks that were stored
+    missing: Mapping[str, Placement] = field(default_factory=dict)  # units to harvest, by segment hash
     slots: Slots | None = None
     cache: SessionCache | None = None  # the session's own, with the first ``prefix`` positions of the prompt
     prefix: int = 0
 
 
 class PromptBuilder(Protocol):
-    """Keys and values for the units of one session's prompts; defaults fit builders that keep blocks alone."""
+    """Builder of one session's prompts from units; the defaults suit builders that keep nothing but blocks."""
 
     harvests: bool  # rows are copied from the prompt's cache after the prefill
-    reads_context: bool = True  # needs the context's exact block, else its ids alone
+    reads_context: bool = True  # needs the context's exact block; False: its token ids only
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         """Find stored keys and values of ``units``, encode missing ones, and lay out the prompt's rows."""
@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def detached(self) -> PromptBuilder:
-        """Return a builder for a prompt that does not change this one: itself if only `after` changes it."""
+        """Return a builder whose prompt leaves this one unchanged: itself if only `after` changes state."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class PromptBuilder(Protocol):
         return 0, 0
 
     def instruct(self, tokens: int) -> None:
-        """Mark the first ``tokens`` of the next query as the instruction; 0: the last one stays."""
+        """Mark the first ``tokens`` of the next query as the instruction; 0: keep the last instruction."""
 
     def unshare(self) -> None:
         """Withdraw everything that this session shares with others besides its blocks."""
@@ -145,7 +145,7 @@ def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
 
 
 class RecomputeAllBuilder(PromptBuilder):
-    """Prompts without stored rows, in the context too."""
+    """Builder of prompts whose rows are all computed, the context's included."""
 
     harvests = reads_context = False
 

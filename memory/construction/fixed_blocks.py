@@ -14,16 +14,16 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class FixedBlocks(Isolated):
-    """The memory's tokens in blocks of ``size``, as KEEP runs CacheBlend (arXiv 2405.16444) and Prompt Cache.
+    """The memory's tokens in blocks of ``size``, as in KEEP's runs of CacheBlend (arXiv 2405.16444) and Prompt Cache.
 
-    A block is named by its own tokens: a change invalidates its block, and those after it as far as the tokens shift.
+    A block is named by its own tokens: a change invalidates its block, and the later ones if tokens shift.
     """
 
     size: int = 128
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigError(f"size={self.size} tokens is no block: use 1 or more")
+            raise ConfigError(f"size={self.size} is no number of tokens for a block: use 1 or more")
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         whole = Unit.of("block", ((segment.id, store.tokens(segment.id)) for segment in segments))

@@ -16,14 +16,14 @@ from memory.segments.store import SegmentStore
 class Groups(Segments):
     """Static groups and single dynamic segments (arXiv 2602.23592, section 4.1) in SparseX's look-up (2606.01751).
 
-    A changed segment, such as a line of the action log, means little when it is encoded alone, and then has to be
-    recomputed at every step. Here a new unit is computed in the first prompt that reads it, after everything before it
-    there, and keeps those rows until they are among the oldest and are refreshed (``refresh``). A group whose kind
-    changes is another unit, and is computed again.
+    A changed segment, such as a line of the action log, depends on its context, and if encoded alone has to be
+    recomputed at every step. Here a new unit is computed in the first prompt that contains it, after the rows before
+    it, and keeps those rows until they are refreshed (``refresh``), the oldest first. A group whose kind changes
+    becomes another unit, and is computed again.
 
     A log line depends on the actions before it: "went to the sink" with empty hands differs from the same line when
-    something is to be put down. So a log line is found again only after the same preceding ``log`` tokens of its task;
-    0: its own text is enough.
+    something is to be put down. So a stored log line is reused only after the same ``log`` tokens of its task; 0: after
+    any text.
     """
 
     refresh: float = 0.1

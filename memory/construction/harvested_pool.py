@@ -32,7 +32,7 @@ class PooledBlock:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """One turn's rows: all tokens up to its end, whole blocks, and the rest that fills none yet."""
+    """One turn's rows: all tokens up to its end, whole blocks, and the rows that fill no block yet."""
 
     tokens: Tokens
     entries: list[PooledBlock]
@@ -42,7 +42,7 @@ class Harvest:
 
 
 class HarvestPool:
-    """Blocks in order of time, with their ``index`` of boxes where there is one.
+    """Blocks in order of time, with an optional ``index`` of their bounding boxes.
 
     A block that the storage evicts cannot be chosen any more. Without an index all blocks have to be in the prompt, so
     the rows after it are dropped too, and computed again.
@@ -50,23 +50,23 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work of the future
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # the future and its work
         self.blocks: list[PooledBlock] = []
         self.clear()
 
     def clear(self) -> None:
-        """Drop everything, a pending harvest included: only `_settle` makes it part of the pool."""
+        """Drop all blocks and the pending harvest."""
         if self._pending is not None:
             self._pending[0].cancel()
         self._pending = None
         self.tokens: Tokens = ()
         self.tail: KVBlock | None = None
-        self._capacity: int | None = None  # blocks the storage can hold, once it is known
+        self._capacity: int | None = None  # blocks that fit into the storage; None: not known yet
         self._keep([])
 
     @property
     def begin(self) -> int:
-        """Number of the transcript's first token that is in no whole block."""
+        """Index of the transcript's first token that is in no whole block."""
         return len(self.tokens) - (0 if self.tail is None else self.tail.tokens)
 
     def block(self, number: int) -> KVBlock:
@@ -88,7 +88,7 @@ class HarvestPool:
             self.clear()
             return before
         stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
-        self._lease.keep(self.blocks[number].name for number in stored)  # their text is in no later prompt
+        self._lease.keep(self.blocks[number].name for number in stored)  # no prompt looks them up by name
         if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
@@ -102,7 +102,7 @@ class HarvestPool:
         """Add the transcript from ``begin`` on in the background, in blocks that end at ``stops``.
 
         :param tokens: the whole transcript
-        :param origin: everything beside the tokens that decided the rows; part of the blocks' names
+        :param origin: everything besides the tokens that determines the rows; part of the blocks' names
         :param rows: returns their keys and values; called on the engine's worker
         """
         edges, name, entries = [self.begin, *stops], origin, []
@@ -113,7 +113,7 @@ class HarvestPool:
         self._pending = self._engine.later(work), work
 
     def _harvest(self, tokens: Tokens, entries: list[PooledBlock], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
-        """Cut the rows into blocks, on the worker; touches nothing that a session reads."""
+        """Cut the rows into blocks, on the worker, without changing state that a session reads."""
         block, sizes = rows(), [entry.size for entry in entries]
         parts = zip(entries, block.k.split(sizes, 2), block.v.split(sizes, 2), strict=True)
         blocks = [KVBlock(entry.name, k.contiguous(), v.contiguous()) for entry, k, v in parts]
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # a harvest that has not begun is run at once: plans would go before it, and the worker would wait for itself
+        # run a queued harvest now: later plans precede it in the queue, and one that waits for it would never end
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):
@@ -139,7 +139,7 @@ class HarvestPool:
             self._index.append(harvest.boxes)
 
     def _store(self, block: KVBlock) -> bool:
-        """Store a block; without an index not if a full storage would evict an earlier one in return."""
+        """Store a block; without an index, only if that evicts no earlier one."""
         if self._index is None and len(self.blocks) == self._capacity:
             return False
         self._lease.put(block)
@@ -150,7 +150,7 @@ class HarvestPool:
         return False
 
     def _keep(self, numbers: Sequence[int]) -> None:
-        """Drop all other blocks: nothing looks them up by their names."""
+        """Delete all blocks except ``numbers``, because no look-up by name would find them."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]
         for name in names - {entry.name for entry in self.blocks}:

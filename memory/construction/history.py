@@ -1,7 +1,7 @@
 """History construction (MemArt): the memory is the transcript's own rows, harvested after each turn.
 
-A prompt is ``[context][chosen blocks][rest of the last turn][new rows][query]``; the last two are computed. Whatever
-whatever is computed is harvested after the turn, in the background.
+A prompt is ``[context][chosen blocks][rest of the last turn][new rows][query]``; the last two are computed, and
+harvested after the turn in the background.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, a
 class History(WholeMemory):
     """MemArt's memory: the transcript's keys and values in blocks, among which a latent retrieval may choose.
 
-    A block holds ``block_size`` tokens; the last turn's rest is always in the prompt until it fills a block.
-    ``cut=segment``: a block is a segment or a turn of the transcript instead. ``positions=decoupled``: the chosen rows
-    are numbered from 0 on, the query after them. ``coupled``: rows keep their positions in the whole transcript, to
-    show how that fails beyond the model's context. With all blocks in, the two are the same and exact.
+    A block holds ``block_size`` tokens; tokens of the last turn that fill no block yet are always in the prompt.
+    ``cut=segment``: a block is a segment or a turn of the transcript instead. ``positions=decoupled``: positions count
+    from 0 over the chosen rows, then the query. ``coupled``: rows keep their positions in the whole transcript, which
+    fails beyond the model's context. If all blocks are chosen, both are exact.
     """
 
     cut: str = "tokens"
@@ -49,7 +49,7 @@ class History(WholeMemory):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Declare exact rows, which are ``uniform`` as blocks of one size at any position."""
+        """Return the capabilities: exact rows, ``uniform`` if blocks of one size fit any position."""
         uniform = self.cut == "tokens" and self.positions == "decoupled"
         return Capabilities(exact=True, harvests=True, selectable=True, uniform=uniform)
 
@@ -57,20 +57,20 @@ class History(WholeMemory):
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Return the ends of the blocks that tokens ``start:stop`` fill; one turn lies after ``memory``."""
+        """Return the ends of the blocks that tokens ``start:stop`` fill; one turn follows ``memory``."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})
 
 
 class HistoryBuilder(PromptBuilder):
-    """Prompts of harvested rows: of all blocks, or of those that the new rows choose."""
+    """Builder of prompts of harvested rows: all blocks, or those chosen by the new rows' queries."""
 
     harvests = True
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._rules = repr((construction, session.method.recompute))  # with the rows they see, decides the new rows
+        self._rules = repr((construction, session.method.recompute))  # with earlier rows, determines the new rows
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -119,15 +119,15 @@ class HistoryBuilder(PromptBuilder):
         self._pool.grow(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 
     def _select(self, context: KVBlock | None, new: Sequence[int], timer: StepTimer) -> tuple[list[Part], int]:
-        """Return the blocks of the prompt, in order of time, and the token-layers that their selection took."""
+        """Return the blocks of the prompt, in order of time, and the token-layers of their selection."""
         blocks, token_layers, numbers = self._pool.blocks, 0, list(range(len(self._pool.blocks)))
         if self._choice is not None:
             numbers, token_layers = self._choice.choose(context, new, timer)
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
-        return latest_first[::-1], token_layers  # read last ones first: a full storage then drops the last ones
+        return latest_first[::-1], token_layers  # reads last ones first: a full storage then evicts those first
 
     def _slots(self, start: int) -> LayerSlots | None:
-        """Make rows for the blocks of layers that choose for themselves, if there are any."""
+        """Make the rows whose blocks every layer chooses for itself, if there are any."""
         if self._choice is None or not self._choice.retrieval.capabilities.per_layer:
             return None
         slots = LayerSlots(self._choice, start, self._construction.block_size, self._pool.block)

@@ -1,7 +1,7 @@
-"""Isolated units: each has a block of its own, found by identity or encoded apart.
+"""Isolated units: each has a block of its own, found by identity or encoded separately.
 
-Missing blocks are encoded in one packed forward; a few tokens are encoded by the prefill that reads them, which saves a
-pass over the model's weights. The keys and values are the same.
+Missing blocks are encoded in one packed forward; a few tokens are encoded within the prefill that reads them, which
+saves a pass over the model's weights. The keys and values are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memory.prompt.report import StepTimer
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
-FUSED = 512  # tokens at most that a prefill encodes on its way, so that its activations stay bounded
+FUSED = 512  # most tokens that a prefill encodes, so that its activations stay bounded
 MOST_NAMES = 50_000  # identities cached by unit
 
 
@@ -62,7 +62,7 @@ class Invalidation:
 
 
 class Isolated:
-    """Base of constructions whose units see only themselves and the context prefix."""
+    """Base of constructions whose units attend only to themselves and the context prefix."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, selectable=True)
     layouts: ClassVar[tuple[str, ...]] = ("memory",)
@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        stands = self._lossless and context.seen_ids == context.ids  # so the first unit does, where it was encoded
+        stands = self._lossless and context.seen_ids == context.ids  # the first unit keeps its position and context
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = stands and not placements and not unit.preceding and (block is not None or bool(new))
@@ -148,7 +148,7 @@ class IsolatedBuilder(PromptBuilder):
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
         chained = [(name, unit) for name, unit in units.items() if unit.preceding]
         for name, unit in sorted(chained, key=lambda item: len(item[1].preceding), reverse=True):
-            if name not in {block.identity for block in blocks}:  # the longest chain brings those that it continues
+            if name not in {block.identity for block in blocks}:  # a longer chain includes its shorter ones
                 blocks += self._store(self._encode_chain(unit, context, priority))
         return blocks
 
@@ -207,7 +207,7 @@ class IsolatedBuilder(PromptBuilder):
 
 
 def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
-    """Join the rows of all blocks in one without a name, on the device of the last; None of none."""
+    """Join the rows of all blocks in one unnamed block on the device of the last; None for no blocks."""
     if len(blocks) < 2:
         return blocks[0] if blocks else None
     device = blocks[-1].k.device

@@ -1,4 +1,4 @@
-"""Latent choice: new rows choose stored blocks by their query states, held against boxes around the blocks' keys."""
+"""Latent choice: stored blocks chosen by the query states of new rows, compared with bounding boxes of their keys."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from memory.stages import LatentRetrieval
 
 
 class BlockChoice:
-    """Choice among the blocks of one builder, with the boxes around their keys.
+    """Choice among the blocks of one builder, by the bounding boxes of their keys.
 
-    Query states come from a separate pass of the new rows after the context alone, because the memory that they will
-    read is not chosen yet.
+    Query states come from a separate pass of the new rows after the context alone, because the memory is not chosen
+    yet.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
@@ -30,7 +30,7 @@ class BlockChoice:
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
-        """Return the blocks that ``token_ids`` choose, rising, one per copy, and the token-layers of the pass."""
+        """Return the blocks that ``token_ids`` choose, ascending, one per copy, and the token-layers of the pass."""
         if self.retrieval.takes_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):
@@ -56,9 +56,9 @@ class UnitChoice:
         token_ids: Sequence[int],
         timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Return the numbers of the units that ``token_ids`` choose, rising, and the token-layers of the pass.
+        """Return the numbers of the units that ``token_ids`` choose, ascending, and the token-layers of the pass.
 
-        :param names: of each unit's block in ``blocks``; a unit without one is always chosen
+        :param names: of each unit's block in ``blocks``; a unit with an empty name is always chosen
         """
         copies, index = Counter(filter(None, names)), self._choice.index
         index.keep([number for number, name in enumerate(self._names) if name in copies])
@@ -74,7 +74,7 @@ class UnitChoice:
 
 
 def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
-    """Places of empty names, and of every other name the last ``copies`` of its places."""
+    """Return the indices of empty names, and of every other name the last ``copies`` indices."""
     places = []
     for number in reversed(range(len(names))):
         name = names[number]
@@ -85,10 +85,10 @@ def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
 
 
 class LayerSlots:
-    """Rows that at every layer hold the blocks which the layer's own queries choose; all blocks are of one size."""
+    """Prompt rows that hold, at every layer, the blocks chosen by that layer's queries; all blocks are of one size."""
 
     def __init__(self, choice: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
-        """:param block: reads the block of a number"""
+        """:param block: function that reads a block by its number"""
         self._retrieval, self._index, self.block = choice.retrieval, choice.index, block
         count = size * min(choice.retrieval.most(size), len(choice.index))
         self.rows = slice(start, start + count)

@@ -16,7 +16,7 @@ from memory.segments.store import SegmentStore
 class PerSegment(Isolated):
     """Prompt Cache's modules (arXiv 2311.04934) at the grain of single segments.
 
-    Lines of the action log are encoded as by `StaticDynamic`, so that methods differ in what they repair, not in that.
+    Lines of the action log are encoded as by `StaticDynamic`, so that methods differ only in the rows that they repair.
     """
 
     log: int = 512

@@ -48,7 +48,7 @@ class Prefix(WholeMemory):
 
 
 class PrefixBuilder(PromptBuilder):
-    """Prompts that begin with rows of earlier prompts; the other rows are fresh, and harvested."""
+    """Builder of prompts that begin with rows of earlier prompts; the other rows are fresh, and harvested."""
 
     harvests = True
 

@@ -1,4 +1,4 @@
-"""Query span of a session: the rows of its last turn's words and of its last instruction."""
+"""Query span of a session: the rows of its last query and of its last instruction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Place of the present instruction, and the sum of the queries of ``rows`` of its rows."""
+    """Positions of the current instruction, and the sum of the query states of ``rows`` of its rows."""
 
     places: slice
     tokens: list[int]
@@ -20,12 +20,12 @@ class Instruction:
     rows: int
 
     def holds(self, tokens: list[int], query: int) -> bool:
-        """Whether it is still there, before ``query``: a transcript that began again has other tokens in its place."""
+        """Tell whether it still precedes ``query``; a restarted transcript has other tokens at its positions."""
         return self.places.stop <= query and tokens[self.places] == self.tokens
 
 
 class QuerySpan:
-    """The query span of a session: the last turn's words, and the last instruction, which may be turns ago."""
+    """Query span of a session: the last query, and the last instruction, which may be turns ago."""
 
     def __init__(self) -> None:
         self._instruction: Instruction | None = None
@@ -39,9 +39,9 @@ class QuerySpan:
         session: str = "",
         parts: torch.Tensor | None = None,
     ) -> CacheView:
-        """View the live rows of ``cache`` after a prefill whose last turn's words begin at position ``query``.
+        """View the live rows of ``cache`` after a prefill whose query begins at position ``query``.
 
-        :param instruction: number of those words that are the instruction from now on; 0: the last one still holds
+        :param instruction: number of the query's first tokens that are the new instruction; 0: keep the last one
         :param protected: number of first positions that are never dropped
         :param parts: (positions,) segment or turn of each position
         """

@@ -1,4 +1,4 @@
-"""Any-offset construction (SparseX): segments are found again by their own tokens, wherever a prompt computed them.
+"""Any-offset construction (SparseX): segments are found by their own tokens, at any position of an earlier prompt.
 
 A prompt is an exact prefix, then rows of earlier prompts at any offset, with new text in between.
 """
@@ -36,11 +36,10 @@ class Segments(WholeMemory):
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
     No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
-    the rows before them there. Beside them an exact prefix is found by a hash chain over blocks of ``block_size``
-    tokens.
+    the rows before them there. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
 
-    ``refresh`` is the least share of a prompt's memory that is computed: where new segments are less, the segments with
-    the oldest rows are computed again, and keep the new rows. The paper has none of that (0).
+    ``refresh`` is the minimum share of a prompt's memory that is computed: if new segments are a smaller share, the
+    segments with the oldest rows are computed again, and keep the new rows. The paper refreshes nothing (0).
     """
 
     refresh: float = 0.0
@@ -63,9 +62,9 @@ class AnyOffsetBuilder(PromptBuilder):
     """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned block, earlier rows, else fresh.
 
     After the prefill, whole blocks of rows without any approximate row before them enter the exact prefix index, and
-    every unit that no look-up would find is harvested under its segment hash. Its identity names the tokens before it:
-    where the same tokens stand before it again, its rows are exact too. Repaired rows are not kept: a unit has the keys
-    and values of the first prompt that computed it, or of the last that refreshed it.
+    every unit that no look-up would find is harvested under its segment hash. Its identity includes the tokens before
+    it: after the same tokens, its rows are exact. Repaired rows are not kept: a unit has the keys and values of the
+    first prompt that computed it, or of the last that refreshed it.
     """
 
     harvests = True
@@ -88,7 +87,7 @@ class AnyOffsetBuilder(PromptBuilder):
         self._invalidation.reset()
 
     def detached(self) -> AnyOffsetBuilder:
-        """Return a builder that refreshes nothing: its rows would not be kept."""
+        """Return a builder that refreshes nothing, because its rows are not kept."""
         return AnyOffsetBuilder(self._session, replace(self._construction, refresh=0.0), self)
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
@@ -125,9 +124,9 @@ class AnyOffsetBuilder(PromptBuilder):
             self._keep(prompt.missing, prompt.layout, result, exact)
 
     def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
-        """Pin ``token_ids``, encoded in the background after the part of the context that units see.
+        """Pin ``token_ids``, encoded in the background after the part of the context that units attend to.
 
-        The extra key guards the look-up: the block itself is the same under every key.
+        Only the look-up depends on the extra key: the block is the same under every key.
         """
         physical = identity(self._engine.model_key, context.seen_ids, token_ids)
 
@@ -203,7 +202,7 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """Place the rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens stood before them."""
+        """Place the rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens preceded them."""
         whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
         if whole is None and name:
             whole = self._segments.find(name, self._lease)
@@ -213,11 +212,11 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Name the rows of ``unit`` after ``before``: all of it computed, or of that ``origin``."""
+        """Name the rows of ``unit`` after ``before``: exact ones, or approximate ones of an ``origin``."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:
-        """Whether a later prompt would find it; rows of the exact prefix may have lost their name."""
+        """Tell whether a later prompt would find it; rows of the exact prefix may have lost their name."""
         return name in self._segments or self._pinned.contains(name)
 
     def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
@@ -238,13 +237,13 @@ class AnyOffsetBuilder(PromptBuilder):
             first += part.tokens
 
     def _origin(self, layout: Layout) -> str:
-        """Name everything that shaped rows after approximate ones: tokens, blocks, and the recompute stage."""
+        """Name everything that determines rows after approximate ones: tokens, blocks, and the recompute stage."""
         blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
         key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
         return identity(f"harvested {key}", (), layout.token_ids.tolist())
 
 
 def exact_rows(layout: Layout) -> int:
-    """Count the first memory rows that are exact or fresh, so that nothing approximate stands before them."""
+    """Count the first memory rows that are exact or fresh, with no approximate row before them."""
     sound = (layout.exact | layout.fresh)[layout.context : layout.query]
     return int(sound.long().cumprod(0).sum())

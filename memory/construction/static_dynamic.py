@@ -18,11 +18,11 @@ Lines = tuple[tuple[int, ...], ...]  # token ids
 
 def check_log(tokens: int) -> None:
     if tokens < 0:
-        raise ConfigError(f"log={tokens} tokens cannot be: use 0 or more")
+        raise ConfigError(f"log={tokens} tokens is negative: use 0 or more")
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Return, by id, the lines that each line of the log is encoded after: fewer than ``most`` tokens; 0: none."""
+    """Return, by id, the preceding lines that each log line is encoded after: fewer than ``most`` tokens; 0: none."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():
@@ -39,8 +39,8 @@ class StaticDynamic(Isolated):
 
     A group that changes its kind becomes other units with other blocks, and so is recomputed.
 
-    The paper does not mention a log, which changes at every step but only grows. A line of the agent's actions in its
-    task is encoded after the lines before it, in the prompt or not, at the cost of encoding it alone. After ``log``
+    The paper does not mention a log, which changes at every step but only grows. A line of the action log is encoded
+    after the task's earlier lines, even if these are not in the prompt, at the cost of encoding it alone. After ``log``
     tokens the chain restarts; 0: its lines are ordinary segments.
     """
 
@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make units of static groups, and of other segments alone; a line of the log after up to ``log`` tokens of it."""
+    """Make a unit of each static group and each other segment; a log line follows up to ``log`` tokens of it."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

@@ -21,14 +21,14 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class Turns(WholeMemory):
-    """A session's cache goes on with its next turn; a retention stage may drop rows of it between turns.
+    """Session cache that continues with the next turn; a retention stage may drop rows of it between turns.
 
     ``survivors=stay``: a dropped position is redirected to the sentinel slot, all others keep slot, position and
     identity (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
     compressors; the rows after the first gap are then computed again.
 
     Exact rows, computed before any was dropped, are shared between sessions as a prefix in blocks of ``block_size``
-    tokens; ``prefix_tokens`` of them at most stay when no session uses them.
+    tokens; at most ``prefix_tokens`` of them are kept when no session uses them.
     """
 
     prefix_tokens: int = 4096
@@ -47,7 +47,7 @@ class Turns(WholeMemory):
 
 
 class TurnsBuilder(PromptBuilder):
-    """Prompts of the last turn's rows, and new rows after them."""
+    """Builder of prompts that add new rows after the last turn's."""
 
     harvests = False
     reads_context = False
@@ -93,7 +93,7 @@ class TurnsBuilder(PromptBuilder):
         return PreparedPrompt(layout, invalidated=invalidated, cache=cache, prefix=prefix)
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Share exact rows, then evict the rows that the budget has no room for."""
+        """Share exact rows, then evict rows beyond the budget."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
         union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # a transcript may restart
@@ -106,11 +106,11 @@ class TurnsBuilder(PromptBuilder):
         cache.drop(self._retention.keep(view))
         if self._construction.survivors == "move":
             self._engine.compact(cache)
-        self._provider.withdraw(cache, names[cache.exact // size :])  # their ends cannot be reached any more
+        self._provider.withdraw(cache, names[cache.exact // size :])  # blocks after a dropped row
         cache.observer.settle()
 
     def _resume(self, ids: Sequence[int]) -> int:
-        """Take the session's own or shared rows that ``ids`` begin with; returns their number.
+        """Restore the rows of a prefix of ``ids``, the session's own or shared; returns their number.
 
         At least one row is left to compute, for its logits.
         """

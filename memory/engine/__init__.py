@@ -1,1 +1,1 @@
-"""Engine: the only room that touches a model's internals."""
+"""Engine: the only package that accesses a model's internals."""

@@ -1,7 +1,7 @@
 """Engine: Protocols of engines that drive a language model for the memory, and of their caches.
 
-Callers look at `Engine.capabilities` and call the methods below; they never read an attribute of one kind of engine.
-``tests/memory/engine/test_contract.py`` holds for every engine.
+Callers check `Engine.capabilities` and use the methods below only, no attributes of a particular engine. Every engine
+passes ``tests/memory/engine/test_contract.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memory.stages import Loading, Recompute, Slots
 
 T = TypeVar("T")
-EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context a unit sees, and its token ids
+EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context that a unit attends to, and its token ids
 
 
 class Priority(IntEnum):
@@ -40,7 +40,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True)
 class ChunkSchedule:
-    """Rows per pass: the more rows a pass reads the fewer, so that its memory stays bounded.
+    """Rows per pass: fewer after a longer cache, so that the memory of a pass stays bounded.
 
     Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
     of a chunk while there are fewer); fewer new rows than ``whole`` are computed at once.
@@ -55,7 +55,7 @@ class ChunkSchedule:
             raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
 
     def size(self, cached: int, remaining: int) -> int:
-        """Rows of the next chunk of ``remaining`` rows after ``cached``."""
+        """Return the rows of the next chunk of ``remaining`` rows after ``cached``."""
         return min(remaining, next((size for below, size in self.steps if cached < below), self.rest))
 
 
@@ -66,10 +66,10 @@ class EngineCapabilities:
     selective_recompute: bool = True  # computes the rows that a recompute stage chooses, layer by layer
     per_layer_rows: bool = True  # fills rows at every layer (MemArt with ``layers=each``)
     session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
-    quantized_caches: bool = True  # has caches whose rows rest in 4 or 8 bits
+    quantized_caches: bool = True  # has caches that store rows in 4 or 8 bits
 
     def require(self, needed: EngineCapabilities, whose: str) -> None:
-        """Raise ConfigError, which names the caller ``whose``, if one of its ``needed`` abilities is missing."""
+        """Raise ConfigError naming the caller, ``whose``, if a ``needed`` ability is missing."""
         missing = [f.name for f in fields(self) if getattr(needed, f.name) and not getattr(self, f.name)]
         if missing:
             raise ConfigError(f"{whose} needs an engine with {', '.join(missing)}: use engine=transformers")
@@ -84,7 +84,7 @@ class ModelInfo(Protocol):
     kv_heads: int
     head_dim: int
     hidden: int
-    mlp_width: int  # of a row: that of an expert times the active experts
+    mlp_width: int  # per row: an expert's width times the active experts
     experts: int  # routed; 0: dense
     vocab: int
     max_positions: int
@@ -121,7 +121,7 @@ class KVCache(Protocol):
         """Position of the next token: one after the last row's, not the number of rows."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Forget the rows from ``length`` on; ``logits`` are those of the row before."""
+        """Delete the rows from ``length`` on; ``logits`` are those of the row before."""
 
 
 class SessionCache(KVCache, Protocol):
@@ -132,13 +132,13 @@ class SessionCache(KVCache, Protocol):
     observer: AttentionObserver | None  # records attention and late queries for a retention stage
 
     def cut(self, position: int) -> None:
-        """Forget everything from ``position`` on."""
+        """Delete everything from ``position`` on."""
 
     def drop(self, keep: torch.Tensor) -> None:
         """Evict the live rows that are False in ``keep`` (rows,) bool."""
 
     def fork(self) -> SessionCache:
-        """Return a cache with the same rows; changes of one never reach the other."""
+        """Return a cache with the same rows; changes to one do not affect the other."""
 
     def keys(self, layer: int) -> torch.Tensor:
         """Rotated keys of the live rows, (kv_heads, rows, head_dim)."""
@@ -170,7 +170,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Replace the rows by shared rows of a prefix of ``ids``, if these are more than ``more_than``; count them."""
+        """Replace the rows by shared rows of a prefix of ``ids`` if more than ``more_than``; returns their number."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -214,7 +214,7 @@ class Engine(Protocol):
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode units, each of which sees itself and its context, into one block per unit, in host memory.
+        """Encode units, each of which attends to itself and its context, into one block per unit, in host memory.
 
         :param identities: names of the blocks, one per unit; empty names if omitted
         """
@@ -290,7 +290,7 @@ class Engine(Protocol):
         """Queue ``work`` after all queued plans, without waiting for it."""
 
     def later(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` in the background: every plan goes first."""
+        """Queue ``work`` in the background, after every queued plan."""
 
     def close(self) -> None:
         """Stop the worker after the queued work."""

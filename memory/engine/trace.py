@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LoadInterval:
-    """Interval of one job of the link, which moves slices of layers ``[first, last)`` into the working cache."""
+    """Interval of one transfer job, which moves slices of layers ``[first, last)`` into the working cache."""
 
     first: int
     last: int
@@ -21,7 +21,7 @@ class LoadInterval:
 class ComputeInterval:
     """Interval of a layer's ``attention``, of the ``importance`` that chooses the next layer's rows, or of its ``mlp``.
 
-    A choice by attention mass alone comes before the attention of the chosen rows, which counts as ``mlp`` then.
+    A choice by attention mass alone precedes the attention of the chosen rows, which then counts as ``mlp``.
     """
 
     layer: int

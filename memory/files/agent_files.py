@@ -1,7 +1,7 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-The files alone count: their names hold the agent, their headers the model, their modification times the last use. The
-index is rewritten whenever it differs from them. Format of the files: `memory.files.block_file`.
+The files are the only source: their names have the agent, their headers the model, their modification times the last
+use. The index is rewritten if it differs from them. Format of the files: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}
 
 @dataclass(frozen=True, slots=True)
 class AgentFile(Entry):
-    """One file of a root by its name: size, agent and last use; ``model`` "" and ``tokens`` 0 if its header is bad."""
+    """Entry of one file by its name: size, agent and last use; ``model`` "" and ``tokens`` 0 for a bad header."""
 
     model: str = ""
     tokens: int = 0
 
 
 def agent_path(root: Path, agent: str, model_key: str) -> Path:
-    """Return the path of an agent's file for a model; ids that differ in case only have different files.
+    """Return the path of an agent's file for a model; ids that differ only in case have different files.
 
     Raises `ConfigError` for an id that is no safe name for a file.
     """
@@ -54,11 +54,11 @@ def agent_path(root: Path, agent: str, model_key: str) -> Path:
 def save_agent(
     root: Path, agent: str, model_key: str, tokens: int, tensors: Tensors, header: dict[str, Any], extra: Tensors = NONE
 ) -> Path:
-    """Write an agent's rows, ``tokens`` in all, in place of its older ones; the owner is added to the header."""
+    """Replace an agent's file by its ``tokens`` rows; the owner is added to the header."""
     path = agent_path(root, agent, model_key)
     owner = {AGENT: agent, MODEL: model_key, TOKENS: tokens}
     if owner.keys() & header.keys():
-        raise ConfigError(f"a header says {sorted(owner)} by itself: leave them out")
+        raise ConfigError(f"{sorted(owner)} are added to a header: leave them out")
     write_blocks(path, tensors, owner | header, extra)
     return path
 
@@ -66,20 +66,20 @@ def save_agent(
 def open_agent(root: Path, agent: str, model_key: str) -> BlockFile:
     """Map an agent's file and mark it as used now.
 
-    Raises as `open_blocks` does, and `DataError` if the rows are another agent's or another model's.
+    Raises as `open_blocks` does, and `DataError` if the rows are those of another agent or model.
     """
     path = agent_path(root, agent, model_key)
     file = open_blocks(path)
     owner = (file.header.get(AGENT), file.header.get(MODEL))
     if owner != (agent, model_key):
         raise DataError(f"{path} holds the rows of agent {owner[0]!r} for model {owner[1]!r}: delete it")
-    with suppress(OSError):  # just evicted, or a read-only disk
+    with suppress(OSError):  # evicted meanwhile, or a read-only disk
         touch(path)
     return file
 
 
 def touch(path: Path, at: float | None = None) -> None:
-    """Mark a file as used now, or ``at`` a time; the least recently used are evicted first."""
+    """Set the time of a file's last use to now, or ``at``; the least recently used are evicted first."""
     time_ns = time.time_ns() if at is None else round(1e9 * at)
     os.utime(path, ns=(time_ns, time_ns))
 
@@ -87,7 +87,7 @@ def touch(path: Path, at: float | None = None) -> None:
 def entries(root: Path) -> list[AgentFile]:
     """List all agents' files, the least recently used first, and bring the index up to date.
 
-    Files of other names are left out. Headers are read only of files that the index does not know as they are.
+    Files with other names are left out. Headers are read only if the index is missing or outdated for a file.
     """
     known = _read_index(root)
     files = [file for path in root.glob(f"*{SUFFIX}") if (file := _entry(path, known)) is not None]
@@ -119,13 +119,13 @@ def evict(
     quota_bytes: int = 0,
     latest_expired: float = -inf,
 ) -> list[AgentFile]:
-    """Delete expired files, then the least recently used until all together have no more than ``budget_bytes``.
+    """Delete expired files, then the least recently used until the total is at most ``budget_bytes``.
 
-    Files of ``pinned`` agents stay. The budget (None: no limit) also leaves the files of agents that have no more than
-    ``quota_bytes`` together, even if that is too much. Returns what was deleted. Files of killed writers are deleted
-    as well. A process that has a deleted file mapped keeps its rows.
+    Files of ``pinned`` agents stay. For the budget (None: no limit) no files of an agent are deleted that total at most
+    ``quota_bytes``, even if the budget is exceeded. Files of killed writers are deleted as well. Returns the deleted
+    files; a process that has one mapped keeps its rows.
 
-    :param latest_expired: files whose last use was at this time (seconds since 1970) or before are expired
+    :param latest_expired: files last used at this Unix time or before are expired
     """
     if (budget_bytes or 0) < 0:
         raise ConfigError(f"budget_bytes={budget_bytes} is negative: use 0 or more")
@@ -151,7 +151,7 @@ def _owner(path: Path) -> str | None:
 
 
 def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
-    """Describe a file, from the index if that is up to date; None if it is no agent's, no file or deleted."""
+    """Describe a file, from the index if that is up to date; None for anything but an existing agent's file."""
     agent = _owner(path)
     try:
         state = path.stat()
@@ -160,7 +160,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
     if agent is None or S_ISDIR(state.st_mode):
         return None
     old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
-    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # "": it may be readable now
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # "": it may have become readable
         return old
     try:
         header = open_blocks(path).header
@@ -187,7 +187,7 @@ def _sum(rows: list[dict[str, Any]]) -> str:
 
 
 def _remove(root: Path, paths: list[Path]) -> None:
-    """Delete for good, then bring the index up to date."""
+    """Delete files permanently, then bring the index up to date."""
     for path in paths:
         path.unlink(missing_ok=True)
     if paths:

@@ -1,7 +1,7 @@
-"""Atomic files and folders: they appear whole or not at all, whenever their writer is killed. For POSIX systems.
+"""Atomic files and folders, which appear whole or not at all, even if their writer is killed (POSIX systems).
 
-A writer locks its temporary file as long as it lives, which tells it from the file of a killed writer. Where the file
-system has no locks, files of killed writers stay.
+A writer locks its temporary file while it runs, which distinguishes it from the file of a killed writer. On a file
+system without locks, files of killed writers stay.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ SUFFIX = ".partial"
 
 @contextmanager
 def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a stream whose bytes take the place of ``path`` at the end of the block, and survive a power cut after that.
+    """Open a stream that replaces ``path`` at the end of the block, and survives a power cut after that.
 
-    Until then, and after any error, the old file is valid. Of several writers the last to end wins. Missing folders are
-    made. ``private``: only the user may read the file. A link is replaced, not its target. Raises `CapacityError` if
-    the disk is full, `StorageError` where nothing can be written, or for a device, pipe or socket.
+    Until then, and after any error, the old file is valid. The last of several writers wins. Missing folders are made.
+    ``private``: only the user may read the file. A link is replaced, not its target. Raises `CapacityError` if the disk
+    is full, `StorageError` if nothing can be written, or for a device, pipe or socket.
     """
     with writing(path, "free some, or lower the budget"):
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise StorageError(f"{path} is a device, pipe or socket, and stays; name a file")
+            raise StorageError(f"{path} is a device, pipe or socket: name a file")
         _make(path.parent)
         with _temporary(path) as temporary, _create(temporary, 0o600 if private else 0o666) as stream:
             yield stream
@@ -48,10 +48,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """Make a folder that takes its name at the end of the block, with all its files, or not at all.
+    """Make a folder that gets its name at the end of the block, with all its files, or not at all.
 
-    It then survives a power cut. All is written before the first file is synced: the disk takes them together. It
-    replaces an empty folder; one with files in it raises OSError, and stays.
+    It then survives a power cut. All files are written before the first is synced, so that the disk writes them
+    together. It replaces an empty folder; for one with files it raises OSError.
     """
     _make(folder.parent)
     with _temporary(folder) as temporary:
@@ -63,14 +63,14 @@ def appearing(folder: Path) -> Iterator[Path]:
 
 
 def link_atomic(path: Path, target: Path) -> None:
-    """Make ``path`` a symbolic link to ``target``, at once, in the place of a file or link that is there."""
+    """Make ``path`` a symbolic link to ``target``, atomically replacing an existing file or link."""
     with _temporary(path) as temporary:
         temporary.symlink_to(target)
         temporary.replace(path)
 
 
 def clean(folder: Path) -> list[Path]:
-    """Remove the temporary files of killed writers, and return their names; those of active writers stay."""
+    """Remove the temporary files of killed writers, not those of active ones, and return their names."""
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _remove_abandoned(file)]
 
 
@@ -84,9 +84,9 @@ def sync(path: Path) -> None:
 
 
 def lock_is_held(file: BinaryIO | int) -> bool:
-    """Whether another process holds the lock of an open file or folder; if not, lock it until it is closed.
+    """Tell whether another process holds the lock of an open file or folder; if not, lock it until it is closed.
 
-    Where the file system has no locks, nothing is locked.
+    On a file system without locks nothing is locked.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,9 +99,9 @@ def lock_is_held(file: BinaryIO | int) -> bool:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock a folder, made if it is missing, against other processes that do the same; it is removed if it ends empty.
+    """Lock a folder, made if missing, against processes that do the same; an empty one is removed at the end.
 
-    Raises `ConfigError` while another process holds it, `StorageError` where no folder can be made.
+    Raises `ConfigError` while another process holds it, `StorageError` if no folder can be made.
     """
     with writing(folder):
         _make(folder)
@@ -144,19 +144,19 @@ def _create(path: Path, mode: int) -> BinaryIO:
     """Create a temporary file, and open its stream, locked."""
     while True:
         stream = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
-        with suppress(OSError):  # no locks here
+        with suppress(OSError):  # no locks on this file system
             fcntl.flock(stream, fcntl.LOCK_EX)
         if os.fstat(stream.fileno()).st_nlink:
             return stream
-        stream.close()  # `clean` came between creating and locking, and removed it
+        stream.close()  # `clean` removed it between creating and locking
 
 
 def _remove_abandoned(file: Path) -> bool:
-    """Remove a temporary file unless its writer holds the lock, or may do so."""
+    """Remove a temporary file unless its writer holds, or may hold, the lock."""
     try:
         with file.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink()
-    except OSError:  # at work, done meanwhile, another user's, or without locks
+    except OSError:  # in use, finished meanwhile, another user's, or no locks
         return False
     return True

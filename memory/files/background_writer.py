@@ -1,4 +1,4 @@
-"""Background writer: one file after another, and for each file only the newest content that waits."""
+"""Background writer: one file after another, and for each file only the newest pending content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """One thread that does work by key. New work replaces what waits under the same key, in its place."""
+    """Thread that runs work by key. New work replaces pending work under the same key, in its place."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
@@ -25,22 +25,22 @@ class Writer:
         self._closed = False
 
     def put(self, key: Hashable, work: Callable[[], object]) -> None:
-        """Raises ConfigError after `close`."""
+        """Queue work. Raises ConfigError after `close`."""
         with self._state:
             if self._closed:
-                raise ConfigError(f"what {key!r} remembers cannot be written any more: these memories are closed")
+                raise ConfigError(f"rows of {key!r} cannot be written: these memories are closed")
             if key not in self._waiting:
                 self._pool.submit(self._next)
             self._waiting[key] = work
 
     def wait(self, select: Callable[[Hashable], bool] = lambda key: True) -> None:
-        """Wait until the present work under the keys that ``select`` accepts is done."""
+        """Wait until the current work under the keys that ``select`` accepts is done."""
         with self._state:
             for key in filter(select, [*self._waiting, *([] if self._at_work is None else [self._at_work])]):
                 self._state.wait_for(partial(self._is_done, key))
 
     def drop(self, select: Callable[[Hashable], bool]) -> None:
-        """Drop the work that waits under the keys that ``select`` accepts, and wait for their work in progress."""
+        """Drop pending work under the keys that ``select`` accepts, and wait for their work in progress."""
         with self._state:
             for key in list(filter(select, self._waiting)):
                 del self._waiting[key]
@@ -64,7 +64,7 @@ class Writer:
         try:
             work()
         except Exception:
-            logger.exception("what was to be done for %r in the background failed", self._at_work)
+            logger.exception("background work for %r failed", self._at_work)
         finally:
             del work  # release its rows while the thread is idle
             with self._state:

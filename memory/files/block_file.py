@@ -1,8 +1,8 @@
-"""Block file: tensors in blocks in one safetensors file that is mapped, not read, and in which every change is noticed.
+"""Block file: tensors in blocks in one memory-mapped safetensors file with a checksum of every block.
 
-A block is a row of the first axis of every tensor. Its checksum is CRC-32 over its number and its bytes: it finds every
-flipped bit and every burst of up to 32, other damage but for one in 2^32. It tells accidents, not forgery. Nothing is
-ever unpickled.
+A block is a row of the first axis of every tensor. Its checksum is CRC-32 over its number and its bytes: it detects
+every flipped bit and every burst of up to 32, other damage except for one case in 2^32. It detects accidents, not
+forgery. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memory.files.atomic import replacing
 
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
-PREFIX = b'{"__metadata__":{"seal":"'  # in every version the seal comes first
+PREFIX = b'{"__metadata__":{"seal":"'  # the seal comes first in every version
 LENGTH, SEAL = 8, 64  # bytes that give the length of the JSON, hexadecimal digits of the seal
 ALIGNMENT = 64  # of the first tensor, in bytes
 LONGEST = 100_000_000  # bytes of JSON that the safetensors library reads
@@ -32,7 +32,7 @@ LONGEST = 100_000_000  # bytes of JSON that the safetensors library reads
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Place of a tensor: bytes ``begin:end`` after the header. ``dtype`` is safetensors' word for it."""
+    """Place of a tensor: bytes ``begin:end`` after the header. ``dtype`` is safetensors' name for it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Head:
 
     @property
     def data(self) -> int:
-        """Bytes of all tensors together."""
+        """Total bytes of all tensors."""
         return max((span.end for span in self.spans.values()), default=0)
 
     def encode(self) -> bytes:
@@ -79,7 +79,7 @@ class Head:
     def decode(cls, buffer: Any, where: object) -> tuple[Head, int]:
         """Decode the header of a file, and its length in bytes. ``buffer`` returns bytes for a slice.
 
-        Raises `CorruptError` unless every bit is what was written, `DataError` for a newer schema; both name ``where``.
+        Raises `CorruptError` for any changed bit, `DataError` for a newer schema; both name ``where``.
         """
         size = int.from_bytes(buffer[:LENGTH], "little")
         raw = bytes(buffer[LENGTH : LENGTH + size])
@@ -101,11 +101,11 @@ def corrupt(where: object, what: str) -> CorruptError:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """Encode as ASCII, which can hold half a surrogate pair of a prompt."""
+    """Encode as ASCII, which can contain half a surrogate pair of a prompt."""
     try:
         return json.dumps(value, separators=(",", ":"))
     except TypeError as error:
-        raise ConfigError(f"a header holds what JSON cannot ({error}): use texts, numbers, lists") from None
+        raise ConfigError(f"a header has values that JSON cannot encode ({error}): use texts, numbers, lists") from None
 
 
 def _seal(rest: bytes) -> bytes:
@@ -122,11 +122,11 @@ NONE: Tensors = MappingProxyType({})
 
 
 def write_blocks(path: Path, tensors: Tensors, header: Mapping[str, Any], extra: Tensors = NONE) -> None:
-    """Write ``tensors``, ``(blocks, ...)`` each, and ``header``, which JSON must be able to hold, in place of ``path``.
+    """Replace ``path`` by a file of ``tensors``, ``(blocks, ...)`` each, and ``header``, which must be valid JSON.
 
-    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid. No
-    tensor may change until then: each is read twice, for its checksums and to be written.
-    Raises `ConfigError` for tensors that do not fit together, `CapacityError` if the disk is full.
+    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid, and
+    no tensor may change, because each is read twice, for its checksums and for the file. Raises `ConfigError` for
+    tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks, all_tensors = _blocks_of(tensors, extra), {**tensors, **extra}
     spans = _spans(all_tensors)
@@ -163,10 +163,10 @@ def open_blocks(path: Path) -> BlockFile:
 
 
 class BlockFile:
-    """A mapped file, made by `open_blocks`. It stays whole while another takes its place or it is deleted.
+    """A mapped file, made by `open_blocks`. Its content stays valid after the file is replaced or deleted.
 
-    The mapping is private: a write into a tensor stays in this process and never reaches the file. It ends with the
-    last tensor that refers to it, and holds one file descriptor until then. Threads may share it.
+    The mapping is private: a write into a tensor does not change the file. It is closed with the last tensor that
+    refers to it, and holds one file descriptor until then. Threads may share it.
     """
 
     def __init__(self, path: Path, head: Head, memory: mmap.mmap, start: int) -> None:
@@ -183,7 +183,7 @@ class BlockFile:
         return len(self._memory)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """``(blocks, ...)``, mapped. Only blocks that `verify` has checked may be trusted."""
+        """Return a mapped tensor, ``(blocks, ...)``. Only blocks that `verify` has checked may be trusted."""
         if name not in self.names:
             raise DataError(f"{self.path} holds no tensor {name!r}: choose one of {self.names}")
         return self._map(self._head.spans[name])
@@ -226,7 +226,7 @@ class BlockFile:
 
 
 def _blocks_of(tensors: Tensors, extra: Tensors) -> int:
-    """Count the blocks, on which all tensors must agree; 0 if there is none."""
+    """Count the blocks, of which all tensors must have the same number; 0 without tensors."""
     for name, tensor in (*tensors.items(), *extra.items()):
         if tensor.dtype not in NAMES:
             raise ConfigError(f"tensor {name!r} has dtype {tensor.dtype}: use one of {', '.join(map(str, NAMES))}")
@@ -249,7 +249,7 @@ def _spans(tensors: Tensors) -> dict[str, Span]:
 
 
 def _checksum(number: int, tensors: Iterable[memoryview], blocks: int) -> str:
-    """Checksum of a block: its number, so that two blocks cannot change places, and its bytes of every tensor."""
+    """Compute a block's checksum over its number, which detects swapped blocks, and its bytes of every tensor."""
     value = zlib.crc32(number.to_bytes(8, "little"))
     for raw in tensors:
         step = len(raw) // blocks

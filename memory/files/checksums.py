@@ -1,4 +1,4 @@
-"""Checksums of a model folder's files, in a list that sha256sum writes and reads."""
+"""Checksums of a model folder's files, in a list in the format of sha256sum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sha256(content: bytes) -> str:
 
 
 def digests_of(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return the SHA-256 of each file's content; several are read at once."""
+    """Return the SHA-256 of each file's content; several files are read in parallel."""
     paths = list(dict.fromkeys(paths))
     with ThreadPoolExecutor() as pool:
         return dict(zip(paths, pool.map(_digest, paths), strict=True))
@@ -50,7 +50,7 @@ def read_sums(path: Path) -> dict[Path, str]:
 
 
 def _entry(path: Path, line: str) -> tuple[Path, str]:
-    """Read the file and the SHA-256 of a line of ``path``."""
+    """Parse the file and the SHA-256 of a line of ``path``."""
     match = LINE.fullmatch(line.strip())
     if match is None:
         raise ModelError(f"{path} has a line that is not a SHA-256 and a file name ({line.strip()!r:.100}); {REMEDY}.")

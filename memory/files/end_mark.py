@@ -1,9 +1,9 @@
-"""End mark of a file of checked lines: a small file beside it that tells how many lines there must be.
+"""End mark of a file of checked lines: a small file beside it with the number of lines that must exist.
 
     5b1fd0a4 000000003 9ad0c2e7     start of the chain, lines that were acknowledged, checksum of the last one
 
-The mark detects lines that are missing at the end, and a file or mark that belongs to something else: the starts
-differ. While a file is replaced by one with another start (`MarkedFile.announce`) there is a mark for each.
+The mark detects lines missing at the end, and a file or mark of another owner, whose start differs. While a file is
+replaced by one with another start (`MarkedFile.announce`) there is a mark for each.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A file whose chain begins with ``start`` has at least ``count`` lines; ``link`` is the last one's checksum."""
+    """Mark of a file whose chain begins with ``start``: ``count`` lines or more; ``link`` is the last one's sum."""
 
     start: int
     count: int
     link: int
 
     def check_count(self, count: int, path: Path, remedy: str) -> None:
-        """Raises CorruptError if a file of ``count`` lines lacks some."""
+        """Raise CorruptError if a file of ``count`` lines lacks some."""
         if count < self.count:
             raise CorruptError(
                 f"{path} lacks its last lines, {count + 1} to {self.count}, as {end_of(path).name} says; {remedy}"
             )
 
     def check(self, lines: list[Line], path: Path, remedy: str) -> None:
-        """Raises CorruptError if lines are missing or different."""
+        """Raise CorruptError if lines are missing or different."""
         self.check_count(len(lines), path, remedy)
         if self.link != (lines[self.count - 1].chain.sum if self.count else self.start):
             raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} is another); {remedy}")
@@ -50,7 +50,7 @@ class Mark:
 
 
 class MarkedFile(LineFile):
-    """The end of a file of checked lines with an end mark, to append to."""
+    """File of checked lines with an end mark, opened at its end to append to."""
 
     def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:
         super().__init__(path, last, start)
@@ -58,7 +58,7 @@ class MarkedFile(LineFile):
 
     @classmethod
     def begin(cls, path: Path, start: Chain) -> MarkedFile:
-        """Begin a file without lines, and write its mark, which survives a power cut."""
+        """Make a file without lines, and write its mark, which survives a power cut."""
         write_atomic(end_of(path), bytes(Mark(start.sum, 0, start.sum)))
         return cls(path, None, start)
 
@@ -82,7 +82,7 @@ class MarkedFile(LineFile):
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Mark the last line, unsynced: after a power cut an earlier one may be marked, never a later one."""
+        """Mark the last line, unsynced: after a power cut the mark may be of an earlier line, never of a later one."""
         end = end_of(self.path)
         with writing(end), end.open("r+b", buffering=0) as stream:
             os.ftruncate(stream.fileno(), write_all(stream.fileno(), bytes(self.mark)))
@@ -95,7 +95,7 @@ def end_of(path: Path) -> Path:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """Read the marks of a file; none where their file is missing or of another form."""
+    """Read the marks of a file; none if their file is missing or has another format."""
     end = end_of(path)
     raw = read_bytes(end) if end.exists() else b""
     marks = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]
@@ -112,11 +112,11 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 
 
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """Read the lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
+    """Read the lines of a file whose chain begins with ``start``; none before an announced replacement.
 
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """
-    mark = find_mark(path, start, owner, remedy)  # before the lines, which are written first
+    mark = find_mark(path, start, owner, remedy)  # read before the lines, which are written first
     before = any(_fits(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)
     lines = [] if before else list(read_lines(path, remedy, start))
     mark.check(lines, path, remedy)
@@ -124,7 +124,7 @@ def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]
 
 
 def _fits(path: Path, start: Chain) -> bool:
-    """Whether the first line of a file follows a start."""
+    """Tell whether the first line of a file follows a start."""
     try:
         return next(read_lines(path, start=start), None) is not None
     except DataError:

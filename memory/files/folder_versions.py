@@ -1,11 +1,11 @@
-"""Folder versions: all files of a new version take the place of the old ones at once, by one rename.
+"""Folder versions: all files of a new version replace the old ones atomically, by one rename.
 
-    RUN/checkpoints/step-100/                          the version before
+    RUN/checkpoints/step-100/                          the previous version
     RUN/checkpoints/step-200/config.json
-    RUN/checkpoints/latest     -> step-200             what is renamed
+    RUN/checkpoints/latest     -> step-200             the link that is renamed
     RUN/config.json            -> checkpoints/latest/config.json
 
-Readers of RUN's files see those of one version. For one writer at a time (`memory.files.atomic.alone`).
+Readers of RUN's files read those of one version. One writer at a time is allowed (`memory.files.atomic.alone`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ VERSIONS, LATEST = "checkpoints", "latest"
 
 
 def latest(folder: Path) -> Path:
-    """Find the newest version of ``folder``; the folder itself where it has none.
+    """Find the newest version of ``folder``; the folder itself if it has none.
 
-    Without a link the only version is the newest: a copy may have left the link out, or a writer was killed.
+    Without a link the only version is the newest: a copy may lack the link, or a writer was killed.
 
-    :raises DataError: the newest one is missing, or no link tells which of several it is
+    :raises DataError: the newest one is missing, or there are several and no link
     """
     link = folder / VERSIONS / LATEST
     if link.is_symlink() and not link.exists():
@@ -43,14 +43,14 @@ def latest(folder: Path) -> Path:
         case [only]:
             return only.resolve()
     names = ", ".join(version.name for version in versions)
-    raise DataError(f"{link} is gone, which led to the newest of {names}; make it again: ln -s NEWEST {link}")
+    raise DataError(f"{link}, the link to the newest of {names}, is missing; make it again: ln -s NEWEST {link}")
 
 
 @contextmanager
 def new_version(folder: Path, name: str) -> Iterator[Path]:
-    """Make a folder to be filled, which becomes the latest version of ``folder`` at the end of the block, or never.
+    """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the block.
 
-    It then survives a power cut. The version before stays, older ones are removed.
+    It then survives a power cut. The previous version stays, older ones are removed. An error leaves the old version.
 
     :raises CapacityError: the disk is full
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links
@@ -64,7 +64,7 @@ def new_version(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _publish(folder: Path, version: Path) -> None:
-    """Make ``version`` the latest; at any time the files of ``folder`` are those of one version."""
+    """Make ``version`` the latest; the files of ``folder`` are those of one version at any time."""
     before = latest(folder)
     _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).exists()))
     link_atomic(version.parent / LATEST, Path(version.name))
@@ -75,10 +75,10 @@ def _publish(folder: Path, version: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Remove the rest of a killed writer, and make links of what a copy, or an editor, made files."""
+    """Remove files of a killed writer, and restore links that a copy or an editor replaced by files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
-        _remove(link.parent, ())  # first: between the two changes that follow, the only version is the latest
+        _remove(link.parent, ())  # first, so that between the next two changes the only version is the latest
         link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
     version = latest(folder)
     if version != folder:

@@ -1,13 +1,13 @@
 """Checked JSON lines: objects in a file that is appended to, each with a checksum of itself and all lines before it.
 
-The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. So a
-line stays plain JSON, and a changed bit is detected as well as a line that is missing, repeated or moved. It detects
-accidents, not forgery. A last line without a line break was never acknowledged: its writer was killed.
+The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. Lines
+are plain JSON, and changed bits and missing, repeated or moved lines are detected: accidents, not forgery. A last line
+without a line break was never acknowledged, because its writer was killed.
 
-A chain may begin with a text that names what the file belongs to (`Chain.bound`): then all lines have sums, and those
-of other files are refused. `memory.files.end_mark` detects lines that are missing at the end.
+A chain may begin with a text that names the file's owner (`Chain.bound`): then all lines have sums, and lines of other
+files raise errors. `memory.files.end_mark` detects lines that are missing at the end.
 
-Files of older versions have no sums, as their first line shows; they are read and extended without.
+Files of older versions, whose first line has no sum, are read and extended without sums.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from keep_agent.errors import CorruptError, DataError
 from keep_agent.files import parsed, reading, writing
 from memory.files.atomic import sync
 
-KEY, KIND = b',"sum":"', b"crc32:"  # each shows that there is a checksum: no single flipped bit hides both
+KEY, KIND = b',"sum":"', b"crc32:"  # either marks a checksum: no single flipped bit hides both
 TAIL = len(b',"sum":"crc32:00000000"}')
 SUM = re.compile(re.escape(KEY + KIND) + rb'([0-9a-f]{8})"\}')
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Chain:
 
     @classmethod
     def bound(cls, text: bytes) -> Chain:
-        """Begin the chain of a file that belongs to ``text``; a line without a sum is not part of it."""
+        """Start the chain of a file with the owner ``text``; a line without a sum is not part of it."""
         return cls(zlib.crc32(text), True)
 
     def seal(self, value: Mapping[str, Any]) -> bytes:
@@ -53,7 +53,7 @@ class Chain:
         return body + self._tail() + b"\n"
 
     def open(self, line: bytes, where: str, remedy: str) -> dict[str, Any]:
-        """Decode the next line of a file. Raises CorruptError, or DataError where there are no sums."""
+        """Decode the next line of a file. Raises CorruptError, or DataError in a file without sums."""
         body, tail = line[:-TAIL], line[-TAIL:]
         has_sum = KEY in tail or KIND in tail
         if self.sealed is None:
@@ -76,7 +76,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file. ``number`` counts from 1, ``end`` are the bytes up to its end, ``chain`` the state there."""
+    """Line of a file: ``number`` from 1, ``end`` the bytes up to its end, ``chain`` the checksum state there."""
 
     number: int
     end: int
@@ -100,9 +100,9 @@ def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None
 
 
 class LineFile:
-    """The end of a file of checked lines, to append to. The next append cuts off everything after its last line.
+    """File of checked lines, opened at its end to append to. The next append cuts off everything after its last line.
 
-    :param last: the line before the next one; None: at the front
+    :param last: the line before the next one; None: the file is empty
     :param start: the beginning of the file's chain; None: nothing
     """
 
@@ -114,12 +114,12 @@ class LineFile:
 
     @property
     def link(self) -> int:
-        """The checksum of all lines so far."""
+        """Checksum of all lines so far."""
         return self._chain.sum
 
     @classmethod
     def at_end(cls, path: Path, start: Chain) -> LineFile:
-        """Open a file after its last whole line, whose lines are not checked now. Raises CorruptError."""
+        """Open a file after its last whole line, without checking its lines. Raises CorruptError."""
         number, end, last = 0, 0, b""
         with reading(path), path.open("rb") as stream:
             for raw in stream:
@@ -128,9 +128,9 @@ class LineFile:
         return cls(path, Line(number, end, {}, Chain(*_read_sum(last, path))) if number else None, start)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
-        """Write lines and wait until they are on the disk; ``synced=False``: on their way to it.
+        """Write lines and wait until they are on the disk; ``synced=False``: only written to the system's cache.
 
-        After an error none of them is there. Raises CapacityError or StorageError.
+        After an error none of them is in the file. Raises CapacityError or StorageError.
         """
         chain, new = replace(self._chain), not self.path.exists()
         lines = [chain.seal(value) for value in values]
@@ -150,7 +150,7 @@ class LineFile:
         self.count, self.size, self._chain = self.count + len(lines), self.size + size, chain
 
     def restart(self, start: Chain) -> None:
-        """Begin again with an empty file, whose chain begins with ``start``; it survives a power cut."""
+        """Replace the file by an empty one whose chain begins with ``start``; it survives a power cut."""
         self.start = start
         self.count, self.size, self._chain = 0, 0, replace(start)
         with writing(self.path), self.path.open("r+b", buffering=0) as stream:
@@ -174,7 +174,7 @@ class LineFile:
 
 
 def _read_sum(tail: bytes, path: Path) -> tuple[int, bool]:
-    """Read the checksum at the end of a line, and whether there is one."""
+    """Parse the checksum at the end of a line; returns it and whether there is one."""
     if KEY not in tail and KIND not in tail:
         return 0, False
     if match := SUM.fullmatch(tail):
@@ -183,7 +183,7 @@ def _read_sum(tail: bytes, path: Path) -> tuple[int, bool]:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """Encode JSON without blanks. Raises DataError for half a surrogate pair, which no file can hold."""
+    """Encode JSON without blanks. Raises DataError for half a surrogate pair, which no file can contain."""
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

@@ -23,7 +23,7 @@ def checked(agent: str) -> str:
 
 
 def agent_stem(agent: str) -> str:
-    """Make the agent's part of a name: its id and a hash of it, which tells upper and lower case apart."""
+    """Make the agent's part of a name: its id and a hash of it, which distinguishes upper and lower case."""
     return f"{checked(agent)}-{short_hash(agent, AGENT_DIGITS)}"
 
 

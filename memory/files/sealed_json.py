@@ -1,6 +1,6 @@
 """Sealed JSON file: one object whose last key, ``sum``, is a checksum of the rest of the file.
 
-Files without that key, of older versions, are read unchecked, unless they must have it.
+Files without that key, of older versions, are read unchecked, unless the key is required.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from keep_agent.errors import CorruptError, DataError
 from keep_agent.files import parsed, read_bytes
 from memory.files.atomic import write_atomic
 
-KEY, KIND = b'"sum": "', b"crc32:"  # each shows that there is a checksum: no single flipped bit hides both
+KEY, KIND = b'"sum": "', b"crc32:"  # either marks a checksum: no single flipped bit hides both
 END = len(b'"sum": "crc32:00000000"\n}\n')
 
 
 def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a whole file or nothing."""
+    """Write the object atomically, with its checksum."""
     text = json.dumps({**value, "sum": ""}, indent=2, ensure_ascii=False)
     body = text.encode().removesuffix(b'"sum": ""\n}')
     write_atomic(path, body + _end(body))

@@ -1,4 +1,4 @@
-"""Tensor files (safetensors), read into the process's own memory and never mapped.
+"""Tensor files (safetensors), read into the process's own memory, never memory-mapped.
 
 Tensors of a mapped file change when another program overwrites it, and truncating it kills the process. Files that are
 mapped on purpose are those of `memory.files.block_file`.

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
 
-    Packed rows stand in for a tensor, and unpack the layers and rows that they are indexed with; rows in a file verify
+    Indexing `PackedRows` unpacks the indexed layers and rows; indexing `MappedRows`, which are in a file, verifies
     them.
     """
 
     identity: str
     k: torch.Tensor | PackedRows | MappedRows
     v: torch.Tensor | PackedRows | MappedRows
-    namespace: str = ""  # whose share of a storage it takes up
-    created: float = 0.0  # seconds since 1970 when it was stored, where the storage keeps time
+    namespace: str = ""  # owner whose share of a storage it counts toward
+    created: float = 0.0  # Unix time of storing, if the storage records it
 
     @property
     def tokens(self) -> int:
@@ -38,7 +38,7 @@ class KVBlock:
 
     @property
     def entry(self) -> Entry:
-        """Its line in the ledger of a storage."""
+        """Its entry in the ledger of a storage."""
         return Entry(self.identity, self.nbytes, self.namespace, self.created)
 
     def to(self, device: str) -> KVBlock:
@@ -49,20 +49,20 @@ class KVBlock:
 
     @property
     def at_hand(self) -> bool:
-        """Whether it can be read without a disk; mapped rows can once they have been read from end to end."""
+        """Tell whether it can be read without disk access; mapped rows can once all of them have been read."""
         return not isinstance(self.k, Mapped) or self.k.guard.done
 
     def settled(self) -> KVBlock:
-        """Return the block in memory; mapped rows are copied, so that the file is not needed any more.
+        """Return the block in memory; mapped rows are copied, so that the file is no longer needed.
 
-        :raises DamagedError: the file does not hold what was written
+        :raises DamagedError: the file has changed since it was written
         """
         if not isinstance(self.k, Mapped):
             return self
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """View rows ``start:stop``, which the name of the part tells."""
+        """View rows ``start:stop``; the name of the part includes them."""
         if (start, stop) == (0, self.tokens):
             return self
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))
@@ -75,5 +75,5 @@ class Entry:
 
     key: Any  # hashable
     nbytes: int
-    owner: Hashable = ""  # the namespace or agent whose share of the budget it takes up
-    timestamp: float = 0.0  # seconds since 1970 from which its time to live counts
+    owner: Hashable = ""  # the namespace or agent whose share of the budget it counts toward
+    timestamp: float = 0.0  # Unix time at which its time to live starts

@@ -1,7 +1,7 @@
 """Block store: KV blocks by identity within a budget of bytes, the ledger of their use, and the leases of sessions.
 
-The budget decides which blocks are evicted, although sessions may need them; references decide when a block is deleted
-because no session needs it any more.
+Beyond the budget the least recently used blocks are evicted, even if sessions refer to them. A block without references
+is deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keep_agent.errors import ConfigError
 from memory.kv_cache.block import Entry, KVBlock
 from memory.stages import Storage
 
-UNUSED = 1000  # prompts: a session drops the blocks that none of its last ones has used
+UNUSED = 1000  # prompts after which a session drops its reference to an unused block
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
@@ -39,7 +39,7 @@ def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int
 
 
 E = TypeVar("E", bound=Entry)
-Rule = Callable[[E, int], bool]  # may this entry be evicted, while its owner has so many bytes?
+Rule = Callable[[E, int], bool]  # whether an entry may be evicted while its owner has so many bytes
 
 
 class CacheLedger(Generic[E]):
@@ -94,7 +94,7 @@ class CacheLedger(Generic[E]):
     def victims(self, excess: float, *rules: Rule[E]) -> list[E]:
         """Choose the least recently used entries that free ``excess`` bytes, or fewer if the rules allow no more.
 
-        Without a rule every entry may go; each of several rules applies once the one before it frees too little.
+        Without a rule any entry may be evicted; of several rules, each applies if the ones before it free too little.
         """
         victims: dict[Hashable, E] = {}
         shares = self.shares.copy() if excess > 0 else self.shares
@@ -113,7 +113,7 @@ class BlockStore:
     """Base of storages in memory and on a disk. ``budget_bytes=None`` is no limit."""
 
     budget_bytes: int | None
-    device: str | None = None  # of the stored blocks; None: as they come
+    device: str | None = None  # of the stored blocks; None: that of each block
     ledger: CacheLedger[Entry]
 
     def __post_init__(self) -> None:
@@ -201,14 +201,14 @@ class BlockPool:
 class BlockLease:
     """One session's references to a pool: looks blocks up, stores them, and drops all of them at once.
 
-    The blocks that it stores take up the share of ``namespace``.
+    The blocks that it stores count toward the share of ``namespace``.
     """
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
         self._last_use: dict[str, int] = {}  # number of the last prompt that used a block, by identity; the latest last
         self._prompts = 0
-        self.stored: dict[str, int] | None = None  # where a session counts the tokens of new blocks, by identity
+        self.stored: dict[str, int] | None = None  # tokens of new blocks by identity, if a session counts them
 
     def get(self, identity: str) -> KVBlock | None:
         block = self._pool.storage.get(identity)
@@ -220,7 +220,7 @@ class BlockLease:
         return self._pool.storage.contains(identity)
 
     def keep(self, identities: Iterable[str]) -> None:
-        """Count these as used by this prompt, though it may not read them."""
+        """Count blocks as used by this prompt, even if it does not read them."""
         for identity in identities:
             self._use(identity)
 
@@ -239,7 +239,7 @@ class BlockLease:
                 self.drop(identity)
 
     def discard(self, identity: str) -> None:
-        """Delete a damaged block for all sessions; references to it stay, as to one that was evicted."""
+        """Delete a damaged block for all sessions; references to it remain, as after an eviction."""
         self._pool.storage.delete(identity)
 
     def release(self, delete: bool = True) -> None:

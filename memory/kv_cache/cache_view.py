@@ -1,4 +1,4 @@
-"""Cache view: a session's cache as a retention stage sees it, and the way to turn scores into a mask."""
+"""Cache view: a session's cache as input of a retention stage, and functions that turn scores into a mask."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from memory.engine.attention.kernels import AttentionParams, Block, block_probab
 
 @dataclass(frozen=True)
 class CacheView:
-    """Live rows after a turn's prefill; ``rows`` of them. Keys and queries are rotated.
+    """Live rows after a turn's prefill, ``rows`` in number. Keys and queries are rotated.
 
     ``forced`` rows survive in any case: the protected prefix, and the query span, which is the last instruction and the
-    last turn's words. ``span`` marks the latter alone. Queries are known for the last rows, at ``query_positions``.
+    last query. ``span`` marks the query span alone. Queries are known for the last rows, at ``query_positions``.
     """
 
-    positions: torch.Tensor  # (rows,) long, rising
+    positions: torch.Tensor  # (rows,) long, ascending
     tokens: torch.Tensor  # (rows,) long
     forced: torch.Tensor  # (rows,) bool
     span: torch.Tensor  # (rows,) bool
@@ -27,11 +27,11 @@ class CacheView:
     keys: Callable[[int], torch.Tensor]  # layer -> (kv_heads, rows, head_dim)
     query_positions: torch.Tensor  # (n,) long
     queries: Callable[[int], torch.Tensor]  # layer -> (heads, n, head_dim)
-    attention: Callable[[int], AttentionParams]  # layer -> how it makes weights of queries and keys
+    attention: Callable[[int], AttentionParams]  # layer -> settings of its attention
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
     session: str = ""  # its name, "" if it has none
-    parts: torch.Tensor | None = None  # (rows,) long: which segment or turn of the transcript a row belongs to
+    parts: torch.Tensor | None = None  # (rows,) long: the segment or turn of each row
 
     @property
     def rows(self) -> int:
@@ -44,9 +44,9 @@ class CacheView:
 
 
 def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:
-    """(rows,) bool: the forced rows, and as many rows of the ``history`` as the budget leaves, the best by ``scores``.
+    """Return (rows,) bool: the forced rows, and the best rows of the ``history`` by ``scores``, up to the budget.
 
-    ``scores`` gives one number per history row; it is not asked where all rows fit. Of equals the later row is kept.
+    ``scores`` returns one number per history row; it is not called if all rows fit. Ties go to the later row.
     ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean of its rows.
     """
     if view.rows <= budget:
@@ -62,12 +62,12 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], 
 
 
 def _last_best(ranked: torch.Tensor, count: int) -> torch.Tensor:
-    """Number the ``count`` best, of equals the later."""
+    """Return the indices of the ``count`` best; ties go to the later."""
     return ranked.numel() - 1 - ranked.flip(0).sort(descending=True, stable=True).indices[:count]
 
 
 def _whole_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.Tensor:
-    """(rows,) bool: up to ``count`` rows, part by part, the best part first; one that does not fit is passed over."""
+    """Return (rows,) bool: up to ``count`` rows, part by part, the best first; a part that does not fit is skipped."""
     names, owner, sizes = parts.unique(return_inverse=True, return_counts=True)
     means = ranked.double().new_zeros(names.numel()).index_add_(0, owner, ranked.double()) / sizes
     selected = torch.zeros_like(means, dtype=torch.bool)
@@ -79,7 +79,7 @@ def _whole_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch
 
 
 def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """(heads, n, rows) weights of a layer's ``queries`` (heads, n, head_dim) at positions ``places`` on the live rows.
+    """Compute (heads, n, rows) weights of ``queries`` (heads, n, head_dim) at positions ``places`` on the live rows.
 
     They are 0 for a query whose visible rows are all dropped or outside the layer's window.
     """

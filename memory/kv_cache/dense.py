@@ -20,14 +20,14 @@ HEADROOM = 256  # rows kept free after a prompt for candidates and generated tok
 
 
 class WorkingCache(KVCache, Protocol):
-    """A cache as the engine's own passes read and write it; tensors carry a request axis in front. Keys are rotated."""
+    """Cache as the engine's passes read and write it; tensors have a leading request axis. Keys are rotated."""
 
-    raw: torch.Tensor | None  # unrotated keys beside the rotated ones, where rows are to be harvested
+    raw: torch.Tensor | None  # unrotated keys in addition to the rotated ones, if rows are to be harvested
     observer: AttentionObserver | None  # records the passes that append rows
     tiled: bool  # whether rows are read tile by tile instead of all at once
 
     def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Make room for a pass over ``rows`` more rows. Those of a ``lasting`` one are extended, others deleted."""
+        """Make room for a pass over ``rows`` new rows, which `extend` keeps if the pass is ``lasting``."""
         ...
 
     def end_at(self, rows: int) -> int: ...
@@ -43,13 +43,13 @@ class WorkingCache(KVCache, Protocol):
         ...
 
     def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
-        """Read all rows of the pass, tile by tile; rows before ``first`` may have any value, for they are not used."""
+        """Read all rows of the pass, tile by tile; rows before ``first`` are not used and may have any value."""
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
 
     def erase(self) -> None:
-        """Leave no row that is not finite where others run over it as padding."""
+        """Make all rows finite that other requests may read as padding."""
         ...
 
 
@@ -68,7 +68,7 @@ class DenseCache:
         self.v = torch.empty_like(self.k)
         self.raw = torch.empty_like(self.k) if raw else None
         self.length = 0
-        self.next_position = 0  # a counter after the last row's position, not the number of rows
+        self.next_position = 0  # one after the last row's position, not the number of rows
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
@@ -86,7 +86,7 @@ class DenseCache:
         self.next_position = int(self.positions[-1]) + 1 if length else 0
 
     def erase(self) -> None:
-        """No other cache reads these rows."""
+        """Change nothing: no other cache reads these rows."""
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         put(self.k[layer], rows, k)
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Make the rows after ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
+        """Make the rows after ``rows`` finite, which padded blocks read and mask; returns the rows to read."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -145,8 +145,8 @@ class EvictableRows:
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
-        self.exact = 0  # the first so many positions are live and what a plain forward gives
-        self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
+        self.exact = 0  # number of first positions that are live and equal to a plain forward
+        self.requests = 0  # open requests of a scheduler for this cache
 
     @property
     def length(self) -> int:
@@ -155,7 +155,7 @@ class EvictableRows:
 
     @property
     def next_position(self) -> int:
-        """A counter: dropping rows does not change it."""
+        """Position of the next token; dropping rows does not change it."""
         return len(self.tokens)
 
     @property
@@ -163,7 +163,7 @@ class EvictableRows:
         return self.next_position - self.length
 
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
-        """Unrotated keys are not stored."""
+        """Change nothing: unrotated keys are not stored."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Delete the live rows after the first ``length``; ``logits`` are those of the row before."""
@@ -179,14 +179,14 @@ class EvictableRows:
             self.observer.cut(position)
 
     def _append(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Count the rows just written."""
+        """Add the rows just written."""
         if self.exact == self.next_position:
             self.exact += positions.numel()
         self.tokens += token_ids.tolist()
         self.positions, self.logits = torch.cat([self.positions, positions]), logits
 
     def _drop(self, keep: torch.Tensor) -> torch.Tensor:
-        """Take the live rows where ``keep`` (live rows,) bool is False out of the positions; returns theirs."""
+        """Remove the positions of live rows where ``keep`` (live rows,) bool is False; returns them."""
         if keep.numel() != self.length:
             raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live ones")
         dropped = self.positions[~keep]

@@ -41,7 +41,7 @@ class KeyBoxIndex:
     ) -> None:
         self.layers = tuple(layers)
         self.tokens: list[int] = []  # in each block
-        self.copies: list[int] = []  # how often each block stands in the memory
+        self.copies: list[int] = []  # how often each block occurs in the memory
         self._low = torch.empty(len(self.layers), kv_heads, 0, head_dim, dtype=dtype, device=device)
         self._high = torch.empty_like(self._low)
 
@@ -49,7 +49,7 @@ class KeyBoxIndex:
         return len(self.tokens)
 
     def append(self, boxes: KeyBoxes) -> None:
-        """Add blocks after the others; the room doubles whenever it is used up."""
+        """Add blocks after the others; the capacity doubles when it is exhausted."""
         first, stop = len(self), len(self) + len(boxes.tokens)
         if stop > self._low.shape[2]:
             room = self._low.new_empty(*self._low.shape[:2], max(stop, 2 * first) - first, self._low.shape[3])
@@ -60,14 +60,14 @@ class KeyBoxIndex:
         self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Remove all blocks but ``numbers`` (rising), which are renumbered."""
+        """Remove all blocks but ``numbers`` (ascending), which are renumbered."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]
         self.copies = [self.copies[number] for number in numbers]
 
     def bound(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """(heads, tokens, blocks): at least q·k for every key k of the block, for ``query`` (heads, tokens, head_dim).
+        """Return upper bounds of q·k over each block's keys k: (heads, tokens, blocks) for (heads, tokens, head_dim).
 
         Sum over the dimensions of max(q·high, q·low). A query head is compared with the boxes of its KV head.
         """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from keep_agent.errors import CapacityError, ModelError
 
 SENTINEL = 0  # the slot of every dropped position: never free, never read
-MARGIN = 32  # slots after the last that readers of padded runs may touch
+MARGIN = 32  # slots after the last that readers of padded runs may read
 FIRST_SIZE = 512
 
 
@@ -22,7 +22,7 @@ class SlotOwner(Protocol):
 
     @property
     def slots(self) -> torch.Tensor:
-        """(n,) every slot as often as the object refers to it."""
+        """(n,) slots, each as often as the object refers to it."""
         ...
 
 
@@ -30,10 +30,10 @@ class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
     A slot is free when no cache and no prefix index refers to it. Every slot holds finite numbers at all times, so that
-    a reader may run over the end of its rows and mask the rest.
+    a reader may read past the end of its rows and mask the rest.
 
-    References are counted under one ``lock``, for requests begin, fork and end in any thread; rows are written, and the
-    pool grows, in the engine's worker alone. A caller that finds slots and then refers to them holds the lock.
+    References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
+    worker writes rows and grows the pool. Hold the lock from finding slots to referring to them.
 
     :param capacity: most slots; None: the pool grows as long as there is memory
     """
@@ -53,7 +53,7 @@ class KVPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-        self.lock = RLock()  # a finaliser may come in the middle of an operation of its own thread
+        self.lock = RLock()  # reentrant: a finaliser may run within an operation of its thread
         self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property
@@ -62,12 +62,12 @@ class KVPool:
 
     @property
     def size(self) -> int:
-        """Slots there are now, the sentinel's included."""
+        """Number of slots, the sentinel's included."""
         return self.references.size
 
     @property
     def in_use(self) -> int:
-        """Slots with a reference, the sentinel's left out."""
+        """Number of slots with a reference, without the sentinel."""
         return int((self.references > 0).sum()) - 1
 
     @property
@@ -76,7 +76,7 @@ class KVPool:
         return 2 * self.k[:, :, 0].nbytes
 
     def none(self) -> torch.Tensor:
-        """(0,) no slots."""
+        """Empty tensor of slots, (0,)."""
         return torch.empty(0, dtype=torch.long, device=self.device)
 
     def register(self, owner: SlotOwner) -> None:
@@ -85,7 +85,7 @@ class KVPool:
             self._owners.add(owner)
 
     def allocate(self, count: int) -> torch.Tensor:
-        """(count,) free slots, rising, now referred to once. Raises CapacityError beyond ``capacity``."""
+        """Return (count,) free slots, ascending, each with one reference. Raises CapacityError beyond ``capacity``."""
         with self.lock:
             if self.capacity is not None and self.in_use + count > self.capacity:
                 raise CapacityError(
@@ -101,12 +101,12 @@ class KVPool:
             return torch.from_numpy(slots).to(self.device)
 
     def share(self, slots: torch.Tensor) -> None:
-        """Refer to ``slots`` once more; the sentinel needs no reference."""
+        """Add a reference to each of ``slots``; the sentinel needs none."""
         with self.lock:
             np.add.at(self.references, _without_sentinel(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Refer to ``slots`` once less; unreferenced ones are free again. Raises ModelError for a slot that is free."""
+        """Remove a reference to each of ``slots``; unreferenced ones are free. Raises ModelError for a free slot."""
         with self.lock:
             numbers = _without_sentinel(slots)
             np.subtract.at(self.references, numbers, 1)

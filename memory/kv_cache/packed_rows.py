@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Read layers, rows ``start:stop`` from ``[layers]`` or ``[layers, :, rows]`` of ``what``. Raises ConfigError."""
+    """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; errors name the rows ``what``."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
@@ -24,7 +24,7 @@ def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
 
 
 class StoredRows:
-    """Base of stand-ins for a tensor (layers, kv_heads, tokens, head_dim) where blocks are read."""
+    """Base of rows that blocks may have instead of a tensor (layers, kv_heads, tokens, head_dim)."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -44,8 +44,8 @@ class StoredRows:
 class PackedRows(StoredRows):
     """Rows of ``dtype`` in 4 or 8 bits.
 
-    They are rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one after another:
-    groups of tokens cannot be cut, so a part may begin and end within one.
+    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim): groups of
+    tokens cannot be split, so a view may begin and end within one.
     """
 
     kind: ClassVar[str] = "packed"
@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Along = "token") -> PackedRows:
-        """Pack ``x``. By channel only whole groups of tokens are; the rest of a block, all of a short one, by token."""
+        """Pack ``x``. By channel only whole groups of tokens are packed, the remaining tokens by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -71,7 +71,7 @@ class PackedRows(StoredRows):
 
     @property
     def nbytes(self) -> int:
-        """Packed bytes; a group that is cut counts whole."""
+        """Packed bytes; a partly used group counts in full."""
         return sum(piece.nbytes for piece in self.pieces)
 
     @property
@@ -114,10 +114,10 @@ class PackedRows(StoredRows):
 
 
 class DamagedError(CorruptError):
-    """A stored block has changed on its disk. Its storage has deleted it; a second request computes it again."""
+    """Error for a stored block that changed on disk. The storage has deleted it; a second request computes it again."""
 
     def __init__(self, identity: str, message: str) -> None:
-        super().__init__(identity, message)  # both, so that it can be sent to another process
+        super().__init__(identity, message)  # both, so that it can be pickled
         self.identity = identity
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class DamagedError(CorruptError):
 
 
 class Guard(Protocol):
-    """The check of a block's rows; keys and values have the same. Any thread may call it."""
+    """Check of a block's rows, shared by its keys and values. Any thread may call it."""
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
         """Verify rows ``start:stop`` of ``layers`` (number, slice or list). Raises DamagedError if they changed."""
@@ -137,7 +137,7 @@ class Guard(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether all rows of all layers have been verified."""
+        """Tell whether all rows of all layers have been verified."""
         ...
 
 
@@ -231,7 +231,7 @@ Mapped = MappedRows | MappedPacked
 
 
 def _layers_and_rows(index: Any, tokens: int) -> tuple[Any, int, int]:
-    """Read layers and rows ``start:stop`` from an index."""
+    """Parse an index to layers, start and stop."""
     layers, start, stop = indexed(index, tokens, "mapped rows")
     if not isinstance(layers, int | slice | list | torch.Tensor):
         raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")

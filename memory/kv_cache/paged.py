@@ -12,7 +12,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token of a row that was moved: the rows before it are no longer those it was computed after
+RENUMBERED = -1  # token of a renumbered row, which was computed after other rows than those before it now
 
 
 class PagedCache(EvictableRows):
@@ -20,8 +20,8 @@ class PagedCache(EvictableRows):
 
     ``slot_map`` has the slot of every position of the request's tokens; dropped positions have the sentinel's. The
     engine's rows are the live ones only, in order of their positions, so no kernel ever reads the sentinel. `IntentKV`
-    (arXiv 2606.09916) instead reads it, with a key that is meant to make its logit small; docs/retention.md says when
-    that fails.
+    (arXiv 2606.09916) instead reads it, with a key that is meant to make its logit small; docs/retention.md describes
+    when that fails.
     """
 
     tiled = False
@@ -30,8 +30,8 @@ class PagedCache(EvictableRows):
         super().__init__(observer, pool.device)
         self.pool = pool
         self.slot_map = pool.none()
-        self._vanished = 0  # rows that were dropped before a renumbering, and have no position any more
-        self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the present pass reads
+        self._vanished = 0  # rows dropped before a renumbering, without a position
+        self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the current pass reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)
 
@@ -47,7 +47,7 @@ class PagedCache(EvictableRows):
             self._spare = torch.cat([self._spare, self.pool.allocate(missing)])
 
     def end_at(self, rows: int) -> int:
-        """Begin a pass that reads ``rows`` rows; returns how many to request: padded blocks read some more, masked."""
+        """Begin a pass that reads ``rows`` rows; returns the number to request, with masked padding."""
         self.reads.note(rows + self.dropped + self._vanished, rows)
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
@@ -83,7 +83,7 @@ class PagedCache(EvictableRows):
         self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Delete everything from the first row on that is not finite, and zero such rows, free room included."""
+        """Delete all rows from the first non-finite one on, and zero such rows, those of free slots included."""
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
         valid = finite[0] & finite[1]
@@ -98,12 +98,12 @@ class PagedCache(EvictableRows):
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # they were after these rows
+        if position <= self.exact:  # the vanished rows came later
             self._vanished = 0
         super().cut(position)
 
     def __del__(self) -> None:
-        """Give the slots back."""
+        """Release the slots."""
         with suppress(ImportError):  # at the end of the process
             self.pool.release(self.slots)
 
@@ -154,11 +154,11 @@ class PagedCache(EvictableRows):
         self.tokens, self.exact = list(tokens), slots.numel()
 
     def keys(self, layer: int) -> torch.Tensor:
-        """(kv_heads, live rows, head_dim), rotated."""
+        """Return keys (kv_heads, live rows, head_dim), rotated."""
         return self.pool.k[layer].index_select(1, self._rows)
 
     def values(self, layer: int) -> torch.Tensor:
-        """(kv_heads, live rows, head_dim)."""
+        """Return values (kv_heads, live rows, head_dim)."""
         return self.pool.v[layer].index_select(1, self._rows)
 
 

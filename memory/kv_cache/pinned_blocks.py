@@ -1,4 +1,4 @@
-"""Pinned blocks: knowledge that outlives the sessions that use it, within a budget of its own."""
+"""Pinned blocks: blocks that outlive the sessions that use them, within a budget of their own."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from memory.storage.ram import Ram
 
 @dataclass(frozen=True, slots=True)
 class PinnedStats:
-    entries: int  # names under which a block is found
+    entries: int  # names of blocks
     bytes: int
-    hits: int  # since the beginning
+    hits: int  # since the start
     utilisation: float  # of the capacity
 
 
 @dataclass
 class PinnedPool:
-    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), apart from the method's storage.
+    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), separate from the method's storage.
 
-    A block stays when no prompt refers to it. When one more would fill more than ``watermark`` of ``capacity_bytes``,
-    the blocks that the fewest prompts have used are evicted first, among equals the least recently used; never one that
-    a prompt being assembled refers to. The names are segment hashes; several may refer to one block.
+    Blocks stay without references. If a new block would exceed ``watermark`` of ``capacity_bytes``, the blocks that the
+    fewest prompts have used are evicted, the least recently used first among equals; a block that a prompt being
+    assembled refers to never is. Names are segment hashes; several may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20

@@ -29,7 +29,7 @@ def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
 
 
 class PrefixIndex:
-    """Finds the longest stored prefix of a prompt, in whole blocks of ``block_size`` tokens.
+    """Index of the stored prefixes of prompts, in whole blocks of ``block_size`` tokens.
 
     A block is named by the context and all tokens up to its end: equal names mean equal exact keys and values. No unit
     that was encoded in isolation has such a name.
@@ -49,7 +49,7 @@ class PrefixIndex:
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
         """Get the stored blocks of the longest prefix of ``chain``.
 
-        They are fetched from the end: a storage that evicts the least recently used then evicts the beginning last.
+        They are fetched from the last to the first, so that a storage evicts the beginning last.
         """
         blocks: list[KVBlock] = []
         for name in reversed(list(takewhile(self._lease.contains, chain))):
@@ -78,19 +78,19 @@ class PrefixIndex:
 @dataclass(frozen=True, slots=True)
 class _Block:
     slots: torch.Tensor
-    before: str | None  # the block in front, without which this one cannot be matched
+    before: str | None  # the preceding block, without which this one cannot be matched
 
 
 class SlotPrefixIndex:
-    """Blocks of ``block_size`` exact rows by name; it refers to their slots, so a cache that drops them frees nothing.
+    """Index of blocks of ``block_size`` exact rows; its references keep slots in use that a cache has dropped.
 
     Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning.
-    Transcripts that part within a block share slots: a slot is free when the last of their blocks is evicted.
+    Transcripts that diverge within a block share slots: a slot is free when the last of their blocks is evicted.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # successors come before their block
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # a block comes after its successors
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
@@ -110,7 +110,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Protect the blocks ``names`` of a prompt in ``slots``. Raises ConfigError beyond its first ``exact`` rows."""
+        """Add the blocks ``names`` of a prompt in ``slots``. Raises ConfigError beyond its first ``exact`` rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -125,10 +125,10 @@ class SlotPrefixIndex:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
-        """Delete the blocks ``names`` and those after them, except a block all of whose rows another cache has.
+        """Delete the blocks ``names`` and their successors, except blocks whose rows are all in another cache.
 
-        :param cache_slots: slots of the cache that forgets them; a cache with only some of a block's rows has parted
-            from the block, or dropped rows of it, and would not look for it
+        :param cache_slots: slots of the caller's cache; a cache with only some of a block's rows has diverged from the
+            block, or dropped rows of it, and would not match it
         """
         with self.pool.lock:
             references = self.pool.references.copy()  # of other caches

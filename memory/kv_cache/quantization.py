@@ -11,17 +11,17 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 
-Along = Literal["token", "channel"]  # groups run along one token's numbers, or along the tokens of one channel
+Along = Literal["token", "channel"]  # a group is along one token's numbers, or along the tokens of one channel
 SMALLEST = 8  # numbers in a group
 
 
 @dataclass(frozen=True, slots=True)
 class PackFormat:
-    """Bits of a code, and how many numbers share a scale and a bias.
+    """Bits of a code, and the number of values that share a scale and a bias.
 
-    ``keys`` "token": groups lie within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
+    ``keys`` "token": groups are within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
     2402.02750): groups of ``group`` tokens of one channel, because a few channels of keys are far from zero in all
-    tokens. Values always go by token.
+    tokens. Values are always packed by token.
     """
 
     bits: int = 4
@@ -38,7 +38,7 @@ class PackFormat:
     def grid(self, numbers: int, along: Along = "token") -> Grid:
         """Choose the groups of tokens of ``numbers`` numbers (kv_heads * head_dim).
 
-        Along a token the group is the power of two up to ``group`` that takes the fewest bytes, tokens padded to whole
+        Along a token the group is the power of two up to ``group`` with the fewest bytes, tokens padded to whole
         groups.
         """
         if along == "channel":
@@ -75,7 +75,7 @@ def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Packed keys or values of shape (..., kv_heads, tokens, head_dim); the tensors lie token by token.
+    """Packed keys or values of shape (..., kv_heads, tokens, head_dim); the tensors are stored token by token.
 
     ``codes`` (..., tokens, bytes) uint8: in 4 bits byte i holds the numbers i (low) and i + width / 2 (high).
     ``scale``, ``bias`` (..., tokens / span, groups) float16: a number is ``scale * code + bias``.
@@ -158,7 +158,7 @@ class Packed:
         grouped = self.grid.of(numbers)
         grouped.mul_(_by_group(self.scale)).add_(_by_group(self.bias))
         heads = numbers[..., : self.kv_heads * self.head_dim].unflatten(-1, (self.kv_heads, self.head_dim))
-        return heads.to(dtype).transpose(-3, -2).contiguous()  # narrow first: the copy is half as long
+        return heads.to(dtype).transpose(-3, -2).contiguous()  # convert first: the copy is half as large
 
 
 def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
@@ -178,8 +178,8 @@ def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
         flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1)
     grouped = grid.of(flat)
     levels = (1 << format.bits) - 1
-    bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number lies below it
-    scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: none lies above the last code
+    bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number is below it
+    scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: none is above the last code
     if not bool((scale.isfinite() & bias.isfinite()).all()):
         low, high = x.aminmax()
         raise ModelError(

@@ -15,8 +15,8 @@ from memory.engine.models.model_spec import ModelSpec
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 
-BLOCK = 256  # tokens that are stored, checked and moved as one
-PAGE = 64  # tokens that are packed as one; the last ones, until there are so many, stay as they are
+BLOCK = 256  # tokens that are stored, checked and moved together
+PAGE = 64  # tokens that are packed together; an incomplete last page stays unpacked
 
 
 @dataclass
@@ -42,11 +42,11 @@ class Extent:
         return self.k.codes.shape[0]
 
     def until(self, last: int) -> Extent:
-        """View the blocks in front of ``last``, never to be written to."""
+        """View the blocks before ``last``, read-only."""
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
     def copy(self, first: int, last: int) -> Extent:
-        """Copy some of the blocks, which are checked: the copy has no checksum."""
+        """Copy some of the blocks after checking them, because the copy has no checksum."""
         if self.check is not None:
             self.check(first, last)
         return Extent(*(side.map(lambda x: x[first:last].clone()) for side in (self.k, self.v)))
@@ -90,7 +90,7 @@ def _join(parts: Sequence[Packed]) -> Packed:
 class QuantizedCache(EvictableRows):
     """One agent's rows: whole pages packed, the last ones as they were computed. Keys are rotated.
 
-    Rows that a retention stage dropped stay where they are, and are left out of every tile.
+    Rows that a retention stage dropped stay in place, and are left out of every tile.
     """
 
     tiled = True
@@ -105,10 +105,10 @@ class QuantizedCache(EvictableRows):
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
         self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
-        self._next: torch.Tensor | None = None  # ``open`` after the present pass, if that packs pages
-        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass that leaves no trace
+        self._next: torch.Tensor | None = None  # ``open`` after the current pass, if that packs pages
+        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass that is not lasting
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._lasting, self._count = False, 0  # of the present pass: whether it will be extended, and its rows
+        self._lasting, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
 
     @property
     def nbytes(self) -> int:
@@ -147,7 +147,7 @@ class QuantizedCache(EvictableRows):
         return rows + KEY_MULTIPLE
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Take the pass's ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated; pack the pages they fill."""
+        """Store the pass's ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated; pack the pages they fill."""
         rows = self.next_position - self.packed
         if not self._lasting:
             self._new = k, v
@@ -164,15 +164,15 @@ class QuantizedCache(EvictableRows):
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
         """Read keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
 
-        Tiles that lie wholly before row ``first`` are zeros that take no room. On a GPU, tiles without dropped rows
-        stay packed, for the kernel.
+        Tiles wholly before row ``first`` are zeros without memory. On a GPU, tiles without dropped rows stay packed,
+        for the kernel.
         """
         yield from self._lasting_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:
             yield self._new
 
     def _lasting_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
-        """Read them without rows that will be deleted, ``packed`` where they may be."""
+        """Read the tiles without rows that will be deleted, ``packed`` where allowed."""
         open_rows, pages, tail = self.next_position - self.packed, self.packed, self.open
         if self._next is not None:
             total = open_rows + self._count
@@ -215,7 +215,7 @@ class QuantizedCache(EvictableRows):
         self._lasting, self._count = False, 0
 
     def erase(self) -> None:
-        """Skip this: no other cache reads these rows."""
+        """Change nothing: no other cache reads these rows."""
 
     @torch.inference_mode()
     def cut(self, position: int) -> None:
@@ -232,7 +232,7 @@ class QuantizedCache(EvictableRows):
 
     @torch.inference_mode()
     def drop(self, keep: torch.Tensor) -> None:
-        """Leave the live rows where ``keep`` (live rows,) bool is False out of every tile from now on."""
+        """Exclude the live rows where ``keep`` (live rows,) bool is False from all later tiles."""
         self.live[self._drop(keep)] = False
 
     def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
@@ -263,11 +263,11 @@ class QuantizedCache(EvictableRows):
         return fork
 
     def keys(self, layer: int) -> torch.Tensor:
-        """(kv_heads, live rows, head_dim), rotated."""
+        """Return keys (kv_heads, live rows, head_dim), rotated."""
         return torch.cat([k for k, _ in self._lasting_tiles(layer)], 2)[0]
 
     def values(self, layer: int) -> torch.Tensor:
-        """(kv_heads, live rows, head_dim)."""
+        """Return values (kv_heads, live rows, head_dim)."""
         return torch.cat([v for _, v in self._lasting_tiles(layer)], 2)[0]
 
     def _room(self, rows: int) -> torch.Tensor:
@@ -295,7 +295,7 @@ class QuantizedCache(EvictableRows):
         return None if bool(live.all()) else torch.nonzero(live)[:, 0]
 
     def _grow(self, rows: int) -> None:
-        """Make room for packed rows up to number ``rows``; rows never move, except blocks that others extend."""
+        """Make room for packed rows up to number ``rows``; only blocks that another cache has extended are copied."""
         self._shrink(self.packed)
         self._leave_last_extent()
         room = sum(extent.capacity for extent in self.extents)
@@ -306,7 +306,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _leave_last_extent(self) -> None:
-        """Leave the last extent if rows after ours are used: share its whole blocks, unless they are few."""
+        """Replace the last extent if another cache uses rows after ours: share its whole blocks, or copy a few."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()
@@ -336,5 +336,5 @@ class QuantizedCache(EvictableRows):
         return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
-        """Drop the extents that lie wholly after ``rows``."""
+        """Drop the extents that are wholly after ``rows``."""
         self.extents = [extent for base, extent in self.bases() if base < rows]

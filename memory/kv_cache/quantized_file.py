@@ -19,7 +19,7 @@ OPEN = "open"  # the rows that make up no page yet, as they were computed
 
 
 def header_of(cache: QuantizedCache) -> dict[str, Any]:
-    """Describe what the tensors do not contain: format, token ids, dropped rows."""
+    """Return the header of a file: format, token ids, dropped rows."""
     dropped = torch.nonzero(~cache.live)[:, 0].tolist()
     return {"format": asdict(cache.format), "packed": cache.packed, "ids": list(cache.tokens), "dropped": dropped}
 
@@ -27,12 +27,12 @@ def header_of(cache: QuantizedCache) -> dict[str, Any]:
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
 
-    Blocks are copied, for forks may continue in the last one meanwhile. Behind the packed rows there are zeros. The
-    cache itself must not continue.
+    Blocks are copied, because forks may extend the last one meanwhile. Rows after the packed ones are zeros. The cache
+    itself must not be extended.
     """
     blocks = -(-cache.packed // BLOCK)
     for extent in cache.extents:
-        if extent.check is not None:  # or damage would get a checksum of its own
+        if extent.check is not None:  # so that no damaged block gets a valid checksum
             extent.check(0, extent.blocks)
     tensors = {}
     for side in ("k", "v"):
@@ -60,7 +60,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
     """Make the cache of a file, for the model it was made with. Whole blocks stay mapped, checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
-    :raises DataError: it lacks something that this version needs
+    :raises DataError: it lacks a part that this version needs
     """
     try:
         format, packed = PackFormat(**file.header["format"]), int(file.header["packed"])

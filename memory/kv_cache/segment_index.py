@@ -1,4 +1,4 @@
-"""Approximate segment index: rows found by a hash of their own tokens, at whatever position they were computed.
+"""Approximate segment index: rows found by a hash of their own tokens, at any position.
 
 The exact prefix has an index of its own: `memory.kv_cache.prefix_index`.
 """
@@ -32,7 +32,7 @@ class SegmentEntry:
 
 
 class SegmentIndex:
-    """A map from a segment hash to rows of a pool's blocks. Several entries may point into one block.
+    """Map from segment hashes to rows of a pool's blocks. Several entries may point into one block.
 
     The pool may lose a block at any time; its entries then miss, and are dropped.
     """
@@ -51,7 +51,7 @@ class SegmentIndex:
         return entry is not None and self._pool.storage.contains(entry.physical)
 
     def insert(self, name: str, physical: str, start: int, stop: int) -> None:
-        """Let ``name`` stand for rows ``start:stop`` of ``physical``."""
+        """Map ``name`` to rows ``start:stop`` of ``physical``."""
         self._entries[name] = SegmentEntry(physical, start, stop, next(self._numbers))
         if len(self._entries) > self._bound:
             stored = self._pool.storage.contains

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class LayerBalanced:
     """KEEP (arXiv 2602.23592, section 4.3): a row that is not active at a layer is never active again.
 
-    The link moves slices of the layer that is due first, so early requests fill its idle time and delay no layer.
+    The link moves slices of the earliest layer first, so requests for later layers fill its idle time and delay no
+    layer.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

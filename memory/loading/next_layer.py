@@ -1,4 +1,4 @@
-"""Next-layer loading: the next layer's slices move while a layer is computed."""
+"""Next-layer loading: the next layer's slices are loaded while a layer is computed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class NextLayer:
-    """KEEP's figure 8 (b): during layer l the slices of layer l + 1 of every row that is not active at l.
+    """Order of KEEP's figure 8 (b): during layer l, load layer l + 1 of every row that is not active at l.
 
-    The slice of a row that is no longer active at l + 1 is loaded when that layer is due.
+    The slice of a row that is no longer active at l + 1 is loaded just before that layer is computed.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

@@ -1,4 +1,4 @@
-"""Serial loading: a layer's slices move when the layer is due, so that nothing overlaps."""
+"""Serial loading: a layer's slices are loaded just before the layer is computed, without overlap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Serial:
-    """The plain order of KEEP's figure 8 (a): load layer l, compute layer l."""
+    """Order of KEEP's figure 8 (a): load layer l, compute layer l."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = False

@@ -27,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens whose keys and values are computed jointly; they see only themselves, the context and ``preceding``."""
+    """Tokens encoded together, which attend only to themselves, the context and ``preceding``."""
 
     kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
     token_ids: tuple[int, ...]
@@ -59,7 +59,7 @@ class Unit:
         return replace(units[-1], token_ids=tuple(tokens), spans=tuple(spans))
 
     def cut(self, stops: Sequence[int]) -> list[Unit]:
-        """Return the pieces that end at ``stops`` (rising, the last is the unit's end), with their spans."""
+        """Return the pieces that end at ``stops`` (ascending, the last is the unit's end), with their spans."""
         pieces, start, first = [], 0, 0
         for stop in stops:
             spans = []
@@ -91,9 +91,9 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
-    exact: bool = False  # the block was computed after exactly the rows that stand before it here
-    fused: str = ""  # identity of the block that the prefill encodes; there is no block until then
+    hit: bool = False  # read from storage, not encoded in this step; without a block: rows that slots fill
+    exact: bool = False  # the block was computed after exactly the rows that precede it here
+    fused: str = ""  # identity of the block that the prefill will encode; ``block`` is None
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
     stop: int = field(init=False)
     identity: str = field(init=False)  # of the block; "" without one
@@ -107,8 +107,8 @@ class Placement:
 class Layout:
     """A prompt row by row: ``[context prefix][units][query]``.
 
-    ``segment_of`` numbers the row's segment as an index into ``segments``; -1 for context and query rows.
-    ``fresh`` marks rows without usable KV: they are active at every layer. Context rows carry exact KV.
+    ``segment_of`` is the index of a row's segment in ``segments``; -1 for context and query rows. ``fresh`` marks rows
+    without usable KV: they are active at every layer. Context rows have exact KV.
     """
 
     token_ids: torch.Tensor  # (rows,) long
@@ -120,7 +120,7 @@ class Layout:
     segment_of: torch.Tensor  # (rows,) long
     fresh: torch.Tensor  # (rows,) bool
     rows: int = field(init=False)
-    exact: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV is what plain recomputation would give
+    exact: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV equals plain recomputation
     reused: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV is not exact; recompute stages may repair it
     block_of: NDArray[np.int64] = field(init=False)  # (rows,) the placement whose block covers the row; -1: none
 
@@ -144,7 +144,8 @@ class Layout:
         """Return ``(placement, (start, stop) in unit rows)`` of the runs of ``rows`` (rows,) bool that have a block.
 
         Gaps of less than `BRIDGE` rows within a unit are part of the run, unless some of them are ``loaded``: another
-        copy costs more than a few rows. A slice comes before its layer, which overwrites the rows that it computes.
+        copy costs more than a few rows. A slice is transferred before its layer runs, which overwrites the rows that it
+        computes.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
@@ -172,7 +173,7 @@ class Layout:
         return [Transfer(place, first, last, span) for place, span in runs]
 
     def covered(self, runs: Iterable[tuple[int, tuple[int, int]]]) -> NDArray[np.bool_]:
-        """Return (rows,) bool: the rows of such runs."""
+        """Return (rows,) bool: the rows that ``runs`` cover."""
         mask = np.zeros(self.rows, bool)
         for index, (start, stop) in runs:
             first = self.placements[index].start
@@ -196,7 +197,7 @@ class Transfer:
 def place(
     units: Sequence[Unit], start: int, blocks: Sequence[KVBlock | None] = (), hits: Sequence[bool] = ()
 ) -> list[Placement]:
-    """Place units one after another from row ``start`` on; without ``blocks`` they have none."""
+    """Place units one after another from row ``start`` on, with their ``blocks`` if given."""
     placements: list[Placement] = []
     for number, unit in enumerate(units):
         row = placements[-1].stop if placements else start
@@ -208,7 +209,7 @@ def lay_out(
     context: Sequence[int], placements: Sequence[Placement], query: Sequence[int], known: bool, device: torch.device
 ) -> Layout:
     """Lay out a prompt as tensors on ``device``; ``known``: the context rows have keys and values."""
-    import torch  # here, because simulations of loading use this module without torch
+    import torch  # imported here: simulations of loading use this module without torch
 
     ids = np.fromiter(chain(context, *(p.unit.token_ids for p in placements), query), np.int64)
     first, last = len(context), len(ids) - len(query)

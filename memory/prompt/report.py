@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepTimer:
-    """Seconds of parts that a prompt builder measures apart: ``encode``, and ``ask`` for a latent choice."""
+    """Seconds of parts that a prompt builder measures separately: ``encode``, and ``ask`` for a latent choice."""
 
     seconds: Counter[str] = field(default_factory=Counter)
 
@@ -49,11 +49,11 @@ class UnitUse:
 class Timings:
     """Milliseconds from the observation to the logits of the last prompt row, in parts that add up."""
 
-    update: float = 0.0  # groups follow the changed segments
+    update: float = 0.0  # updating the groups
     embed: float = 0.0  # the sentence encoder
-    encode: float = 0.0  # blocks that were missing
+    encode: float = 0.0  # encoding missing blocks
     retrieve: float = 0.0  # choice, plan, look-up and layout
-    ask: float = 0.0  # the pass that only makes query states, for a latent choice
+    ask: float = 0.0  # the pass that computes only query states, for a latent choice
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
 
@@ -70,11 +70,11 @@ class Counts:
     prompt_tokens: int
     memory_tokens: int
     fresh_tokens: int  # rows without stored keys and values when the step began
-    hit_tokens: int  # memory rows served from stored blocks
+    hit_tokens: int  # memory rows read from stored blocks
     invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
     recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
-    encoded_token_layers: int  # blocks, the context prefix, and the pass that only makes query states
+    encoded_token_layers: int  # blocks, the context prefix, and the pass that computes only query states
     loaded_bytes: int
     prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, the context's included
     live_tokens: int = 0  # rows that survive the turn
@@ -108,7 +108,7 @@ class Prefill:
     counts: Counts
     timings: Timings
     cold: bool  # the first lasting prompt since the session was reset
-    after_ms: float  # harvesting and forgetting, after the logits
+    after_ms: float  # harvesting and eviction, after the logits
     reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored after it: grows
 
     def plus(self, goal: Prefill) -> Prefill:

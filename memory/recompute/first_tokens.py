@@ -1,4 +1,4 @@
-"""First-token recomputation: EPIC's static choice of a few rows at the seams between units."""
+"""First-token recomputation: EPIC's static choice of a few rows at the boundaries between units."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from memory.stages import Capabilities, Probe
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit but a true first one, at every layer.
+    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit that is not exact, at every layer.
 
-    In a unit that was encoded alone the first tokens are attention sinks, although in the prompt they are not the
-    beginning. Only the memory's first unit is at the beginning, if it was encoded after the whole context: its rows
-    are exact, and exact rows are never recomputed. ``last_k`` adds the last rows of every unit (arXiv 2602.23592
-    describes EPIC as the start and the end of a block). The choice is known before layer 0 and costs nothing.
+    In a unit that was encoded alone the first tokens are attention sinks, although they do not begin the prompt. Only
+    the memory's first unit has exact rows, if it was encoded after the whole context; exact rows are never recomputed.
+    ``last_k`` adds the last rows of every unit (arXiv 2602.23592 describes EPIC as the start and the end of a block).
+    The choice is known before layer 0 and costs nothing.
     """
 
     k: int = 16

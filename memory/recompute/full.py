@@ -13,7 +13,7 @@ from memory.stages import Capabilities, Probe
 
 @dataclass(frozen=True)
 class Full:
-    """Plain prefill, the context prefix included: nothing is reused."""
+    """Plain prefill of all rows, the context prefix included: nothing is reused."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, reads_blocks=False)
 

@@ -20,12 +20,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 always computes all of it.
+    """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 computes all of it.
 
-    The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
-    layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``linear`` and ``cosine``
-    fall at every layer. ``step`` falls once, after the ``until`` share of these layers; the layers before it recompute
-    everything if the average allows it, because early attention says little about a segment's importance.
+    The paper's share falls gradually to keep a low average, but no formula is given. ``average`` is over layers 1 to
+    the last; ``last`` is the share at the last layer in units of the average. ``linear`` and ``cosine`` fall at every
+    layer. ``step`` falls once, after the ``until`` share of these layers; the layers before it recompute everything if
+    the average allows it, because early attention is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -49,7 +49,7 @@ class Schedule:
         falls = [self._fall(i, count) for i in range(count)]
         mean = sum(falls) / count
         high = low + (self.average - low) / mean
-        if high > 1:  # the layers before a step take everything, and those after it the rest
+        if high > 1:  # layers before a step recompute everything, later ones the remaining share
             high, low = 1.0, (self.average - mean) / (1 - mean)
         return [low + (high - low) * fall for fall in falls]
 
@@ -70,21 +70,21 @@ class MultiHop:
     """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the top share of segments stays active.
 
     Importance is the attention mass from the query, then from the segments selected last, until the selection stays the
-    same or ``max_hops`` are done. It is a mean over heads, rows and a segment's tokens, so that length does not matter.
-    The query's own mass counts in every hop with the share ``query_weight``; otherwise a line that only the query names
-    would be lost again (the paper's text: 0). ``max_hops=0`` uses the query's own mass alone. ``direction=both`` also
-    scores segments after the selected ones, which causal attention never reaches.
+    same or after ``max_hops``. It is a mean over heads, rows and a segment's tokens, and so independent of length. The
+    query's own mass has the share ``query_weight`` in every hop; otherwise a line that only the query attends to would
+    be dropped (the paper's text: 0). ``max_hops=0`` uses the query's own mass alone. ``direction=both`` also scores
+    segments after the selected ones, which causal attention excludes.
 
-    Under a causal mask a plain mean favours the first segments: all rows see them, and rows that see little else
-    concentrate their attention. ``relative`` (the default) takes the mean over the rows that can see a segment, in
-    units of even attention: at the grain of segments, sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
-    selected c not before m. The paper's text is ``relative=false``.
+    Under a causal mask a plain mean favours the first segments: all rows attend to them, early rows to little else.
+    ``relative`` (the default) is the mean over the rows that can attend to a segment, in units of even attention: for
+    segments, sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the selected c not before m. The paper's text is
+    ``relative=false``.
 
-    ``limit`` is the share of all token-layers of a prompt that may be computed. The part that the query, new rows and
-    layer 0 leave bounds the schedule's average: a short prompt, most of which is the query, recomputes less of its
-    memory than a long one, and nothing where there is no room for layer 0.
+    ``limit`` is the share of all token-layers of a prompt that may be computed. The schedule's average is lowered to
+    the share that remains after the query, new rows and layer 0: a short prompt, most of which is the query, recomputes
+    less of its memory than a long one, and nothing if the limit does not cover layer 0.
 
-    Segments without usable blocks are always active, and segments whose stored keys and values are exact never are.
+    Segments without usable blocks are always active, segments with exact keys and values never.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -131,7 +131,7 @@ class MultiHop:
         return active[stays[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
     def _within_limit(self, layout: Layout, layers: int) -> Schedule | None:
-        """Lower the schedule's average to the share that ``limit`` leaves for reused rows; None: it leaves none."""
+        """Lower the schedule's average to the share that ``limit`` leaves for reused rows; None if it leaves none."""
         new, exact = int(layout.fresh.sum()), int(layout.exact.sum())
         reused = layout.rows - new - exact
         if self.limit is None or layers < 2 or not reused:
@@ -161,7 +161,7 @@ class MultiHop:
         return selection
 
     def _propagate(self, sources: NDArray[np.int64], between: Array) -> Array:
-        """Return the (segments,) importance that the segments ``sources`` pass on."""
+        """Return the (segments,) importance propagated from the segments ``sources``."""
         weights = self._weights[sources]
         if not self._compares:
             return weights @ between[sources] / weights.sum()

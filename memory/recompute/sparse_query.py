@@ -1,4 +1,4 @@
-"""Sparse-query recomputation: SparseX's choice of the rows that new text attends to, and of its neighbours."""
+"""Sparse-query recomputation: SparseX's choice of the rows that new text attends to, and of rows near it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Mask = NDArray[np.bool_]
 class SparseQuery:
     """SparseX (arXiv 2606.01751, algorithm 1): dense early layers, then one choice by the attention of the fresh rows.
 
-    The first ``boundary`` share of layers (at least one) computes all rows that are not exact. Behind the last of them
-    the fresh rows stay active, and of the reused rows
+    The first ``boundary`` share of layers (at least one) computes all rows that are not exact. After them the fresh
+    rows stay active, and of the reused rows
 
     - key rows: the top rows of the prompt by attention mass from the fresh rows, summed over heads; their number is
       ``share`` times that of the reused rows (the paper gives none). With ``over=all`` every row competes, as in the
-      paper, and some places go to rows that are fresh or exact anyway; ``over=reused`` excludes those;
+      paper, and some choices are rows that are fresh or exact anyway; ``over=reused`` excludes those;
     - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows;
     - tail: the last ``tail`` rows of a run of reused rows that only the prompt's last row, which is always fresh,
       follows. ``probe_tail`` lets these rows select key rows too (a reading of section 3.2, but not of algorithm 1).

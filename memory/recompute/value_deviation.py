@@ -21,11 +21,12 @@ class ValueDeviation:
     """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
 
     The deviation of a row is the squared difference between the next layer's fresh values, keys, or both, and those of
-    its block, summed over heads and dims. Keys are compared before RoPE, a rotation that does not change the deviation.
+    its block, summed over heads and dimensions. Keys are compared before RoPE, a rotation that does not change the
+    deviation.
 
     ``selection=gradual`` is the paper's: the number of active rows falls from layer to layer by a `Schedule` of
     ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is the published
-    code's: the rows chosen for layer 1 stay. Fresh rows are always active.
+    code's: the rows chosen for layer 1 stay active. Fresh rows are always active.
     """
 
     ratio: float = 0.15
@@ -60,12 +61,12 @@ class ValueDeviation:
         return torch.cat([fresh, memory[furthest]]).sort().values
 
     def _deviations(self, layer: int, rows: torch.Tensor, probe: Probe) -> torch.Tensor:
-        """(len(rows),) in float32 or finer."""
+        """Compute (len(rows),) deviations in float32 or float64."""
         fresh, cached = probe.fresh_kv(layer, rows, self.deviation), probe.cached_kv(layer, rows, self.deviation)
         return sum(map(_squared_distance, fresh, cached))
 
 
 def _squared_distance(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """(rows,) between two of (heads, rows, head_dim)."""
+    """Compute (rows,) squared distances of two (heads, rows, head_dim)."""
     wide = torch.promote_types(new.dtype, torch.float32)
     return (new.to(wide) - old.to(wide)).square().sum((0, 2))

@@ -1,4 +1,4 @@
-"""H2O: rows with the most attention survive, and the last ones."""
+"""H2O: the rows that received the most attention survive, and the last ones."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class KeepAll:
-    """Keep all rows, without a budget."""
+    """Policy that keeps all rows, without a budget."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     budget: ClassVar[int | None] = None

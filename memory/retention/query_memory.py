@@ -20,7 +20,7 @@ from memory.retention.residual_head import ResidualHead, load_head
 log = logging.getLogger(__name__)
 
 SESSIONS = 1024
-FIRST_TOKENS = 256  # that identify a session without a better name
+FIRST_TOKENS = 256  # that identify a session without a name or query span
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class QueryMemory(BudgetedRetention):
     """IntentKV (arXiv 2606.09916): history is scored against a memory of the session's queries.
 
     ``M_t = e^-decay M_{t-1} + Enc(q_t)``, of unit norm per layer and head, where Enc is the mean rotated query of the
-    query span, updated at every turn, whether or not rows have to go. A row's score is ``rule_j``, the softmax over
-    history of ``M K_j / sqrt(head_dim)`` summed over layers and query heads, plus ``alpha MLP(...)`` where a trained
-    ``head`` is named (a file, or the name of one that comes with the package).
+    query span, updated at every turn, even if no row is dropped. A row's score is ``rule_j``, the softmax over history
+    of ``M K_j / sqrt(head_dim)`` summed over layers and query heads, plus ``alpha MLP(...)`` if a trained ``head`` is
+    given (a file, or the name of one in the package).
 
     The ablations: ``memory=false`` uses this turn's queries alone, ``cross_attention=false`` and ``residual=false``
-    leave out parts of the head.
+    omit parts of the head.
     """
 
     decay: float = 0.5
@@ -50,7 +50,7 @@ class QueryMemory(BudgetedRetention):
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
 
     def open(self, weights_key: str, head_dim: int) -> None:
-        """Load the head, and warn if it was trained for other weights. Raises ModelError if it cannot serve."""
+        """Load the head, and warn if it was trained for other weights. Raises ModelError for an unfit head."""
         head = self._head
         if head is None:
             return
@@ -69,7 +69,7 @@ class QueryMemory(BudgetedRetention):
         return keep_best(view, self.budget, lambda: self.scores(view, memory), self.grain)
 
     def follow(self, view: CacheView) -> torch.Tensor:
-        """Return the session's query memory (layers, heads, head_dim) with this turn's queries in it."""
+        """Return the session's query memory (layers, heads, head_dim), updated with this turn's queries."""
         encoded, name = view.intent.float(), session_key(view)
         before = self._memories.pop(name, None) if name and self.memory else None
         if before is not None and before.shape == encoded.shape:
@@ -82,7 +82,7 @@ class QueryMemory(BudgetedRetention):
         return memory
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-        """(history rows,) s_j: the rule, plus the head's residual if there is a head."""
+        """Compute (history rows,) s_j: the rule, plus the head's residual if there is a head."""
         rule = rule_scores(view, memory)
         if self._head is None:
             return rule
@@ -112,9 +112,9 @@ def session_key(view: CacheView) -> str:
 
 
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-    """(history rows,) equation 3 of the paper: attention of the query memory, summed over layers and query heads.
+    """Compute (history rows,) equation 3: attention of the query memory, summed over layers and query heads.
 
-    It applies no sliding windows, softcaps or sinks: a layer also votes for rows outside its window.
+    No sliding windows, softcaps or sinks are applied: a layer also votes for rows outside its window.
     """
     history = view.history
     total = torch.zeros(history.numel(), dtype=torch.float32, device=history.device)
@@ -127,11 +127,11 @@ def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
 
 
 def mean_keys(view: CacheView, rows: torch.Tensor) -> torch.Tensor:
-    """(len(rows), head_dim) mean of the rows' keys over layers and KV heads."""
+    """Compute (len(rows), head_dim), the mean of the rows' keys over layers and KV heads."""
     return sum(view.keys(layer)[:, rows].float().mean(0) for layer in range(view.layers)) / view.layers
 
 
 def head_features(view: CacheView, memory: torch.Tensor, rule: torch.Tensor) -> torch.Tensor:
-    """(history rows, 3 head_dim + 1) equation 5: mean key, mean query memory, their product, the rule."""
+    """Compute (history rows, 3 head_dim + 1) of equation 5: mean key, mean query memory, their product, the rule."""
     keys, query = mean_keys(view, view.history), memory.mean((0, 1))
     return torch.cat([keys, query.expand_as(keys), keys * query, rule[:, None]], 1)

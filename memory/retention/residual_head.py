@@ -24,7 +24,7 @@ FORMAT = "keep-agent retention head 2"
 
 
 class ResidualHead(nn.Module):
-    """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); starts as the rule itself.
+    """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); initially equal to the rule.
 
     ``c_j`` is four-headed attention of a row's features over the mean keys of the query span, without an output
     projection. 214,274 parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``: a mean
@@ -38,7 +38,7 @@ class ResidualHead(nn.Module):
         features = 3 * head_dim + 1
         self.head_dim = head_dim
         self.about: Mapping[str, Any] = {}  # metadata of its file
-        self.sha256: str | None = None  # of its tensors, as its file says
+        self.sha256: str | None = None  # of its tensors, from its file
         self.to_query = nn.Linear(features, self.WIDTH)
         self.to_key, self.to_value = nn.Linear(head_dim, self.WIDTH), nn.Linear(head_dim, self.WIDTH)
         self.hidden, self.out = nn.Linear(features + self.WIDTH, self.HIDDEN), nn.Linear(self.HIDDEN, 1)
@@ -49,7 +49,7 @@ class ResidualHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, features: torch.Tensor, span: torch.Tensor | None, rule: torch.Tensor) -> torch.Tensor:
-        """(rows,) scores of ``features`` (rows, 3 head_dim + 1), ``rule`` (rows,) after ``span`` (n, head_dim) keys.
+        """Score ``features`` (rows, 3 head_dim + 1) with ``rule`` (rows,) and ``span`` (n, head_dim) keys: (rows,).
 
         :param span: None, or no rows: no attention
         :raises ModelError: features of another model's head_dim
@@ -60,7 +60,7 @@ class ResidualHead(nn.Module):
         return rule + self.alpha.clamp(-self.LIMIT, self.LIMIT) * logits[:, 0]
 
     def check(self, head_dim: int) -> None:
-        """Raises ModelError unless the head was trained for ``head_dim``."""
+        """Raise ModelError unless the head was trained for ``head_dim``."""
         if head_dim != self.head_dim:
             raise ModelError(
                 f"this retention head was trained for head_dim {self.head_dim}, the model's is {head_dim}; train one "
@@ -68,7 +68,7 @@ class ResidualHead(nn.Module):
             )
 
     def _read(self, features: torch.Tensor, span: torch.Tensor | None) -> torch.Tensor:
-        """(rows, width) attention of the rows over the query span."""
+        """Compute (rows, width) attention of the rows over the query span."""
         if span is None or not span.shape[0]:
             return features.new_zeros(features.shape[0], self.WIDTH)
         projections = self.to_query(features), self.to_key(span), self.to_value(span)
@@ -77,7 +77,7 @@ class ResidualHead(nn.Module):
 
 
 def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
-    """Write a head with its checksum and the metadata ``about`` it, all or nothing."""
+    """Write a head with its checksum and the metadata ``about`` atomically."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     metadata = {"format": FORMAT, "sha256": checksum(tensors), "about": json.dumps(dict(about))}
     write_atomic(path, save(tensors, metadata))
@@ -109,7 +109,7 @@ def load_head(name: str) -> ResidualHead:
 
 
 def checksum(tensors: Mapping[str, torch.Tensor], *texts: str) -> str:
-    """SHA-256 of named tensors on the CPU, and of ``texts``."""
+    """Compute the SHA-256 of named tensors on the CPU, and of ``texts``."""
     digest = hashlib.sha256("".join(f"{len(text)} {text}" for text in texts).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} ".encode() + tensors[name].contiguous().numpy().tobytes())

@@ -28,19 +28,19 @@ class SnapKV(BudgetedRetention):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 1:
-            raise ConfigError(f"window={self.window} rows ask nothing: use 1 or more")
+            raise ConfigError(f"window={self.window} rows have no queries: use 1 or more")
         if self.kernel < 1 or not self.kernel % 2:
             raise ConfigError(f"kernel={self.kernel} has no middle: use an odd number of rows")
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Count the votes for the history; the window itself survives."""
+        """Sum the votes for history rows; rows of the window survive."""
         votes = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
         window = votes.new_full((view.rows - votes.numel(),), float("inf"))
         return torch.cat([votes, window])[view.history]
 
     def votes(self, view: CacheView, layer: int) -> torch.Tensor:
-        """(heads, rows before the window): mean attention of the window's queries, pooled."""
+        """Compute (heads, rows before the window): the window's mean attention, pooled."""
         queries, places = view.queries(layer)[:, -self.window :].float(), view.query_positions[-self.window :]
         before = int(torch.searchsorted(view.positions, places[0]))
         votes = attention_weights(view, layer, queries, places)[:, :, :before].mean(1)

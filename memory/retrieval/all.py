@@ -11,7 +11,7 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class All:
-    """Every segment enters the prompt, whatever the budget."""
+    """Choice of every segment, whatever the budget."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
 

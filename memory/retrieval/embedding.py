@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Item = tuple[str, ...]  # ids of segments that are scored and chosen together
 Candidate = tuple[float, int, Item, bool]  # negative score, creation of its first segment, item, whether it may split
 GROUP_SCORES = ("max", "mean")
-SORTED_FIRST = 256  # items; a choice rarely needs more
+SORTED_FIRST = 256  # items; selection rarely needs more
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Embedding:
     """The best segments within a budget of segments, with their parents and the segments that amend them.
 
     ``mixed``: KEEP's granularity (arXiv 2602.23592, section 4.1), static groups as a whole, dynamic segments singly.
-    The members of a group that exceeds the budget, alone or with the segments it brings, are chosen singly too, as is
-    the rest of a group of which another segment brought a part. The paper does not define a group's score:
-    ``group_score`` is that of its best member (default) or the mean. The agent's own segment is always chosen, and so
-    are its ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment. An
-    amendment is a segment whose parent has the same category: later news of the same thing.
+    Members are also chosen singly if their group exceeds the budget, alone or with its parents and amendments, or if a
+    part of it was chosen with another segment. The paper does not define a group's score: ``group_score`` is that of
+    its best member (default) or the mean. The agent's own segment is always chosen, and so are its ``recent`` last
+    actions in this task, up to a quarter of the budget. Ties go to the older segment. An amendment is a segment whose
+    parent has the same category: a later text about the same thing.
     """
 
     mixed: bool = True
@@ -58,7 +58,7 @@ class Embedding:
         room = budget - len(choice)
         while waiting and len(choice) < budget:
             *_, item, whole = heappop(waiting)
-            if whole:  # it is from the ranking, whose next item replaces it
+            if whole:  # an item of the ranking, whose next one replaces it
                 for following in islice(ranking, 1):
                     heappush(waiting, following)
             segments = self._closure(item, store, budget if whole else 0, room)
@@ -76,7 +76,7 @@ class Embedding:
         return tuple(group.members) if whole else (segment.id,)
 
     def _ranking(self, scores: Scores, store: SegmentStore, budget: int) -> Iterator[Candidate]:
-        """Yield all items, the best first; of equals the one whose first segment is older."""
+        """Yield all items, the best first; ties go to the older first segment."""
         leads = self._leads(scores, store, budget)
         values = self._values(scores, leads)
         for row in _falling(values, scores.created, np.flatnonzero(leads == np.arange(len(leads)))):
@@ -107,7 +107,7 @@ class Embedding:
         return best
 
     def _closure(self, item: Item, store: SegmentStore, largest: int, room: int) -> set[str]:
-        """Return the item's segments with the items of their parents and amendments; it ends above ``room`` of them."""
+        """Return the item's segments with the items of their parents and amendments; stops above ``room`` of them."""
         closure, waiting = set(item), list(item)
         while waiting and len(closure) <= room:
             segment = store.get(waiting.pop())
@@ -120,7 +120,7 @@ class Embedding:
 
 
 def _falling(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
-    """Yield ``rows`` by their values, the highest first, of equals the older; the best are sorted before the rest."""
+    """Yield ``rows`` by their values, the highest first, ties to the older; the best are sorted before the rest."""
     least = np.partition(values[rows], -SORTED_FIRST)[-SORTED_FIRST] if len(rows) > SORTED_FIRST else -np.inf
     for part in (rows[values[rows] >= least], rows[values[rows] < least]):
         yield from part[np.lexsort((created[part], -values[part]))].tolist()

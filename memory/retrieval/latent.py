@@ -1,4 +1,4 @@
-"""Latent retrieval: stored blocks by the attention that the new rows' queries could give them."""
+"""Latent retrieval: stored blocks by upper bounds on the attention that the new rows' queries give them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 class Latent:
     """MemArt's retrieval: the ``top_k`` best blocks by multi-token aggregation over boxes of unrotated keys.
 
-    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank
-    1 / (rank + ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the
-    paper's formula there is no division by the root of head_dim: the softmax is sharper than that of attention.
+    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank +
+    ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the paper's
+    formula, scores are not divided by the root of head_dim: the softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here each head of
     each of ``layers`` (numbers; or all, early, middle, late: a third of them) is normalised, and they are summed before
@@ -47,7 +47,7 @@ class Latent:
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.constant < 0:
-            raise ConfigError(f"top_k={self.top_k}, constant={self.constant} cannot be: use at least 1 and 0")
+            raise ConfigError(f"top_k={self.top_k}, constant={self.constant} are too small: use at least 1 and 0")
         for name, known in (("unit", UNITS), ("normalise", NORMALISERS), ("aggregate", AGGREGATES)):
             check_choice(name, getattr(self, name), known)
         if not (self.layers in BANDS if isinstance(self.layers, str) else _are_numbers(self.layers)):

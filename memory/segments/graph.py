@@ -2,7 +2,7 @@
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family, else
-it founds one (as does a parent written together with its members). It stays in that group while it lives, so that
+it starts one (as does a parent written together with its members). It stays in its group until it is removed, so that
 grouping alone never invalidates a stored block. The state is the same for every memory method, with or without groups.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memory.segments.snapshot import Snapshot
     from memory.segments.store import SegmentStore
 
-TOGETHER = 256  # new segments compared with the others at once: bounds the matrix of their cosines
+TOGETHER = 256  # new segments compared with the others in one product: bounds the matrix of cosines
 
 
 class SegmentGraph:
@@ -43,7 +43,7 @@ class SegmentGraph:
         self.graph = nx.Graph()
         self.groups: dict[int, Group] = {}
         self.group_of: dict[str, Group] = {}  # by segment
-        self.founded = 0  # groups that there ever were
+        self.founded = 0  # groups ever created
         self._cursor = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that similarity may join
         self._due: list[tuple[int, int]] = []  # heap of (last change, group), an entry per change
@@ -99,7 +99,7 @@ class SegmentGraph:
         flips: list[Flip] = []
         nodes = self.graph.nodes
         for id in [id for id in touched if id in self._row]:
-            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or another segment's id now
+            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or its id is reused
                 flips += self._change(self._remove(id), store.step)
         present = [store.get(id) for id in touched if id in store]
         if present:
@@ -155,7 +155,7 @@ class SegmentGraph:
     def _enter(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
         """Put a new segment into a group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
-        if group is None or group.family != family:  # else its parent's, however large: both have one place in a prompt
+        if group is None or group.family != family:  # else the parent's, of any size: both are adjacent in prompts
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
             group = self.groups[self.founded] = Group(self.founded, family, segment.last_changed)
@@ -231,12 +231,12 @@ class SegmentGraph:
         return [Flip(step, group.id, False)] if flipped else []
 
     def _await(self, group: Group) -> None:
-        """Let a group become static after a window without changes; the agent's own group never does."""
+        """Schedule a group to become static after a window without changes; the agent's own group never does."""
         if group.family != "agent":
             heappush(self._due, (group.last_changed, group.id))
 
     def _settle(self, store: SegmentStore) -> list[Flip]:
-        """Make groups static that did not change for a whole window; for those in use a new window begins."""
+        """Make groups static that did not change for a whole window; groups in use wait for another one."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
@@ -283,6 +283,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has a line of the log, which is after all others until the task is finished."""
+    """Tell whether a group has a line of the log, which comes last in prompts until the task is finished."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.finished

@@ -25,17 +25,17 @@ FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
 class Grouping:
     """Options of the grouping, which all methods of a comparison share."""
 
-    threshold: float = 0.5  # mean cosine to a group's members from which on a segment joins it
-    bound: int = 8  # members from which on a group takes no more by similarity
-    window: int = 10  # quiet steps after which a group is static (the paper's t)
-    neighbours: int = 3  # similarity edges drawn per segment
+    threshold: float = 0.5  # least mean cosine to a group's members at which a segment joins it
+    bound: int = 8  # members at which a group is closed to joins by similarity
+    window: int = 10  # steps without changes after which a group is static (the paper's t)
+    neighbours: int = 3  # similarity edges per segment
 
     def __post_init__(self) -> None:
         if not -1 <= self.threshold <= 1:
             raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
         if self.bound < 1 or self.window < 0 or self.neighbours < 0:
             values = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
-            raise ConfigError(f"a grouping of {values} cannot be: use at least 1, 0 and 0")
+            raise ConfigError(f"a grouping of {values} is invalid: use at least 1, 0 and 0")
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Groups(Protocol):
 
     groups: dict[int, Group]  # by id
     group_of: dict[str, Group]  # by segment
-    founded: int  # groups that there ever were
+    founded: int  # groups ever created
 
     def clear(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Segment: one remembered fact as text, with the history that decides how it is cached."""
+"""Segment: one remembered fact as text, with its version and times of change, which decide how it is cached."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class SentenceEncoder(Protocol):
 class CachedEncoder:
     """Cache of an encoder's latest ``limit`` vectors.
 
-    A vector serves only the namespace that it was computed for, so that the time which a text takes does not reveal
-    whether another agent has used it.
+    A vector is reused only in the namespace that it was computed for, so that the encoding time of a text does not
+    reveal whether another agent has used it.
     """
 
     def __init__(self, inner: SentenceEncoder, limit: int = 100_000) -> None:
@@ -147,7 +147,7 @@ class SentenceTransformerEncoder:
         with loading(f"encoder {self.name!r}", REMEDY), _without_progress_bar():
             model = SentenceTransformer(folder, device=self.device, **SAFE)
             own_memory(model)
-            model.encode(["mug"], show_progress_bar=False)  # some damage shows only here
+            model.encode(["mug"], show_progress_bar=False)  # some damaged models fail only here
         return model
 
     def _folder(self) -> str:

@@ -14,13 +14,13 @@ from memory.segments.store import check_segment
 if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
-LONGEST = 4500  # characters of a segment: some 70 words of 64, as many as a fact has
+LONGEST = 4500  # characters of a segment: about 70 words of 64, the most that a fact has
 REMEDY = "give one that was saved, unchanged"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Group without its members, which name it."""
+    """Group without its members; `Snapshot.group_of` has those."""
 
     id: int
     last_changed: int
@@ -32,11 +32,11 @@ _SEGMENT, _GROUP = attrgetter(*Segment.__slots__), attrgetter(*GroupState.__slot
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Store and graph at one moment; ``group_of`` has the group of each segment."""
+    """Store and graph at one step; ``group_of`` has the group of each segment."""
 
     step: int
-    created: int  # segments that there ever were
-    founded: int  # groups that there ever were
+    created: int  # segments ever created
+    founded: int  # groups ever created
     segments: tuple[Segment, ...]
     group_of: tuple[int, ...]
     groups: tuple[GroupState, ...]
@@ -81,15 +81,15 @@ class Snapshot:
         groups = [group.id for group in self.groups]
         problems = {
             f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
-            "two segments have one id": len(set(ids)) < len(ids),
-            "two segments have one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
-            "two groups have one id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.founded,
+            "two segments have the same id": len(set(ids)) < len(ids),
+            "two segments are of one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
+            "two groups have the same id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.founded,
             "a group has no segment, or a segment no group": set(groups) != set(self.group_of),
             "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),
         }
         for problem in (problem for problem, present in problems.items() if present):
-            raise DataError(f"this memory cannot be: {problem}; {REMEDY}")
+            raise DataError(f"this memory is inconsistent: {problem}; {REMEDY}")
 
 
 def _parse(kind: type, values: Sequence[Any]) -> Any:
@@ -108,5 +108,5 @@ def _parse(kind: type, values: Sequence[Any]) -> Any:
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
-        raise ValueError(f"{value!r:.80} is no number of things")
+        raise ValueError(f"{value!r:.80} is no count")
     return value

@@ -13,7 +13,7 @@ from memory.segments.segment import CATEGORIES, Segment
 if TYPE_CHECKING:
     from memory.segments.groups import Groups
 
-HISTORY = 1000  # latest changes that are kept, however many there were
+HISTORY = 1000  # most changes that are kept, the latest ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SegmentStore:
         self.history: list[Change] = []  # the latest changes
         self._dropped = 0  # changes before those
         self.step = 0
-        self.created = 0  # segments that there ever were
+        self.created = 0  # segments ever created
         self._segments: dict[str, Segment] = {}
         self.ids = self._segments.keys()
         self._tokens: dict[str, tuple[int, ...]] = {}
@@ -91,7 +91,7 @@ class SegmentStore:
             raise DataError(f"no segment {id!r} in the store of {len(self)}: put it first") from None
 
     def tokens(self, id: str) -> tuple[int, ...]:
-        """Return the token ids of the present version of a segment."""
+        """Return the token ids of a segment's current version."""
         if id not in self._tokens:
             if self._encode_text is None:
                 raise ConfigError("this store has no tokenizer: give SegmentStore an encode_text")
@@ -163,7 +163,7 @@ class SegmentStore:
             self._children.setdefault((segment.parent, segment.category), set()).add(segment.id)
 
     def _unlink(self, segment: Segment) -> None:
-        """Remove a segment from its parent's children; its places in the order of creation stay."""
+        """Remove a segment from its parent's children; orders of creation do not change."""
         if segment.parent is not None:
             key = segment.parent, segment.category
             self._children[key].remove(segment.id)
@@ -183,10 +183,10 @@ class SegmentStore:
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     """Sort chosen segments for a prompt: the same order for every memory method.
 
-    Static groups come first, in the order in which they became static; then single segments, the log of the present
+    Static groups come first, in the order in which they became static; then single segments, the log of the current
     task after the others; the agent's own segment last. Within a group and among single segments the order is that of
     the last change, then of creation: segments written together stay together, and the latest comes last. Segments that
-    rarely change are in front, where a prefix can be reused.
+    rarely change come first, where a prefix can be reused.
     """
     group_of, finished = store.graph.group_of, store.finished
 

@@ -14,9 +14,9 @@ Part = tuple[str, tuple[int, ...]]  # name, token ids
 class Transcript:
     """Segments and turns in order of time, ``limit`` tokens at most.
 
-    Each turn adds the chosen segments whose present version is not in the transcript yet, then the query; old versions
-    stay where they are. An executed skill (category history) is in the transcript through its own turn. New segments
-    begin on a new line: ``newline`` comes first if the transcript does not end in it.
+    Each turn adds the chosen segments whose current version is not in the transcript yet, then the query; old versions
+    stay in place. An executed skill (category history) is in the transcript through its own turn. New segments begin on
+    a new line: ``newline`` comes first if the transcript does not end in it.
     """
 
     def __init__(self, limit: float, newline: Sequence[int] = ()) -> None:
@@ -24,7 +24,7 @@ class Transcript:
         self.clear()
 
     def clear(self) -> None:
-        """Begin an empty transcript with the next turn."""
+        """Start an empty transcript at the next turn."""
         self._parts: list[Part] = []
         self._versions: dict[str, tuple[int, int]] = {}  # creation and version of the segments, by id
         self._news: list[Segment] = []
@@ -38,14 +38,14 @@ class Transcript:
         return self._length + sum(len(tokens) for _, tokens in news) + len(query) <= self.limit
 
     def memory(self, segments: Sequence[Segment], store: SegmentStore) -> Unit:
-        """Return everything before the query of this turn; `close` adds the turn to the transcript."""
+        """Return the rows before this turn's query as one unit; `close` adds the turn to the transcript."""
         if not self._parts:
             self._began = store.step
         self._news = self._unknown(segments)
         return Unit.of("prefix", [*self._parts, *self._to_parts(self._news, store)])
 
     def close(self, store: SegmentStore, query: Sequence[int]) -> None:
-        """Add the news and the query of the turn that was prefilled."""
+        """Add the new segments and the query of the turn that was prefilled."""
         parts = self._to_parts(self._news, store)
         self._versions.update((segment.id, (segment.created, segment.version)) for segment in self._news)
         self._turns += 1

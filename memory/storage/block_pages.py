@@ -1,8 +1,8 @@
 """Block pages: blocks of one model in one file, their rows layer by layer in pages with a checksum each.
 
-So a layer of a block of any length is one run of the file, token by token, and is read without the other layers. Page
-``p`` of layer ``l`` is block ``l * pages + p`` of the file, keys and values together. Where a block lies, and whose it
-is, stands in the header. Format of the file: `memory.files.block_file`.
+A layer of a block of any length is one run of the file, token by token, and is read without the other layers. Page
+``p`` of layer ``l`` is block ``l * pages + p`` of the file, keys and values together. The header has the place and
+owner of each block. Format of the file: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS = ("codes", "scale", "bias")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The shape and format that all blocks of a file have in common; ``dtype`` as torch prints it, without "torch."."""
+    """Shape and format of all blocks of a file; ``dtype`` as torch prints it, without "torch."."""
 
     layers: int
     kv_heads: int
@@ -47,15 +47,15 @@ class Form:
         return cls(**{**values, "format": None if format is None else PackFormat(**format)})
 
     def shaped(self, block: KVBlock) -> KVBlock:
-        """Bring ``block`` into the form of the file, in memory: a copy's bytes are these.
+        """Convert ``block`` to the form of the file, in memory: the result's bytes are those of the file.
 
-        :raises ConfigError: it is another model's, or rounded and to be kept as if it were not
-        :raises DamagedError: it lies in another file, which is damaged
+        :raises ConfigError: it is another model's, or was rounded although the file is exact
+        :raises DamagedError: it is in another file, which is damaged
         """
         if Form.of(block, self.format) != self:
             raise ConfigError(f"a block of {Form.of(block, self.format)} does not fit into a file of {self}")
         if self.format is None and isinstance(block.k, PackedRows):
-            raise ConfigError("a block that was rounded would be taken for exact: give the disk bits of its own")
+            raise ConfigError("a rounded block cannot be stored as exact: set bits of the disk")
         block = block.settled()
         packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
         if self.format is None or packed:
@@ -64,7 +64,7 @@ class Form:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Take a block that is `shaped` apart: rows (layers, tokens, ...) by the name of their tensor."""
+        """Split a `shaped` block into rows (layers, tokens, ...) by the name of their tensor."""
         tensors = {}
         for side, x in (("k", block.k), ("v", block.v)):
             x = x.whole() if isinstance(x, Mapped) else x
@@ -77,7 +77,7 @@ class Form:
         return tensors
 
     def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
-        """Put keys or values of `split` rows together: a view of them, with their ``guard``."""
+        """Join keys or values of `split` rows to a view of them, with their ``guard``."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
             return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)
@@ -87,12 +87,12 @@ class Form:
 
     @property
     def grid(self) -> Grid:
-        """The groups of numbers in a file that is packed."""
+        """Grid of the groups of numbers in a packed file."""
         return self.format.grid(self.kv_heads * self.head_dim)
 
 
 def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[KVBlock]) -> None:
-    """Write `shaped` blocks in place of the agent's file for ``key``. Raises CapacityError if the disk is full."""
+    """Replace the agent's file for ``key`` by `shaped` blocks. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -109,7 +109,7 @@ def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[
 
 
 class Pages:
-    """The blocks of a mapped file, read when they are indexed; ``report`` is called for each damaged block."""
+    """Blocks of a mapped file, read when they are indexed; ``report`` is called for each damaged block."""
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report
@@ -146,11 +146,11 @@ class Pages:
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
     def verified(self, layers: Any, start: int, stop: int) -> bool:
-        """Whether these rows of the file have been verified, of a number, slice or list of ``layers``."""
+        """Tell whether these rows of the file have been verified, for a number, slice or list of ``layers``."""
         return start >= stop or bool(self._verified[layers, start // PAGE : -(-stop // PAGE)].all())
 
     def verify(self, layers: Any, start: int, stop: int) -> None:
-        """Verify them. Raises `CorruptError` at the first page that is damaged."""
+        """Verify these rows. Raises `CorruptError` at the first damaged page."""
         if self.verified(layers, start, stop):
             return
         first, last = start // PAGE, -(-stop // PAGE)
@@ -169,7 +169,7 @@ class PageGuard:
     stop: int
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
-        """Verify rows ``start:stop`` of the block in ``layers``. Raises `DamagedError`, once that has been reported."""
+        """Verify rows ``start:stop`` of the block in ``layers``. Reports damage, then raises `DamagedError`."""
         try:
             self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
         except CorruptError as error:

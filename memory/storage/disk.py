@@ -22,20 +22,20 @@ from memory.storage.block_pages import Form, Pages, save_pages
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 2  # raise it whenever the same blocks make another file
+LAYOUT = 2  # version of the file's layout, to raise with every change
 
 
 @dataclass
 class Disk(BlockStore):
     """One file for each agent, model and format (Semantic). New blocks wait in memory until they are flushed.
 
-    ``flush`` writes all live blocks to a new file and puts it in place of the old one, which is valid until then.
-    ``put`` calls it whenever more than ``buffer_bytes`` wait; a crash loses what was put since. Two processes that
-    write one file do not mix, but the last one wins: give each its ``agent``.
+    ``flush`` writes all live blocks to a new file that replaces the old one, which is valid until then. ``put`` flushes
+    when more than ``buffer_bytes`` wait; a crash loses the blocks put since the last flush. If two processes write one
+    file, the last one wins: give each its own ``agent``.
 
-    A layer of a block is read and verified when it is indexed: in a prefill by the link, layer by layer as they are
-    due. A block with a wrong checksum is reported, counted and missing from then on; it is never served, and reading a
-    block that was returned earlier raises `DamagedError`.
+    A layer of a block is read and verified when it is indexed, in a prefill by the link just before the layer needs it.
+    A block with a wrong checksum is reported, counted and deleted; reading it after it was returned raises
+    `DamagedError`.
 
     The least recently used blocks are evicted when the blocks take more than ``budget_bytes``. ``bits`` 4 or 8 packs
     them by token.
@@ -43,8 +43,8 @@ class Disk(BlockStore):
 
     folder: Path | str | None = None  # None: in the user's cache folder
     agent: str = "shared"  # owner of the file: 1 to 64 letters, digits, '.', '_' or '-'
-    bits: Literal[4, 8] | None = None  # None: as they are
-    group: int = 64  # numbers that share a scale and a bias
+    bits: Literal[4, 8] | None = None  # None: unpacked
+    group: int = 64  # values that share a scale and a bias
     budget_bytes: int | None = 8 << 30
     buffer_bytes: int = 256 << 20
 
@@ -54,7 +54,7 @@ class Disk(BlockStore):
             raise ConfigError(f"buffer_bytes={self.buffer_bytes} is negative: use 0 or more")
         self.folder = user_cache_path("keep-agent") / "kv" if self.folder is None else Path(self.folder)
         self.format = None if self.bits is None else PackFormat(self.bits, self.group)
-        agent_path(self.folder, self.agent, "any")  # refuses what is no name for a file
+        agent_path(self.folder, self.agent, "any")  # raises for an unsafe name
         self._model = ""
         self._waiting = 0  # bytes of the blocks in memory
         self._pages: Pages | None = None
@@ -67,7 +67,7 @@ class Disk(BlockStore):
         return Capabilities(exact=self.bits is None, persists=True)
 
     def open(self, model_key: str) -> None:
-        """Find what was flushed for this model. Other models' files, and those of another format, stay as they are.
+        """Find the blocks flushed for this model. Files of other models and formats stay unchanged.
 
         :raises ConfigError: it was opened for another model
         :raises DataError: a newer version wrote the file
@@ -91,14 +91,14 @@ class Disk(BlockStore):
         self._evict()
 
     def form(self, block: KVBlock) -> KVBlock:
-        """Return the block as it is stored. Raises ConfigError for one that does not go with the others."""
+        """Return the block as it is stored. Raises ConfigError if its shape or format differs from the file's."""
         if self._form is None:
             self._form = Form.of(block, self.format)
         return self._form.shaped(block)
 
     def put(self, block: KVBlock) -> None:
         if not self._model:
-            raise ConfigError("storage Disk was not told which model's blocks these are: call open(model_key) first")
+            raise ConfigError("storage Disk has no model yet: call open(model_key) first")
         super().put(block)
         if self._waiting > self.buffer_bytes:
             self.flush()
@@ -107,15 +107,15 @@ class Disk(BlockStore):
         return self._verified(identity) is not None
 
     def delete(self, identity: str) -> None:
-        """Delete a block; it is out of the file after the next flush."""
+        """Delete a block; the next flush removes it from the file."""
         if identity in self._blocks:
             self._waiting -= self._blocks[identity].nbytes
         super().delete(identity)
 
     def flush(self) -> None:
-        """Write all of the file, if blocks have changed, or nothing. Takes as much memory as the file.
+        """Write the whole file if blocks have changed. Takes as much memory as the file.
 
-        :raises CapacityError: the disk is full; file and blocks are as they were
+        :raises CapacityError: the disk is full; file and blocks are unchanged
         """
         if not self._blocks and len(self.ledger) == (0 if self._pages is None else len(self._pages)):
             return  # the file holds exactly these blocks
@@ -136,7 +136,7 @@ class Disk(BlockStore):
 
     @property
     def _key(self) -> str:
-        """The key of the file: another model or format has another file."""
+        """Key of the file, different for each model and format."""
         return f"{self._model} in blocks, layout {LAYOUT}, {self.format}"
 
     def _map(self) -> None:
@@ -154,7 +154,7 @@ class Disk(BlockStore):
         return self._pages.read(identity)
 
     def _verified(self, identity: str) -> KVBlock | None:
-        """Return a block once all of it has been verified."""
+        """Verify all of a block, and return it."""
         block = self.peek(identity)
         try:
             if block is not None and identity not in self._blocks:
@@ -164,7 +164,7 @@ class Disk(BlockStore):
         return block
 
     def _drop_damaged(self, pages: Pages, identity: str, error: CorruptError) -> None:
-        """Delete a block that is damaged in the file of ``pages``, and report it once, from whichever thread."""
+        """Delete a block that is damaged in the file of ``pages``, and report it once, from any thread."""
         with self._loss_lock:
             replaced = pages is not self._pages or identity in self._blocks
             if replaced or identity not in self.ledger:

@@ -1,4 +1,4 @@
-"""Quantized storage: blocks in memory in 4 or 8 bits, unpacked on the way to the model."""
+"""Quantized storage: blocks in memory in 4 or 8 bits, unpacked when they are loaded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from memory.storage.ram import Ram
 
 @dataclass
 class Quantized(Ram):
-    """Semantic's format: ``budget_bytes`` are packed bytes, so that 3 to 4 times as many tokens fit as in Ram.
+    """Semantic's format: ``budget_bytes`` counts packed bytes, so that 3 to 4 times as many tokens fit as in Ram.
 
-    ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Whole groups
-    only: the rest of a block, and all of a block that is shorter, goes by token as values do.
+    ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Only whole
+    groups are packed by channel; the remaining tokens of a block, and all values, by token.
     """
 
     bits: Literal[4, 8] = 4
-    group: int = 64  # numbers that share a scale and a bias
+    group: int = 64  # values that share a scale and a bias
     keys: Along = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, in_memory=True)
 
@@ -30,7 +30,7 @@ class Quantized(Ram):
         self.format = PackFormat(self.bits, self.group, self.keys)
 
     def form(self, block: KVBlock) -> KVBlock:
-        """Packed, unless it is already, so that no block is rounded twice."""
+        """Pack a block unless it is packed, so that no block is rounded twice."""
         if not isinstance(block.k, PackedRows):
             k, v = PackedRows.of(block.k, self.format, self.keys), PackedRows.of(block.v, self.format)
             block = replace(block, k=k, v=v)

@@ -11,9 +11,9 @@ from memory.stages import Capabilities
 
 @dataclass
 class Ram(BlockStore):
-    """A hash table from identity to block.
+    """Hash table from identity to block.
 
-    Blocks are moved to ``device``; None leaves them where they were computed, as a tier in front of the host's does.
+    Blocks are moved to ``device``; None leaves them where they were computed, for a tier above the host's.
     """
 
     budget_bytes: int | None = 2 << 30
@@ -21,7 +21,7 @@ class Ram(BlockStore):
     capabilities: ClassVar[Capabilities] = Capabilities(in_memory=True)
 
     def open(self, model_key: str) -> None:
-        """Identities tell models apart."""
+        """Change nothing: identities distinguish models."""
 
     def flush(self) -> None:
-        """No block outlives the process."""
+        """Change nothing: no block outlives the process."""

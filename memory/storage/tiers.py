@@ -1,4 +1,4 @@
-"""Tiers of storages, fastest first: a block that a fast one has no room for moves down instead of being lost."""
+"""Tiers of storages, fastest first: a block that does not fit into a fast one moves down instead of being lost."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from memory.storage.ram import BlockStore
 
 @dataclass
 class Tiers:
-    """New blocks go into the first tier, and so do blocks that are read; the least recently used move down, then out.
+    """Storage of tiers: new blocks and blocks that are read go into the first; the least recently used move down.
 
-    A block on a disk is served from there, layer by layer, until it has been read: only then it is copied up. A tier
-    below keeps its copy until it needs the room, so a block may rest in several. A block that no tier has room for is
-    rejected, as the statistics show. ``flush`` copies all missing blocks into the last tier, if that persists.
+    A block on a disk is read from there, layer by layer, and copied up only when all of it has been read. A lower tier
+    keeps its copy until it needs the space, so a block may be in several. A block that fits into no tier is rejected,
+    and counted. ``flush`` copies all missing blocks into the last tier, if that persists.
 
-    ``pins`` name blocks that are neither moved down nor expire, in whichever tier they are. ``quotas`` are shares of
-    every tier's budget by namespace: other namespaces' blocks never leave less than that of its blocks there. A block
-    older than ``ttl_seconds`` is missing; its age grows while no process runs.
+    ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` are shares of every tier's budget
+    by namespace, which blocks of other namespaces never displace. A block older than ``ttl_seconds`` expires, also
+    while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -50,7 +50,7 @@ class Tiers:
         return Capabilities(exact=exact, persists=self.tiers[-1].capabilities.persists)
 
     def open(self, model_key: str) -> None:
-        """Find what earlier processes left in the tiers."""
+        """Find the blocks that earlier processes stored in the tiers."""
         for tier in self.tiers:
             tier.open(model_key)
         self._adopt()
@@ -63,7 +63,7 @@ class Tiers:
         self._pinned.discard(identity)
 
     def put(self, block: KVBlock) -> None:
-        """Store a block in the first tier that has room or can make some."""
+        """Store a block in the first tier that has or can free space for it."""
         self._expire()
         self.delete(block.identity)
         block = replace(block, created=self.clock())
@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Let all blocks outlive the process as far as the last tier has room, the most recently used ones first."""
+        """Make blocks outlive the process, the most recently used first, as far as they fit into the last tier."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -125,20 +125,20 @@ class Tiers:
                     self._store_in(len(above), block, block.namespace)
             for tier in above:
                 for entry in reversed(list(tier.ledger)):
-                    last.ledger.make_oldest(entry.key)  # copies are the first to make room for others
+                    last.ledger.make_oldest(entry.key)  # copies are evicted first
         for tier in self.tiers:
             tier.flush()
 
     def _problems(self) -> list[str]:
-        """Describe settings with which these tiers cannot work."""
+        """Return the reasons why these settings cannot work."""
         if not self.tiers:
             return ["tiers is empty: name at least one storage"]
         lacking = [type(tier).__name__ for tier in self.tiers if not hasattr(tier, "form")]
         if lacking:
             return [f"{lacking[0]} is no tier, it has no form(): use Ram, Quantized or Disk"]
         problems = [
-            f"tier {type(below).__name__} would take for exact what {type(above).__name__} above it has rounded: let "
-            "it round too, or let them change places"
+            f"tier {type(below).__name__} would store as exact what {type(above).__name__} above it has rounded: let "
+            "it round too, or swap the two"
             for above, below in pairwise(self.tiers)
             if below.capabilities.exact and not above.capabilities.exact
         ]
@@ -149,11 +149,11 @@ class Tiers:
         return problems
 
     def _levels(self, identity: str) -> list[int]:
-        """Number the tiers with a copy of a block, fastest first."""
+        """Return the numbers of the tiers with a copy of a block, fastest first."""
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _adopt(self) -> None:
-        """Enter the blocks that the tiers store already."""
+        """Add the blocks that the tiers already store."""
         ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
         ages |= {entry.key: entry for entry in self._ages}
         self._ages = CacheLedger(sorted(ages.values(), key=lambda entry: entry.timestamp))
@@ -167,20 +167,20 @@ class Tiers:
                 self._counts["expired"] += 1
 
     def _store(self, first: int, block: KVBlock, by: str) -> bool:
-        """Put a block into the first tier from ``first`` on that takes it."""
+        """Put a block into the first tier from ``first`` on that has space for it."""
         return any(self._store_in(level, block, by) for level in range(first, len(self.tiers)))
 
     def _store_in(self, level: int, block: KVBlock, by: str) -> bool:
-        """Put a block into one tier, if ``by``, the namespace for which it is done, may push enough others out.
+        """Put a block into one tier, if enough others may be evicted for the namespace ``by``.
 
-        First whatever leaves every namespace its quota, the block counted in; then more of what belongs to ``by``.
+        First blocks beyond their namespace's quota, to which the new block counts; then further blocks of ``by``.
         """
         try:
             block = self.tiers[level].form(block.settled())
-        except DamagedError:  # on the disk that it was to leave
+        except DamagedError:  # on the disk that it was to move from
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # before others move: a copy of it below may make room for them
+        ledger.add(new)  # before others move: its copy in a lower tier may be evicted for them
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:
@@ -200,7 +200,7 @@ class Tiers:
         return True
 
     def _promote(self, level: int, block: KVBlock) -> None:
-        """Put a block into the first tier; its copy in tier ``level`` is the first to make room for what moves down."""
+        """Put a block into the first tier; its copy in tier ``level`` is evicted first for blocks that move down."""
         self.tiers[level].ledger.make_oldest(block.identity)
         if self._store_in(0, block, block.namespace):
             self._counts["promoted"] += 1
@@ -208,7 +208,7 @@ class Tiers:
             self.tiers[level].ledger.touch(block.identity)
 
     def _push_out(self, level: int, identity: str, by: str) -> None:
-        """Take a block out of a tier, and down if no other tier has it."""
+        """Remove a block from a tier, and move it down if no other tier has it."""
         block = self.tiers[level].peek(identity)
         self.tiers[level].delete(identity)
         copies = self._levels(identity)

@@ -73,11 +73,11 @@ class Rounding(Ram):
     ({"construction": Turns(), **PACKED, "retention": H2O()}, "H2O counts attention weights, which attention"),
     (
         {"construction": Turns(survivors="move"), **PACKED, "retention": Streaming()},
-        "survivors=move computes keys again for other positions, but storage Quantized keeps them packed",
+        "survivors=move rotates keys to new positions, but storage Quantized keeps them packed",
     ),
     ({"retrieval": Latent(), "construction": Turns()}, "leaves out others, which construction Turns cannot do"),
     ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
-    ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
+    ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that continues from turn to turn"),
     ({"construction": History()}, "builds prompts of layout append, not of layout memory"),
     ({"construction": History(), "recompute": MultiHop(), **APPEND}, "History reuses exact rows only"),
     ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),

@@ -51,7 +51,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "retention.h2o.H2O": [BUDGET, ({"recent": 1.5}, "recent=1.5 is no share")],
     "retention.snapkv.SnapKV": [
-        BUDGET, ({"window": 0}, "window=0 rows ask nothing"), ({"kernel": 4}, "kernel=4 has no middle"),
+        BUDGET, ({"window": 0}, "window=0 rows have no queries"), ({"kernel": 4}, "kernel=4 has no middle"),
         ({"pooling": "sum"}, "pooling='sum' is unknown; use one of max, mean"),
     ],
     "retention.query_memory.QueryMemory": [BUDGET, ({"decay": -0.1}, "decay=-0.1 would let old queries grow")],
@@ -75,7 +75,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "storage.tiers.Tiers": [
         ({"tiers": []}, "tiers is empty"), ({"tiers": [NESTED]}, "Tiers is no tier"),
-        ({"tiers": [QUANTIZED, RAM]}, "tier Ram would take for exact what Quantized above it has rounded"),
+        ({"tiers": [QUANTIZED, RAM]}, "tier Ram would store as exact what Quantized above it has rounded"),
         ({"tiers": [RAM], "quotas": {"a": 0.7, "b": 0.7}}, "'b': 0.7} are shares"),
         ({"tiers": [RAM], "quotas": {"a": -0.1}}, "use 0 or more"),
         ({"tiers": [RAM], "ttl_seconds": 0}, "ttl_seconds=0"),

@@ -1,7 +1,7 @@
-"""Attention function that the model's own layers call. Registered once; all state of a forward travels in kwargs.
+"""Attention function that the model's own layers call. Registered once; all state of a forward is in kwargs.
 
 The function writes the pass's keys and values into its cache, rotates them, and hands a `LayerAttention` to the pass's
-`AttentionHook`: the one explicit object between a layer's attention and whatever observes it or chooses its rows.
+`AttentionHook`: the one object between a layer's attention and the code that observes it or chooses its rows.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class RopeTables:
     def at(self, positions: torch.Tensor, top: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Return angles of ``positions`` (rows,), all below ``top``.
 
-        :raises CapacityError: positions past the length up to which the model's RoPE is position independent.
+        :raises CapacityError: positions beyond the length at which the model's RoPE changes (longrope).
         """
         if top > self._size:
             self._grow(top, positions.device)
         return {key: (cos[positions][None], sin[positions][None]) for key, (cos, sin) in self._tables.items()}
 
     def identity(self, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return angles that rotate nothing: cos 1, sin 0."""
+        """Return angles of no rotation: cos 1, sin 0."""
         cos, _ = next(iter(self.at(torch.zeros(1, dtype=torch.long, device=device), 1).values()))
         shape = (1, rows, cos.shape[-1])
         return cos.new_ones(shape), cos.new_zeros(shape)
@@ -98,7 +98,7 @@ class RopeTables:
         limit = self.spec.position_limit
         if limit is not None and top > limit:
             raise CapacityError(
-                f"position {top - 1} lies beyond the {limit} tokens up to which this model's longrope "
+                f"position {top - 1} is beyond the {limit} tokens up to which this model's longrope "
                 "keeps its frequencies; shorten the prompt or use a model with yarn or llama3 RoPE."
             )
         size = max(top, 2 * self._size, 512)
@@ -113,10 +113,10 @@ class RopeTables:
 
 
 class AttentionHook(Protocol):
-    """Takes part in the attention of a pass, layer by layer."""
+    """Observer of the attention of a pass, layer by layer, which may choose its rows."""
 
     def before(self, layer: int, query: torch.Tensor) -> None:
-        """See a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; bare passes only."""
+        """Receive a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; bare passes only."""
         ...
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -131,8 +131,8 @@ NAME = "kv_memory"
 class PromptPass:
     """State of one forward over some rows of a prompt.
 
-    ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are needed (``bare``) the layers get
-    identity angles and rotation happens here; elsewhere the layers rotate.
+    ``angles`` by RoPE key belong to the rows of this pass. If unrotated keys are needed (``bare``), the layers get
+    identity angles and keys are rotated here; otherwise the layers rotate.
     """
 
     cache: WorkingCache
@@ -153,12 +153,12 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is bare.
 
-    In every layer ``second`` attends, then ``copier`` brings its keys and values to ``first``.
+    In every layer ``second`` attends, then ``copier`` copies its keys and values to ``first``.
     """
 
     first: PromptPass
     second: PromptPass
-    angles: Angles  # of the rows of both, those of ``second`` unmoved; unused if ``first`` is bare as well
+    angles: Angles  # of the rows of both, identity for ``second``; unused if ``first`` is bare as well
     bare: bool  # that of ``first``
     copier: KVCopier
 
@@ -183,11 +183,11 @@ class KVCopier:
 
 
 class BatchPass(Protocol):
-    """State of one forward over one row of each of several requests; it reads their caches."""
+    """State of one forward over one row of each of several requests, with their caches."""
 
     @property
     def angles(self) -> Angles:
-        """By RoPE key, (requests, 1, width)."""
+        """Angles by RoPE key, (requests, 1, width)."""
         ...
 
     @property

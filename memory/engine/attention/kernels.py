@@ -1,11 +1,11 @@
-"""Attention over explicit blocks: who sees whom, grouped matrix products on the CPU, SDPA elsewhere.
+"""Attention over explicit blocks: mask plans, grouped matrix products on the CPU, SDPA elsewhere.
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
-matrix product, and the query rows are cut into blocks that read only the keys they may see.
+matrix product, and the query rows are cut into blocks that read only keys visible to them.
 
-Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one and a process
-would grow without end (docs/engine.md#memory-of-a-long-run). Padding changes no result: a row of a product does not
-depend on the others, and zeros add nothing. A processor without instructions for a type needs no padding.
+Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one, and memory
+would grow without bound (docs/engine.md#memory-of-a-long-run). Padding changes no result: rows of a product are
+independent, and zeros add nothing. A processor without instructions for a type needs no padding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUERY_BLOCK = {torch.bfloat16: 128, torch.float32: 64}  # rows; measured on AVX5
 
 @cache
 def onednn_multiplies(dtype: torch.dtype) -> bool:
-    """Whether products of ``dtype`` on this machine's CPU are oneDNN's."""
+    """Tell whether oneDNN computes products of ``dtype`` on this machine's CPU."""
     if dtype not in (torch.bfloat16, torch.float16) or not torch.backends.mkldnn.is_available():
         return False
     ops = torch.ops.mkldnn
@@ -34,13 +34,13 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of rows that products have: 1, a quarter of ``multiple``, ``steps`` multiples, then larger steps."""
+    """Allowed numbers of rows of products: 1, a quarter of ``multiple``, ``steps`` multiples, then larger steps."""
 
     multiple: int
-    steps: int  # beyond the first multiples 2 / steps are padding at most
+    steps: int  # beyond the first multiples at most 2 / steps are padding
 
     def over(self, count: int) -> int:
-        """The smallest from ``count`` on."""
+        """Return the smallest allowed number from ``count`` on."""
         if count <= self.multiple // 4:
             return 1 if count <= 1 else self.multiple // 4
         step = self.multiple
@@ -49,11 +49,11 @@ class Sizes:
         return -(-count // step) * step
 
     def lacking(self, x: torch.Tensor, count: int) -> int:
-        """Rows to add to ``count`` rows of ``x``; none where oneDNN does not multiply."""
+        """Count the rows to add to ``count`` rows of ``x``; 0 if oneDNN is not used."""
         return self.over(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` (..., rows, numbers) with rows of zeros after."""
+        """Pad ``x`` (..., rows, numbers) with rows of zeros at the end."""
         more = self.lacking(x, x.shape[-2])
         return functional.pad(x, (0, 0, 0, more)) if more else x
 
@@ -63,12 +63,12 @@ KEYS = Sizes(32, 8)  # with their values
 
 
 def scores_of(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """(..., rows, keys) products of ``q`` (..., rows, head_dim) and ``k`` (..., keys, head_dim)."""
+    """Compute (..., rows, keys) products of ``q`` (..., rows, head_dim) and ``k`` (..., keys, head_dim)."""
     return (QUERIES.padded(q) @ KEYS.padded(k).mT)[..., : q.shape[-2], : k.shape[-2]]
 
 
 def mix(weights: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """(..., rows, head_dim): ``weights`` (..., rows, keys) times ``v`` (..., keys, head_dim)."""
+    """Compute (..., rows, head_dim): ``weights`` (..., rows, keys) times ``v`` (..., keys, head_dim)."""
     more = KEYS.lacking(v, v.shape[-2])
     wide = functional.pad(weights, (0, more)) if more else weights
     return (QUERIES.padded(wide) @ KEYS.padded(v))[..., : weights.shape[-2], :]
@@ -83,7 +83,7 @@ def padding(keys: int) -> int:
 
 
 class Weights(Protocol):
-    """Takes the weights (requests * heads, rows, keys) of one block after another."""
+    """Receiver of the weights (requests * heads, rows, keys) of one block after another."""
 
     def append(self, weights: torch.Tensor, /) -> None: ...
 
@@ -103,7 +103,7 @@ class Block:
     """Query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
     ``bias`` (q1 - q0, n), 0 or -inf, covers the last n of those keys; the keys before are visible to all rows. ``k1``
-    may lie up to ``KEY_MULTIPLE`` rows after the last key: those columns are masked, and must be finite.
+    may be up to ``KEY_MULTIPLE`` rows after the last key: those columns are masked, and must be finite.
     """
 
     q0: int
@@ -140,7 +140,7 @@ def _probabilities(
     if sinks is None:
         return scores.softmax(-1)
     column = sinks.repeat(requests).to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-    return torch.cat([scores, column], -1).softmax(-1)[..., :-1]  # a sink, a logit per head, takes mass without a value
+    return torch.cat([scores, column], -1).softmax(-1)[..., :-1]  # a sink, a logit per head, has weight but no value
 
 
 def grouped_attention(
@@ -155,8 +155,8 @@ def grouped_attention(
 ) -> torch.Tensor:
     """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
-    Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. Where the weights of a
-    block exist as a tensor (requests * heads, rows, keys), they are appended to ``weights_out``.
+    Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. The weights of each block,
+    if they exist as a tensor (requests * heads, rows, keys), are appended to ``weights_out``.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
@@ -179,11 +179,11 @@ def grouped_attention(
 def device_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], scale: float
 ) -> torch.Tensor:
-    """The same through torch's SDPA, one call per block (plans made for an accelerator hold few).
+    """Compute the same through torch's SDPA, one call per block (plans for an accelerator have few).
 
-    Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one that
-    takes a mask and any shape, knows no grouped queries. cuDNN is left out: it builds a plan for each new shape, which
-    takes longer than the attention, and the number of rows differs from layer to layer.
+    Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one for masks
+    and any shape, does not support grouped queries. cuDNN is not used: it builds a plan for each new shape, which takes
+    longer than the attention, and the number of rows differs from layer to layer.
     """
     flat_k, flat_v, parts = k.flatten(0, 1), v.flatten(0, 1), []
     groups = q.shape[1] // k.shape[1]
@@ -234,7 +234,7 @@ class LayerAttention:
         return self._out
 
     def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """Compute the output of the row numbers ``rows``, with their ``blocks``; other rows are any finite value."""
+        """Compute the output of the row numbers ``rows``, with their ``blocks``; others are undefined, but finite."""
         if self._out is not None:
             return self._out
         out = self.query.new_zeros(self.query.transpose(1, 2).shape)
@@ -248,7 +248,7 @@ class LayerAttention:
         )
 
 
-GAP_COST = 8192  # products of a row and a key that take as long as one more block
+GAP_COST = 8192  # row-key products that take as long as one more block
 
 Planner = Callable[[int | None], list[Block]]
 
@@ -277,14 +277,14 @@ def _step(rows: int, dtype: torch.dtype, device: torch.device) -> int:
 
 
 def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
-    """Query rows ``rows`` (sorted) see every earlier row and themselves; ``positions`` of all rows increase."""
+    """Plan causal attention of query rows ``rows`` (sorted); ``positions`` of all rows increase."""
 
     def blocks(window: int | None) -> list[Block]:
         bounds = _bounds(rows, dtype)
         firsts, lasts = rows[[q0 for q0, _ in bounds]].tolist(), rows[[q1 - 1 for _, q1 in bounds]].tolist()
         result = []
         for (q0, q1), first, last in zip(bounds, firsts, lasts, strict=True):
-            low, free = 0, first + 1  # the first visible key row, and the first that not all query rows see
+            low, free = 0, first + 1  # the first visible key row, and the first not visible to all query rows
             if window is not None:
                 low = int(torch.searchsorted(positions, positions[first] - window, right=True))
                 free = free if low == 0 and int(positions[last] - positions[0]) < window else low
@@ -299,7 +299,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
     """Return the numbers [first, last) of the rows of each block: of one size, but ending before wide gaps on a CPU.
 
-    A block reads all keys up to its last row's, so rows in front of a gap would read keys that none of them may see.
+    A block reads all keys up to its last row's, so rows before a gap would read keys that are masked for all of them.
     """
     count = rows.numel()
     step = _step(count, dtype, rows.device)
@@ -331,10 +331,10 @@ def _causal_bias(
 def unit_plan(
     lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
-    """Packed units: each row sees the ``context`` rows in front and the earlier rows of its own unit.
+    """Plan packed units: each row attends to the leading ``context`` rows and the earlier rows of its own unit.
 
     Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. The first unit has
-    ``extra`` rows in front that are keys only, and no query rows.
+    ``extra`` leading rows that are keys only.
     """
     sizes = torch.tensor([extra + lengths[0], *lengths[1:]], device=device)
     unit = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
@@ -349,7 +349,7 @@ def unit_plan(
             rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
             owner = unit[keys.clamp(max=total - 1)]
             visible = (unit[q0:q1, None] == owner[None]) & (keys[None] <= rows[:, None])
-            if window is not None:  # the context's columns come in front
+            if window is not None:  # the context's columns come first
                 places = context + (rows - starts[q0:q1])[:, None]  # positions of the query rows
                 near = places - torch.arange(context, device=device)[None] < window
                 visible = torch.cat([near, visible & (rows[:, None] - keys[None] < window)], 1)
@@ -363,12 +363,12 @@ def unit_plan(
 def tree_plan(
     ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, following: int, dtype: torch.dtype
 ) -> MaskPlan:
-    """Trie nodes after a prompt: each sees the prompt's rows and the nodes on its path, itself included.
+    """Plan trie nodes after a prompt: each attends to the prompt's rows and the nodes on its path, itself included.
 
-    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents stand before their children
+    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents come before their children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
-    :param following: position of the first token after the prompt; rows in front of it may be missing
+    :param following: position of the first token after the prompt; rows before it may be missing
     """
     nodes, prompt = ancestry.shape[0], positions.numel()
 

@@ -1,4 +1,4 @@
-"""Attention observer: a cache's late queries, and the attention that its rows received, for a retention stage."""
+"""Attention observer: a cache's last queries, and the attention that its rows received, for a retention stage."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class GivenAttention:
     weights: torch.Tensor  # (n, m) float32
 
     def before(self, position: int) -> GivenAttention:
-        """Return it without the rows from ``position`` on."""
+        """Return a copy without the rows from ``position`` on."""
         rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.receivers))
         return GivenAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Collector of one block's weights after another, which adds up their sums over heads."""
+    """Collector that sums the weights of one block after another over heads."""
 
     blocks: Sequence[Block]
     totals: torch.Tensor  # (query rows, key rows) float32
@@ -41,14 +41,14 @@ class Columns:
         self.blocks_done.append(weights.shape[-1])
         sums, totals = weights.sum(0, dtype=torch.float32), self.totals[block.q0 : block.q1]
         totals[:, : block.prefix] += sums[:, : block.prefix]
-        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # without padding after the last row
+        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # without padding columns
         totals[:, block.k0 : block.k0 + body.shape[1]] += body
 
 
 class AttentionObserver:
     """Records of queries and attention, by position, while rows are appended to one cache.
 
-    Attention is kept per query row, one float32 for each live row that it saw: a removed row takes it away again.
+    Attention is kept per query row, one float32 for each live row it attended to, and removed with the query row.
 
     :param recent: number of last rows whose queries are kept
     :param mass: add up the attention that every row receives, over layers, heads and query rows
@@ -59,9 +59,9 @@ class AttentionObserver:
         self.recent, self.wants_mass, self._windows = recent, mass, windows
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
-        self.params: dict[int, AttentionParams] = {}  # per layer: how it turns scores into weights
+        self.params: dict[int, AttentionParams] = {}  # per layer: settings of its attention
         self._settled: Queries = self.places, {}  # at the end of the last turn
-        self._attention: list[GivenAttention] = []  # in order; that of the present pass grows
+        self._attention: list[GivenAttention] = []  # in order; the last one grows during a pass
 
     @contextmanager
     def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
@@ -80,7 +80,7 @@ class AttentionObserver:
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.wants_mass:
-            self._take_back(int(new[0]))  # of an earlier pass whose rows never became part of the cache
+            self._take_back(int(new[0]))  # of a failed pass, whose rows are not in the cache
             self._attention.append(GivenAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def columns(self, blocks: Sequence[Block]) -> Columns | None:
@@ -90,7 +90,7 @@ class AttentionObserver:
         return Columns(blocks, self._attention[-1].weights, [])
 
     def before(self, layer: int, query: torch.Tensor) -> None:
-        """Ignore unrotated queries."""
+        """Change nothing: rotated queries are recorded."""
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         """Compute the attention of a layer and record it."""
@@ -100,7 +100,7 @@ class AttentionObserver:
         return out
 
     def record(self, attention: LayerAttention, columns: Columns | None) -> None:
-        """Record a layer's late queries, and fill ``columns`` if the kernel has not."""
+        """Record a layer's last queries, and fill ``columns`` if the kernel has not."""
         layer, query, params = attention.layer, attention.query, attention.params
         self.params[layer] = replace(params, window=self._windows[layer] if self._windows else None)
         if self.recent:
@@ -123,14 +123,14 @@ class AttentionObserver:
         return total[positions]
 
     def settle(self) -> None:
-        """Remember the last queries at the end of a turn, for a cut of later rows."""
+        """Store the last queries at the end of a turn, for a cut of later rows."""
         self._settled = self.places, dict(self.queries)
 
     def cut(self, position: int) -> None:
-        """Forget the rows from ``position`` on, and their attention."""
+        """Delete the rows from ``position`` on, and their attention."""
         places, queries = self._settled = _before(position, *self._settled)
         self.places, self.queries = _before(position, self.places, self.queries)
-        if places.numel() and not (self.places == places[0]).any():  # removed rows had replaced these
+        if places.numel() and not (self.places == places[0]).any():  # removed rows had displaced these
             older = places < self.places[0] if self.places.numel() else places < position
             self.places = torch.cat([places[older], self.places])[-self.recent :]
             for layer, earlier in queries.items():

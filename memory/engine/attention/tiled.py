@@ -1,4 +1,4 @@
-"""Tiled attention: keys and values arrive tile by tile, and packed ones are never unpacked as a whole."""
+"""Tiled attention: keys and values are read tile by tile, and packed ones never unpacked as a whole."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each; packed only where `reads_packed` holds.
 Tile = tuple[torch.Tensor, torch.Tensor] | tuple[Packed, Packed]
-TILE = 2048  # rows; with shorter tiles the start of operations costs more than caches gain
+TILE = 2048  # rows; with shorter tiles launches cost more than processor caches gain
 
 
 def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Tell whether tiles may be packed: on a GPU that the Triton kernel serves, or in Triton's interpreter.
+    """Tell whether tiles may be packed: on a GPU that the Triton kernel supports, or in Triton's interpreter.
 
     Elsewhere, also if Triton is missing or does not run, torch works on unpacked tiles.
     """
@@ -55,8 +55,8 @@ def tiled_attention(
 ) -> torch.Tensor:  # fmt: skip
     """Compute attention of ``q`` (requests, heads, rows, head_dim) over the rows of all ``tiles``.
 
-    Returns (requests, rows, heads, head_dim), as `grouped_attention` does, with zeros for query rows that see no key. A
-    block's bias may have a leading request axis.
+    Returns (requests, rows, heads, head_dim), as `grouped_attention` does, with zeros for query rows without a visible
+    key. A block's bias may have a leading request axis.
     """
     q, first = q * scale, 0
     running = [_Running(q[:, :, block.q0 : block.q1]) for block in blocks]
@@ -70,7 +70,7 @@ def tiled_attention(
                 else:
                     sums.add(k[:, :, part], v[:, :, part], block, column, softcap)
         first = last
-        del k, v  # before the next tile is made
+        del k, v  # free memory before the next tile
     parts = [sums.result(sinks) for sums in running]
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
 
@@ -119,7 +119,7 @@ class _Running:
         self._packed.add(k, v, rows.start, rows.stop, block, column, softcap)
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
-        """Return the output (requests, rows, heads, head_dim); ``sinks``, one logit per head, only take mass."""
+        """Return the output (requests, rows, heads, head_dim); ``sinks``, a logit per head, have no values."""
         if (packed := self._packed) is not None:  # sums of several splits
             self._rescale(packed.top.amax(0))
             factor = (packed.top - _finite(self.top)).exp_()
@@ -141,7 +141,7 @@ class _Running:
 
 
 def _finite(top: torch.Tensor) -> torch.Tensor:
-    """Replace -inf, of rows that have seen no key, by 0."""
+    """Replace -inf, of rows without a visible key so far, by 0."""
     return top.masked_fill(top == float("-inf"), 0)
 
 

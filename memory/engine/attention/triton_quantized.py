@@ -16,14 +16,14 @@ from memory.engine.attention.kernels import Block
 from memory.kv_cache.quantization import Packed
 
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-WIDEST = 256  # numbers of a head: more do not fit into a GPU's shared memory
-OLDEST = 8, 0  # compute capability that multiplies bfloat16
+WIDEST = 256  # head_dim: more does not fit into a GPU's shared memory
+OLDEST = 8, 0  # compute capability with bfloat16 products
 FEW, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs share the keys
-KEYS = 32  # unpacked at a time; a program has no registers for twice as many
+KEYS = 32  # unpacked at a time; registers do not suffice for twice as many
 
 
 def serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Tell whether the kernel runs on ``device`` (or in Triton's interpreter) and takes such queries.
+    """Tell whether the kernel runs on ``device`` (or in Triton's interpreter) and supports such queries.
 
     Triton raises its own errors without a driver or a C compiler.
     """
@@ -112,7 +112,7 @@ def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SI
 RUNTIME = ["folded", "rows", "tokens", "first", "last", "part", "free", "columns", "bias_request"]
 
 
-@triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: no kernel for each
+@triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: no specialised kernels
 def _see(
     q,  # (products, folded, DIM), a product is a request's KV head
     k_codes, k_scale, k_bias, v_codes, v_scale, v_bias,
@@ -159,7 +159,7 @@ def _see(
             )
         scores = tl.where(valid_key[None, :], scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
-        finite = tl.where(higher == float("-inf"), 0, higher)  # rows that have seen no key yet
+        finite = tl.where(higher == float("-inf"), 0, higher)  # rows without a visible key so far
         weights, rescale = tl.exp(scores - finite[:, None]), tl.exp(highest - finite)
         values = _unpacked(v_codes, v_scale, v_bias, n, numbers, mask, V_WIDTH, V_SIZE, 1, BITS)
         mixture = tl.dot(weights.to(rounded).to(FACTOR), values.to(rounded).to(FACTOR), input_precision="ieee")

@@ -1,7 +1,7 @@
-"""Allocator settings for glibc: the process keeps memory that a layer frees, and returns memory that loading frees.
+"""Allocator settings for glibc: keep memory that a layer frees, and return memory that loading frees.
 
-A layer's activations are some megabytes, freed and allocated again for every layer. By default glibc returns such
-blocks to the system, and their pages fault at the next write: 5 to 8 % of a prefill on a CPU. With jemalloc or
+A layer's activations take some megabytes, freed and allocated again for every layer. By default glibc returns such
+blocks to the system, and the page faults of the next write take 5 to 8 % of a prefill on a CPU. With jemalloc or
 tcmalloc these settings have no effect.
 """
 
@@ -15,7 +15,7 @@ from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h
 HEAP_RESERVE = 1 << 30  # bytes that stay with the process
-LARGEST = 32 << 20  # bytes of a block that comes from the heap: glibc's maximum
+LARGEST = 32 << 20  # bytes of the largest block on the heap: glibc's maximum
 WEIGHT = 256 << 10  # the same while a model is loaded
 
 
@@ -30,8 +30,8 @@ def keep_freed_memory() -> bool:
 def freed_at_once() -> Iterator[None]:
     """Return blocks of the size of weights to the system when they are freed.
 
-    Several threads read weights, and free each tensor once it is converted. Their heaps would keep the size of the
-    model once more.
+    Several threads read weights, and free each tensor after conversion. Their heaps would keep as much memory as the
+    model takes.
     """
     _set(M_MMAP_THRESHOLD, WEIGHT)
     try:
@@ -43,7 +43,7 @@ def freed_at_once() -> Iterator[None]:
 def give_back_holes() -> None:
     """Return free whole pages between used blocks to the system, which takes about 10 ms.
 
-    Long-lived keys and values among short-lived activations fragment the heap; by itself glibc returns only its end.
+    Long-lived keys and values among short-lived activations fragment the heap; by default glibc returns only its end.
     """
     _call("malloc_trim", 0)
 

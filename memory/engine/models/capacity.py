@@ -12,7 +12,7 @@ from keep_agent.errors import CapacityError
 
 HEADROOM, HEADROOM_BYTES = 0.1, 256 << 20  # share of the parameters, and bytes, for activations and caches
 _GIB = 1 << 30
-_CGROUP = (  # folder, limit, usage, and the part of the usage that is file cache the kernel gives back
+_CGROUP = (  # folder, limit, usage, and the part of the usage that is reclaimable file cache
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
@@ -24,11 +24,11 @@ class WeightSizes:
 
     parameters: int  # their number
     bytes: int  # of all of them; packed ones with their scales
-    format: str  # in words
+    format: str  # as text
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Free memory of ``device``, within this process's control group; None where the system does not say."""
+    """Return the free memory of ``device``, within this process's control group; None if it is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     known = (_meminfo(), *(_group(*files) for files in _CGROUP))

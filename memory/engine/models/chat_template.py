@@ -29,7 +29,7 @@ def render(
     try:
         text = tokenizer.apply_chat_template(rows, tokenize=False, **ends, **values)
         assert isinstance(text, str)
-        text.encode()  # half of a surrogate pair is no text
+        text.encode()  # raises for half a surrogate pair
     except Exception as error:  # a template can raise anything
         raise ModelError(
             f"the model's chat template makes no prompt of these messages ({reason(error)}); give other messages, or "

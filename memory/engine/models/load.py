@@ -1,4 +1,4 @@
-"""Load a model for the engine: supported families only, safetensors only, and only what fits."""
+"""Model loader: supported families and safetensors only, after a check of memory."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from memory.engine.models.model_spec import ModelSpec, check_supported, make_spe
 from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, settle
 from memory.engine.transformers.decoder import Decoder, prepack
 
-UNUSED = (  # in names of tensors without which a model computes the same
+UNUSED = (  # parts of names of tensors that do not change the model's output
     ".rotary_emb.",  # computed from the config
-    ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not keep
-    ".v_head.", ".mtp.",  # heads beside the language model's: of a reward, of tokens further ahead
+    ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not use
+    ".v_head.", ".mtp.",  # further heads: reward, multi-token prediction
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that the engine owns, and the files that it was loaded from (None for random weights)."""
+    """Model that the engine owns, and the files that it was loaded from (None for random weights)."""
 
     name: str
     decoder: Decoder
@@ -102,7 +102,7 @@ def from_config(
 
 
 def _wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
-    """Take over a model with the engine's attention; ``revision`` names its weights."""
+    """Wrap a model with the engine's attention; ``revision`` names its weights."""
     module.eval().requires_grad_(False)
     spec = make_spec(module, revision, files.key if files else "")
     prepack(module.model.layers)
@@ -143,23 +143,23 @@ def _read(
     view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
-    config = _private(_config(str(view)))  # of the hashed files: an earlier one, of a hub, may be outdated
+    config = _private(_config(str(view)))  # of the hashed files: an earlier one from a hub may be outdated
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
-        None,  # no folder: it would be mapped
+        None,  # a folder would be memory-mapped
         config=config,
         state_dict=files.tensors(),
         generation_config=_generation(files.folder / GENERATION),
         dtype=dtype,
         attn_implementation=NAME,
         trust_remote_code=False,
-        ignore_mismatched_sizes=True,  # reported, and refused with names instead of a bare RuntimeError
+        ignore_mismatched_sizes=True,  # reported, to raise an error with names instead of a bare RuntimeError
         output_loading_info=True,
     )
     if packing is None:
         module, report = read()
         return module.to(device), report
-    with packing.explain(files.folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
+    with packing.explain(files.folder, device), redirect_stdout(sys.stderr):  # gptqmodel prints to stdout
         return read(**packing.loading(device, dtype))
 
 
@@ -170,7 +170,7 @@ def _generation(file: Path) -> GenerationConfig | None:
 
 
 def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
-    """Raise ModelError for weights that do not match config.json: tensors that are reported as missing are random."""
+    """Raise ModelError for weights that do not match config.json: missing tensors would be random."""
     folder = files.folder
     misshaped = [
         f"{key} is {'x'.join(map(str, actual))} but should be {'x'.join(map(str, expected))}"
@@ -188,7 +188,7 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
 
 
 def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
-    """Check that the model computes the same without a tensor; GPTQ's tools write zeros where there is no bias."""
+    """Tell whether the output does not depend on a tensor; GPTQ's tools write zeros for missing biases."""
     if any(name in f".{key}" for name in UNUSED):
         return True
     tensor = tensors.get(key) if key.endswith(".bias") else None
@@ -201,13 +201,13 @@ def _config(name: str) -> PretrainedConfig:
     check_place(name)
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except StrictDataclassError as error:  # it contradicts itself
+    except StrictDataclassError as error:  # contradictory values
         file = path / "config.json" if path.is_dir() else path
         cause = " ".join(str(error).split())
         raise ModelError(
             f"{file} is not a valid model configuration ({cause}); correct it, or fetch it again."
         ) from error
-    except Exception as error:  # the library raises anything for a damaged file
+    except Exception as error:  # any error is possible for a damaged file
         raise ModelError(
             f"no usable model configuration for {name!r} ({reason(error)}); give a folder with config.json, a hub "
             f"name, or with model.init=random one of {', '.join(SHAPES)}."

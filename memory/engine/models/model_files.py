@@ -1,7 +1,7 @@
-"""Model files: the files of a folder that a model is loaded from, checked and hashed before that.
+"""Model files: the files of a folder that a model is loaded from, checked and hashed before loading.
 
-Libraries look for further files in a folder (shards of a distributed run, adapters), so they read a view of the hashed
-files alone, and the tensors of the weights one by one. No file is mapped: later changes do not reach the model.
+Libraries search a folder for further files (shards of a distributed run, adapters), so they get a view of the hashed
+files only, and the tensors of the weights one by one. No file is mapped: later changes do not affect the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memory.files.tensor_file import open_tensors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
-BESIDE = (  # patterns of what is loaded with the weights
+BESIDE = (  # patterns of files that are loaded with the weights
     CONFIG, GENERATION, INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
     "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
 )  # fmt: skip
@@ -32,7 +32,7 @@ FOREIGN = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model as they were when they were hashed."""
+    """Files of a model at the time of hashing."""
 
     folder: Path
     weights: tuple[Path, ...]
@@ -54,13 +54,13 @@ class ModelFiles:
         return sha256(json.dumps(pairs).encode())
 
     def tensors(self) -> dict[str, Any]:
-        """Return safetensors slices by name, which read their tensor when they are indexed."""
+        """Return safetensors slices by name, which read a tensor when indexed."""
         files = [open_tensors(path) for path in self.weights]
         return {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118
 
     @contextmanager
     def view(self) -> Iterator[Path]:
-        """Make a temporary folder with links to these files; raise ModelError if one has changed in the meantime."""
+        """Make a temporary folder with links to these files; raise ModelError if one has changed meanwhile."""
         with TemporaryDirectory(prefix="keep-agent-") as name:
             for path in self.digests:
                 link = Path(name) / path.relative_to(self.folder)
@@ -99,7 +99,7 @@ def model_files(folder: Path) -> ModelFiles:
 def weight_files(folder: Path) -> list[Path]:
     """List the safetensors files of a model folder.
 
-    :raises ModelError: there are none, they could be two models, or one that the index names is missing
+    :raises ModelError: there are none, they are ambiguous, or one that the index names is missing
     """
     single, index = folder / WEIGHTS, folder / INDEX
     shards = _shards(index) if index.is_file() else []
@@ -134,6 +134,6 @@ def _shards(index: Path) -> list[str]:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Identity, size and times of a file; ctime, which no program sets, changes even if a write restores the others."""
+    """Return identity, size and times of a file; ctime changes even if a program restores the other values."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Model paths: checks of a model's name or folder before torch is loaded or a library guesses."""
+"""Model paths: checks of a model's name or folder before torch is imported or a library searches for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONFIG, ADAPTER = "config.json", "adapter_config.json"
 
 
 def check_place(name: str) -> None:
-    """Raise ModelError for a file or folder that is no model, and for a path that does not exist."""
+    """Raise ModelError for a path that is no model or does not exist."""
     path = Path(name)
     if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
         raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
@@ -26,7 +26,7 @@ def check_place(name: str) -> None:
 
 
 def refuse_adapter(folder: Path) -> None:
-    """Raise ModelError for a folder that holds an adapter: without it, the loaded model would be another."""
+    """Raise ModelError for a folder with an adapter, because the model would be loaded without it."""
     file = folder / ADAPTER
     if not file.is_file():
         return

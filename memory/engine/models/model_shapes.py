@@ -36,18 +36,18 @@ SHAPES: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 
-WINDOW = 24  # tokens; shorter than the prompts of the laws, so that sliding layers do slide
+WINDOW = 24  # tokens; shorter than the prompts of ``tests/laws``, so that windows exclude rows
 TINY: dict[str, Any] = {
     "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
-    "initializer_range": 0.15,  # wide, so that logits are large and a wrong row shows
+    "initializer_range": 0.15,  # wide, so that logits are large and a wrong row changes them
 }  # fmt: skip
 _SLIDING = {"sliding_window": WINDOW, "layer_types": ("sliding_attention", "full_attention")}
 _YARN = {
     "rope_type": "yarn", "rope_theta": 1.5e5, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 256,
 }  # fmt: skip
-TINY_FAMILIES: dict[str, dict[str, Any]] = {  # values beside those of `TINY`; layer types repeat
+TINY_FAMILIES: dict[str, dict[str, Any]] = {  # values in addition to `TINY`; layer types repeat
     "qwen2": {},
     "qwen2_sliding": {"model_type": "qwen2", "use_sliding_window": True, **_SLIDING},
     "qwen3": {"head_dim": 16},

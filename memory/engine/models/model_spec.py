@@ -1,4 +1,4 @@
-"""Model spec: shape and attention facts of a model, and refusals of unsupported ones."""
+"""Model spec: shape and attention properties of a model, and checks that it is supported."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "gpt_oss")
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 ROPE_KINDS = {"default", "linear", "llama3", "yarn", "longrope"}
-# Settings that say how a model was saved or is run, not what it computes.
+# Settings of saving or running a model that do not change its output.
 _UNRELATED = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
-_COMPUTED_IN = {"bnb_4bit_compute_dtype"}  # of quantised weights; ``model_key`` has the dtype beside these
+_COMPUTED_IN = {"bnb_4bit_compute_dtype"}  # of quantised weights; ``model_key`` includes the dtype
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Shape and attention facts of a decoder-only model."""
+    """Shape and attention properties of a decoder-only model."""
 
     family: str
     layers: int
@@ -32,18 +32,18 @@ class ModelSpec:
     kv_heads: int
     head_dim: int
     hidden: int
-    mlp_width: int  # of a row: that of an expert times the active experts
+    mlp_width: int  # per row: an expert's width times the active experts
     experts: int  # routed; 0: dense
     vocab: int
     max_positions: int
     windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: full attention
-    rope_keys: tuple[str, ...]  # per layer: name of its RoPE table ("" where all layers share one)
+    rope_keys: tuple[str, ...]  # per layer: name of its RoPE table ("" if all layers share one)
     position_limit: int | None  # positions beyond it would change RoPE itself (longrope)
     sinks: bool
     dtype: torch.dtype
     parameter_bytes: int  # as loaded: quantised weights with their scales
     model_key: str  # dtype, configuration (RoPE and quantisation included) and every file, for block identity
-    weights_key: str  # weights and configuration, whatever the dtype: for what was trained for a model
+    weights_key: str  # weights and configuration, whatever the dtype: for parts trained for a model
 
     @property
     def bytes_per_token(self) -> int:
@@ -52,7 +52,7 @@ class ModelSpec:
 
 
 def rope_parameters(config: PretrainedConfig) -> dict[str, dict]:
-    """RoPE settings by layer type; the key is "" where one setting serves all layers."""
+    """Return RoPE settings by layer type; the key is "" if all layers share one."""
     rope = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     nested = {key: value for key, value in rope.items() if isinstance(value, dict)}
     return nested or {"": rope}
@@ -93,7 +93,7 @@ def _hash(*parts: object) -> str:
 def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> ModelSpec:
     """Make the spec of a model; ``fingerprint`` names its weights, ``files`` all files that it was loaded from."""
     config, attentions = model.config, [layer.self_attn for layer in model.model.layers]
-    shared = getattr(config, "sliding_window", None)  # Mistral's modules read it from here
+    shared = getattr(config, "sliding_window", None)  # read by Mistral's modules
     windows = tuple(getattr(attention, "sliding_window", shared) or None for attention in attentions)
     types = getattr(config, "layer_types", None) or [""] * len(windows)
     ropes = rope_parameters(config)
@@ -107,7 +107,7 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
         if rope.get("rope_type") == "longrope"
     ]
     tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
-    dtype = model.get_input_embeddings().weight.dtype  # of activations; linear layers may be packed
+    dtype = model.get_input_embeddings().weight.dtype  # the activations'; linear layers may be packed
     settings = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
     packed = settings.get("quantization_config") or {}
     settings |= {"quantization_config": {k: v for k, v in packed.items() if k not in _COMPUTED_IN}} if packed else {}
@@ -127,7 +127,7 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
         position_limit=min(limits, default=None),
         sinks=hasattr(attentions[0], "sinks"),
         dtype=dtype,
-        parameter_bytes=sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values()),  # tied ones once
+        parameter_bytes=sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values()),  # tied tensors once
         model_key=_hash(fingerprint, files, str(dtype), settings),
         weights_key=_hash(fingerprint, settings),
     )

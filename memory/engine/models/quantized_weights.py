@@ -1,7 +1,7 @@
-"""Quantized checkpoints: packages they need, devices they run on, bytes they take.
+"""Quantized checkpoints: required packages, supported devices, bytes.
 
-transformers reads them and replaces ``nn.Linear`` by the packages' own modules. AWQ: arXiv 2306.00978, GPTQ:
-arXiv 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
+transformers reads them and replaces ``nn.Linear`` by modules of the packages. AWQ: arXiv 2306.00978, GPTQ: arXiv
+2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ AT_LOAD: dict[str, dict[str, Any]] = {  # full-precision checkpoints, packed whi
     "bnb-4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
     "bnb-8bit": {"load_in_8bit": True},
 }
-UNPACKED = {"mxfp4"}  # gpt-oss: transformers unpacks it where it has no kernels, so its full size is counted
+UNPACKED = {"mxfp4"}  # gpt-oss: transformers unpacks it if it has no kernels, so its full size is counted
 _HALF = (torch.bfloat16, torch.float16)
 _BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales per scale of scales
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to pack weights, and the extra that brings its kernels."""
+    """Method of packing weights, and the extra that installs its kernels."""
 
     title: str
     extra: str
-    packages: tuple[str, ...]  # as they are imported
+    packages: tuple[str, ...]  # import names
     dtypes: tuple[torch.dtype, ...]  # of activations
     on_cpu: tuple[str, ...] = ()  # formats that run without CUDA
 
@@ -67,7 +67,7 @@ class Packing:
         return f"{self.bits}-bit {self.method.title}"
 
     def check(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
-        """Refuse a packing that would fail, or be converted silently, while the weights are read.
+        """Check for a packing that would fail, or be converted silently, while the weights are read.
 
         :raises ConfigError: a package is missing, or the kernels do not support ``dtype``
         :raises ModelError: the format runs on CUDA only
@@ -89,7 +89,7 @@ class Packing:
             )
 
     def check_layers(self, name: str, module: PreTrainedModel) -> None:
-        """Raise ModelError for experts that one tensor holds, where the checkpoint has packed them one by one."""
+        """Raise ModelError if the model has its experts in one tensor, but the checkpoint packed them one by one."""
         stacked = any(p.ndim == 3 for p in module.parameters())
         if stacked and self.method is not METHODS["bitsandbytes"]:
             raise ModelError(
@@ -100,7 +100,7 @@ class Packing:
     def stored_bytes(self, module: PreTrainedModel, dtype: torch.dtype) -> int:
         """Count the bytes of ``module``'s weights: packed linear layers, everything else in ``dtype``.
 
-        transformers packs all linear layers but the head and those that the checkpoint names.
+        transformers packs all linear layers except the head and those that the checkpoint names.
         """
         linear, rest = 0.0, sum(p.numel() for p in module.parameters())
         tied_head = self.method is METHODS["awq"]
@@ -135,8 +135,8 @@ class Packing:
 
 @torch.no_grad()
 def settle(module: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Put one row through every packed layer: the packages change weights at the first call, before a copy is made."""
-    logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it names its casts at every product
+    """Run one row through every packed layer, before it is copied: packages change weights at the first call."""
+    logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it logs its casts at every product
     for layer in module.modules():
         if type(layer) is not nn.Linear and hasattr(layer, "in_features"):
             layer(torch.ones(1, layer.in_features, dtype=dtype, device=module.device))
@@ -180,7 +180,7 @@ def _bitsandbytes(values: dict[str, Any], at_load: bool = False) -> Packing:
 
 
 def _grouped(method: str, values: dict[str, Any]) -> Packing:
-    """Packing of AWQ and GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a whole row."""
+    """Make the packing of AWQ or GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a row."""
     bits, group = int(values.get("bits", 4)), max(int(values.get("group_size", 128)), 0)
     keys = ("checkpoint_format", "format", "version")
     format = next((str(values[key]).lower() for key in keys if values.get(key)), METHODS[method].on_cpu[0])

@@ -1,4 +1,4 @@
-"""Tiny random models, one per supported family, on which the laws and the fidelity table are checked."""
+"""Tiny random models, one per supported family, for ``tests/laws`` and the fidelity table."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
     with loading(f"the tokenizer of {name!r}", remedy):
         reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
         tokenizer = reader.from_pretrained(name, trust_remote_code=False)
-    if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):  # the library makes one up from its class
+    if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):  # the library builds one from its class
         raise ModelError(f"there is no tokenizer in {name!r}, which has no {EXPECTED}; {remedy}")
     if rows is not None:
         _check_rows(tokenizer, name, rows)
@@ -34,7 +34,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
 
 
 def _generic(folder: Path) -> bool:
-    """Check for a folder that names no special class, where AutoTokenizer would take the model family's."""
+    """Tell whether a folder names no special class, for which AutoTokenizer would use the model family's."""
     file = folder / "tokenizer_config.json"
     return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "PreTrainedTokenizerFast"
 
@@ -42,8 +42,8 @@ def _generic(folder: Path) -> bool:
 def _check_rows(tokenizer: PreTrainedTokenizerBase, name: str, rows: int) -> None:
     """Raise ModelError for tokens beyond the ``rows`` of the embeddings; rows without a token are padding.
 
-    Placeholders of images and sounds, special tokens that no text uses, may lie beyond: Gemma 3's text models share
-    the tokenizer of its multimodal models.
+    Placeholders of images and sounds, special tokens that no text uses, may be beyond: Gemma 3's text models share the
+    tokenizer of its multimodal models.
     """
     added, structure = tokenizer.added_tokens_decoder, (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
     template = str(tokenizer.chat_template)

@@ -1,4 +1,4 @@
-"""Greedy decoding of several agents at once: one forward over one row of each, every agent at its own position."""
+"""Batched greedy decoding: one forward over one row of each of several agents, each at its own position."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Member = QuantizedCache | PagedCache
 
 
 def kind(cache: WorkingCache) -> object:
-    """Return the kind of a cache: its format if it is packed, its pool if it is paged. A batch has caches of one kind.
+    """Return the kind of a cache, which is one per batch: the format of a packed cache, the pool of a paged one.
 
-    :raises ConfigError: a cache of neither kind
+    :raises ConfigError: the cache is neither packed nor paged
     """
     if isinstance(cache, QuantizedCache):
         return cache.format
     if isinstance(cache, PagedCache):
         return id(cache.pool)
-    raise ConfigError(f"a {type(cache).__name__} holds one prompt: batches are made of packed or paged caches")
+    raise ConfigError(f"a {type(cache).__name__} is for one prompt: batches need packed or paged caches")
 
 
 class Batch:
-    """Caches that decode together. They are never copied, and may join and leave between steps.
+    """Caches that decode together, without copies; they may join and leave between steps.
 
-    A member always equals a cache that decodes alone, and may be read, forked and cut between steps.
+    A member has the same rows as a cache that decodes alone, and may be read, forked and cut between steps.
     """
 
     def __init__(self, decoder: Decoder, members: Iterable[Member] = ()) -> None:
@@ -57,24 +57,24 @@ class Batch:
     def join(self, cache: Member) -> None:
         """Add a cache, as the last member.
 
-        :raises ConfigError: it is in this batch already, or of another kind than its members
+        :raises ConfigError: it is already in this batch, or of another kind than its members
         """
         if any(member is cache for member in self._members):
-            raise ConfigError("this cache is in the batch already: fork it to go on from it twice")
+            raise ConfigError("this cache is already in the batch: fork it to continue it twice")
         if kind(cache) != kind(self._members[0] if self._members else cache):
-            raise ConfigError("caches of one batch are packed in one format or lie in one pool: make a batch per kind")
+            raise ConfigError("caches of one batch need one pack format or one pool: make a batch per kind")
         self._dissolve()
         self._members.append(cache)
 
     def extract(self, number: int) -> Member:
-        """Remove a member, with everything appended to it; later members move up."""
+        """Remove and return a member with its new rows; later members move up."""
         self._dissolve()
         return self._members.pop(number)
 
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Append one token to each member; returns logits (members, vocab) after them, in float32 or wider.
 
-        An error of one member, or of logits that are not finite (ModelError), is raised when the others have their row.
+        The error of one member, or of logits that are not finite (ModelError), is raised after the others' step.
         """
         logits, errors = self.advance(token_ids)
         for error in errors.values():
@@ -117,7 +117,7 @@ class Batch:
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _observers(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
-        """Count the rows that a pass reads, and start the members' observers for it."""
+        """Count the rows that a pass reads, and start the members' observers."""
         watches = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)
@@ -130,7 +130,7 @@ class Batch:
         return watches
 
     def _ordered(self) -> list[int]:
-        """Return the members in the order of the batched rows, which are rebuilt if members have changed."""
+        """Return the members in the order of the batched rows, which are rebuilt after changes of members."""
         if self._rows is None or not self._rows.whole:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
@@ -180,13 +180,13 @@ class _Pass:
         return self.rows.attend(layer, query, params)
 
 
-Result = torch.Tensor | Exception  # logits (vocab,) after a member, or the error of its step
+Result = torch.Tensor | Exception  # logits (vocab,) of a member, or the error of its step
 
 
 class BatchGroups:
-    """Batches, one per kind of cache; a failing member leaves without affecting the others.
+    """Batches, one per kind of cache; a failing member is removed without affecting the others.
 
-    Callers pass the same caches in the same order, until one of them leaves.
+    Callers pass the same caches in the same order until one is removed.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -194,7 +194,7 @@ class BatchGroups:
         self._batches: dict[object, Batch] = {}
 
     def step(self, caches: Sequence[Member], token_ids: Sequence[int]) -> list[Result]:
-        """Append one token to each of ``caches``; new ones join, failing ones leave."""
+        """Append one token to each of ``caches``; new ones are added, failing ones removed."""
         results: list[Result] = [self._reserve(cache) for cache in caches]
         groups: dict[object, list[int]] = {}
         for number, cache in enumerate(caches):
@@ -226,7 +226,7 @@ class BatchGroups:
             cache.reserve(1, lasting=True)
             self._decoder.rope.at(cache.positions[:0], cache.next_position + 1)
         except Exception as error:
-            self.leave(cache)  # now: the others' batch goes on without it
+            self.leave(cache)  # the batch continues without it
             return error
         return None
 

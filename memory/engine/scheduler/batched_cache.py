@@ -1,4 +1,4 @@
-"""Batched caches: rows of several caches side by side, packed ones still packed, for passes over one row of each."""
+"""Batched caches: rows of several caches in one batch, packed ones still packed, for passes over one row of each."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (
 class BatchedCache(ABC, Generic[C]):
     """Rows of ``members`` as one pass reads and writes them.
 
-    The columns of its attention are numbered across all runs; a run holds consecutive requests. Members that are
-    sorted, the longest first, share their tiles best.
+    The columns of its attention are numbered across all runs; a run holds consecutive requests. Members sorted from the
+    longest to the shortest share tiles best.
     """
 
     def __init__(self, members: Sequence[C], heads: int) -> None:
@@ -37,11 +37,11 @@ class BatchedCache(ABC, Generic[C]):
         self._bias.clear()
 
     def end(self) -> None:
-        """Return the rows of this object to the members."""
+        """Copy the rows of this object back to the members."""
 
     @property
     def whole(self) -> bool:
-        """Tell whether only passes over single rows have changed the members."""
+        """Tell whether the members have changed by passes over single rows only."""
         return True
 
     @abstractmethod
@@ -76,7 +76,7 @@ class BatchedCache(ABC, Generic[C]):
 
 
 def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) -> torch.Tensor:
-    """Softmax of ``scores`` (requests, heads, columns); sinks, one logit per head, take mass and add no value."""
+    """Compute the softmax of ``scores`` (requests, heads, columns); sinks, a logit per head, have no values."""
     if params.softcap is not None:
         scores.div_(params.softcap).tanh_().mul_(params.softcap)
     scores += bias
@@ -87,7 +87,7 @@ def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) 
 
 
 def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
-    """Scores (requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
+    """Compute scores (requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
     if isinstance(run, Packed):
         if takes(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
@@ -96,7 +96,7 @@ def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
 
 
 def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
-    """Product (requests, heads, head_dim) of ``weights`` (requests, heads, rows) and the run's values."""
+    """Multiply ``weights`` (requests, heads, rows) and the run's values: (requests, heads, head_dim)."""
     if isinstance(run, Packed):
         if takes(run, dtype):
             return packed_mix(weights, run, dtype)
@@ -105,7 +105,7 @@ def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
-    """(requests, heads, n) as (kv_heads, requests, heads / kv_heads, n)."""
+    """Reshape (requests, heads, n) to (kv_heads, requests, heads / kv_heads, n)."""
     return x.unflatten(1, (run.shape[0], -1)).transpose(0, 1)
 
 
@@ -114,7 +114,7 @@ def requests_at(counts: Sequence[int], column: int) -> int:
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 
-ROWS = 8192  # of all requests in a tile, as they lie in the pool
+ROWS = 8192  # of all requests in a tile, copied from the pool
 
 
 class BatchedPagedCache(BatchedCache[PagedCache]):

@@ -1,4 +1,4 @@
-"""Batched packed caches: rows of several caches side by side, whose bytes are joined tile by tile at every read."""
+"""Batched packed caches: rows of several caches in one batch, whose bytes are joined tile by tile at every read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last rows, of which a member's ``open`` rows are a view."""
+    """Packed blocks of the members, and one tensor of their last rows; a member's ``open`` rows are a view of it."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -30,11 +30,11 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
             member.open = view
         self._numbers = torch.arange(len(members), device=self._tails.device)
         self._visible_blocks: dict[int | None, _VisibleBlocks] = {}
-        self._current: set[int | None] = set()  # windows whose blocks are those of this pass
+        self._current: set[int | None] = set()  # windows whose blocks are up to date for this pass
 
     @property
     def whole(self) -> bool:
-        """Tell whether the members' last rows are here; a pass over more than one row of a member moves them."""
+        """Tell whether the members' last rows are views of this tensor, until a pass over several rows moves them."""
         return all(member.open is view for member, view in zip(self.members, self._views, strict=True))
 
     def end(self) -> None:
@@ -85,7 +85,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
 
 
 def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
-    """First number of the blocks with visible packed rows, and the number after the last."""
+    """Return the number of the first block with visible packed rows, and the number after the last."""
     last = -(-member.packed // BLOCK)
     return (0 if window is None else min(last, max(0, member.next_position + 1 - window) // BLOCK)), last
 
@@ -107,7 +107,7 @@ class _VisibleBlocks:
                     extent.check(start, stop)
 
     def fits(self, spans: list[tuple[int, int]], extents: Sequence[Sequence[Extent]]) -> bool:
-        """Tell whether the members still have these blocks."""
+        """Tell whether these are still the members' blocks."""
         old, new = ([list(map(id, member)) for member in members] for members in (self.extents, extents))
         return self.spans == spans and old == new
 
@@ -148,7 +148,7 @@ class _VisibleBlocks:
 
 
 def _parts(extents: Sequence[Extent], first: int, last: int) -> Iterator[tuple[Extent, int, int]]:
-    """Yield the extents that hold blocks ``first:last`` of a member, and the numbers of the blocks in them."""
+    """Yield the extents with blocks ``first:last`` of a member, and the numbers of the blocks in them."""
     base = 0
     for extent in extents:
         start, stop = max(first - base, 0), min(last - base, extent.blocks)

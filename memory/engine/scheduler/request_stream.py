@@ -19,18 +19,18 @@ class Reason(Enum):
     """Reason of a request's end."""
 
     STOP = "stop"  # the next token was one of its stop ids; it is not in the cache
-    LENGTH = "length"  # it has ``max_new_tokens``
+    LENGTH = "length"  # ``max_new_tokens`` are decoded
     CANCELLED = "cancelled"
     ERROR = "error"
 
 
 @dataclass(frozen=True)
 class Request:
-    """Request to append ``token_ids`` to ``cache`` and to decode greedily after them.
+    """Request to append ``token_ids`` to ``cache`` and to continue with greedy decoding.
 
     :param agent: requests of one agent run in order
-    :param token_ids: or a function that returns them when the request begins, on the engine's worker; it sees the cache
-        after the agent's earlier requests, and may cut it
+    :param token_ids: or a function, called on the engine's worker when the request begins, that returns them; it may
+        read and cut the cache, which has the agent's earlier requests
     """
 
     agent: str
@@ -46,21 +46,21 @@ class Request:
 
 @dataclass(eq=False)
 class Stream:
-    """Tokens of one request. Iterate, or `collect` all; in several threads, each sees every token."""
+    """Tokens of one request, to iterate or `collect`; several threads may do so, and each gets all tokens."""
 
     request: Request
-    submitted: int = 0  # turns of the scheduler before the request came
+    submitted: int = 0  # turns of the scheduler before the request was submitted
     first: int | None = None  # turn of its first token
     last: int | None = None  # turn of its end
     reason: Reason | None = None
     error: BaseException | None = None
-    trace: PrefillTrace | None = None  # of its prefill, when that is done
+    trace: PrefillTrace | None = None  # of its prefill, once done
     cancelled: bool = False  # whether `cancel` was called
     _tokens: list[int] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield each token as soon as it is known, up to the end of the request; raises its error."""
+        """Yield each token as soon as it is decoded, up to the end of the request; raises its error."""
         for place in count():
             with self._changed:
                 self._changed.wait_for(lambda least=place: len(self._tokens) > least or self.done)
@@ -74,7 +74,7 @@ class Stream:
         return len(self._tokens)
 
     def __bool__(self) -> bool:
-        return True  # also while it is empty
+        return True  # even without tokens
 
     @property
     def tokens(self) -> list[int]:
@@ -89,7 +89,7 @@ class Stream:
         """Wait for the end of the request and return all tokens; raises its error.
 
         :param timeout: seconds
-        :raises ModelError: the request, which goes on, has not ended in time
+        :raises ModelError: the request, which continues, has not ended in time
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, timeout):
@@ -105,14 +105,14 @@ class Stream:
         self.cancelled = True
 
     def emit(self, token: int, turn: int) -> None:
-        """Add a token (scheduler)."""
+        """Add a token; called by the scheduler."""
         with self._changed:
             self._tokens.append(token)
             self.first = turn if self.first is None else self.first
             self._changed.notify_all()
 
     def end(self, reason: Reason, turn: int, error: BaseException | None = None) -> None:
-        """End the request (scheduler)."""
+        """End the request; called by the scheduler."""
         with self._changed:
             self.reason, self.last, self.error = reason, turn, error
             self._changed.notify_all()

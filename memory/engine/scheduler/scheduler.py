@@ -1,4 +1,4 @@
-"""Scheduler of many agents' requests on one model: it decodes while long prompts are computed in chunks (Semantic)."""
+"""Scheduler of many agents' requests on one model: decoding alternates with chunks of long prompts (Semantic)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Done = Callable[[Stream, Reason], None]
 class SchedulerConfig:
     """Limits of a turn.
 
-    :param chunking: rows of a prefill's chunks while no other request is served
-    :param few: rows of a chunk otherwise; a request of no more new tokens is warm and does not queue
+    :param chunking: rows of a prefill's chunks while there is no other request
+    :param few: rows of a chunk otherwise; a request with at most so many new tokens is warm and skips the prefill queue
     :param warm: maximum of warm requests per turn
-    :param batch: sequences that decode at once; others continue when one of them has ended
+    :param batch: most sequences that decode together; others wait until one has ended
     """
 
     chunking: ChunkSchedule = field(default_factory=ChunkSchedule)
@@ -61,21 +61,21 @@ class _Job:
 
     def __post_init__(self) -> None:
         self.request, self.cache = self.stream.request, self.stream.request.cache
-        self.names = {self.request.agent, id(self.cache)}  # agent and cache serve one job at a time
+        self.names = {self.request.agent, id(self.cache)}  # one job at a time per agent and cache
 
 
 class Scheduler:
     """Scheduler in turns: a token of each decoding sequence, one chunk of the prefill queue, then new requests.
 
     The queue is round-robin: a request of c chunks among n has its first token within n * c turns of its first chunk.
-    Warm requests are computed in the turn that takes them, in order of arrival. Requests of one agent (or one cache)
+    Warm requests are computed in the turn that accepts them, in order of arrival. Requests of one agent (or one cache)
     run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
     engine's worker.
 
     A request that is cancelled or fails leaves its cache with the exact rows computed so far, from which a later
     request may continue: whole chunks of its tokens, or all of them and every token of its stream but the last.
 
-    :param automatic: turns follow each other while there is work; else `turn` and `run_until_idle` make them
+    :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """
 
     def __init__(self, engine: Engine, pacing: SchedulerConfig | None = None, automatic: bool = True) -> None:
@@ -85,7 +85,7 @@ class Scheduler:
         schedule = self._pacing.chunking
         self._chunking = _Shared(1, schedule.steps, schedule.rest, self._pacing.few, self._crowded)
         self._incoming: list[_Job] = []
-        self._waiting: list[_Job] = []  # for the end of another request of the same agent
+        self._waiting: list[_Job] = []  # until another request of the same agent has ended
         self._warm: list[_Job] = []
         self._queue: list[_Job] = []
         self._active: list[_Job] = []
@@ -116,11 +116,11 @@ class Scheduler:
         return stream
 
     def turn(self) -> bool:
-        """Make one turn; returns whether work is left."""
+        """Run one turn; returns whether work is left."""
         return self._engine.run(self._turn)
 
     def run_until_idle(self) -> None:
-        """Serve, or wait for, all requests."""
+        """Run turns until all requests have ended, or wait for that."""
         while not self._automatic and self.turn():
             pass
         with self._idle:
@@ -139,13 +139,13 @@ class Scheduler:
         self.close(cancel=kind is not None)
 
     def _drive(self) -> None:
-        """Make a turn, and queue the next one on the engine, after other work."""
+        """Run a turn, and queue the next one on the engine, after other work."""
         try:
             self._turn()
         except Exception as error:
             self._abandon(error)
         while True:
-            with self._idle:  # a later submit starts the next turn
+            with self._idle:  # the next `submit` starts another turn
                 self._driven = bool(self._incoming or self._jobs)
                 if not self._driven:
                     self._idle.notify_all()
@@ -219,7 +219,7 @@ class Scheduler:
         """Emit the most likely token of ``logits`` (vocab,); returns False if it ends the request."""
         try:
             job.token = most_likely(logits, self._decoder.spec.dtype, job.cache)
-        except Exception as error:  # a GPU's errors surface at a synchronisation
+        except Exception as error:  # a GPU's errors are raised at a synchronisation
             self._end(job, Reason.ERROR, error)
             return False
         if job.token in job.request.stop_ids:
@@ -229,7 +229,7 @@ class Scheduler:
         return True
 
     def _crowded(self) -> bool:
-        """Tell whether another request is served, or about to be."""
+        """Tell whether another request is queued, active or able to start."""
         return bool(self._queue or self._active or self._warm) or any(map(self._is_free, self._waiting))
 
     def _is_free(self, job: _Job) -> bool:

@@ -1,7 +1,7 @@
 """Transfer executor: moves slices of blocks into a working cache, in the order of the layers that need them.
 
-The link works on one layer at a time, the one due first. All waiting slices of the current layer move in one job; a job
-for a later layer ends after some bytes, so that urgent transfers do not wait long.
+The link works on one layer at a time, the next one to be computed. All queued slices of the current layer move in one
+job; a job for a later layer is short, so that urgent transfers do not wait long.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Run = tuple[int, tuple[int, int]]  # a placement, and rows (start, stop) of its 
 Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
 
 
-BUFFERS = 3  # of pinned memory per name: one is filled while others are copied
+BUFFERS = 3  # pinned buffers per name: one is filled while others are copied
 
 
 class Staging:
-    """Buffers that slices pass through; each grows to its largest job, so that later ones allocate nothing."""
+    """Staging buffers of transfers; each grows to its largest job, so that later ones allocate nothing."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-        self._turns: Counter[str] = Counter()  # jobs that left pinned memory, by name
+        self._turns: Counter[str] = Counter()  # jobs copied from pinned memory, by name
         self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded after the copy out of it
 
     def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
@@ -125,7 +125,7 @@ class KVTransfer:
         if device.type != "cuda":
             whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
-        # token by token, as blocks rest in pinned memory
+        # token by token, the layout of blocks in pinned memory
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
             whole.copy_(self._joined(name, unpacked), non_blocking=True)
@@ -151,7 +151,7 @@ class KVTransfer:
         for place, (start, stop) in runs:
             block = self.layout.placements[place].block
             if block is None:
-                raise ConfigError("the loading stage asks for a unit without a block: leave fresh units out.")
+                raise ConfigError("the loading stage requests a unit without a block: leave fresh units out.")
             pieces.append(self.cut(getattr(block, side), first, last, start, stop))
         return pieces
 
@@ -164,15 +164,16 @@ class KVTransfer:
         return torch.from_numpy(rows).to(self.cache.k.device)
 
 
-IN_FLIGHT = 2  # jobs on a CUDA stream at once: more would be an order that nothing urgent can change
+IN_FLIGHT = 2  # queued jobs on a CUDA stream: more would delay urgent ones
 
 
 @dataclass(frozen=True)
 class Transport:
     """Threads and streams of an engine's transfers.
 
-    ``link`` is one thread (None: transfers run at once in the caller's), ``stream`` its CUDA stream. A job for a later
-    layer moves about ``chunk`` bytes. ``beside`` chooses rows beside a layer's MLP; without it the choice comes before.
+    ``link`` is one thread (None: transfers run synchronously in the caller's), ``stream`` its CUDA stream. A job for a
+    later layer moves about ``chunk`` bytes. ``beside`` chooses rows in parallel with a layer's MLP; without it rows are
+    chosen before the MLP.
     """
 
     link: Executor | None = None
@@ -213,9 +214,9 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA intervals are those of issuing the copies, and layers wait for their events.
+    """Transfers of one request. On CUDA the intervals measure issuing the copies, and layers wait for their events.
 
-    :param present: rows that need no transfer at any layer: the context prefix, slots, and units that are encoded
+    :param present: rows without transfers: the context prefix, slots, and units that the prefill encodes
     """
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:
@@ -229,14 +230,14 @@ class TransferExecutor:
         self._events: dict[int, list[torch.cuda.Event]] = defaultdict(list)
         self._sent: deque[torch.cuda.Event] = deque()
         self._changed = threading.Condition()
-        self._busy = False  # whether the link's thread works for this request
-        self._current: int | None = None  # the layer it moves
-        self._turn = 0  # the layer that asked last
-        self._asked_at = [0.0] * layers  # when the layer's latest slices were
+        self._busy = False  # whether the link's thread runs jobs of this request
+        self._current: int | None = None  # the layer that is being moved
+        self._turn = 0  # the layer that last submitted transfers
+        self._asked_at = [0.0] * layers  # time of the layer's latest submission
         self._free = 0.0  # when a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
+            transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from this point
 
     def submit(self, layer: int, transfers: Sequence[Transfer]) -> None:
         """Start the transfers scheduled at ``layer``, or queue them."""
@@ -257,10 +258,10 @@ class TransferExecutor:
                     self._asked_at[due] = moment
             if self._pending and not self._busy:
                 self.transport.link.submit(self._drain)
-                self._busy = True  # after submit, which may raise
+                self._busy = True  # set last: submit may raise
 
     def note(self, layer: int, start: float, nbytes: int) -> None:
-        """Count a copy that ``layer`` itself made, and waited for, since ``start``."""
+        """Count a copy that ``layer`` made synchronously since ``start``."""
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
         self.wait_seconds += end - start
@@ -269,7 +270,7 @@ class TransferExecutor:
         """Wait until all slices of ``layer`` are loaded.
 
         :param inactive: (rows,) bool, the rows that must have been transferred; None if all rows are active
-        :raises ConfigError: if the loading stage forgot some of them.
+        :raises ConfigError: if the loading stage omitted some of them.
         """
         started = time.perf_counter()
         if inactive is not None and (inactive > self._covered[layer]).any():
@@ -309,7 +310,7 @@ class TransferExecutor:
     def _drain(self) -> None:
         """Run queued jobs, on the link's thread."""
         try:
-            with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # without a stream: nothing
+            with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # no effect without a stream
                 while (layer := self._next()) is not None:
                     self._run(layer, layer + 1, self._job)
         except BaseException as error:
@@ -319,7 +320,7 @@ class TransferExecutor:
                 self._changed.notify_all()
 
     def _next(self) -> int | None:
-        """Take the next job, of the first layer that waits; returns that layer."""
+        """Take the next job from the first layer with queued transfers; returns that layer."""
         with self._changed:
             self._current = min(self._pending, default=None)
             if self._current is None:
@@ -357,7 +358,7 @@ class TransferExecutor:
 
 
 def _deepest(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
-    """Group transfers into few jobs (first layer, last, runs), for transfers that overlap with nothing."""
+    """Group transfers into few jobs (first layer, last, runs), for serial transfers."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
         runs = _joined([(t.placement, t.rows) for t in group])

@@ -1,4 +1,4 @@
-"""Link of transfers: its simulated bandwidth, and the thread that chooses rows beside a layer's MLP."""
+"""Link of transfers: its simulated bandwidth, and the thread that chooses rows in parallel with a layer's MLP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 
 
 
 def choose_device(device: torch.device | None) -> None:
-    """Make a GPU the thread's current device, to which streams without a device refer."""
+    """Make a GPU the thread's current device, the default of its streams."""
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
 
@@ -42,11 +42,11 @@ class Throttle:
 
     @property
     def chunk(self) -> float:
-        """Bytes of a short job, long enough for the latency not to count."""
+        """Bytes of a short job that is long enough to hide the latency."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def hold(self, started: float, nbytes: int) -> float:
-        """Sleep until a job that began at ``started`` would end; returns that time, at which a waiting job begins."""
+        """Sleep until the end of a job that began at ``started``; returns that time, the start of the next job."""
         end = started + self.seconds(nbytes)
         time.sleep(max(0.0, end - time.perf_counter()))
         return end
@@ -60,21 +60,21 @@ class SideWorker:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def submit(self, work: Any, *args: Any) -> Future[Any]:
-        """Run ``work`` after what is queued on the caller's stream."""
+        """Run ``work`` after the work queued on the caller's stream."""
         if self._stream is not None:
             self._caller = torch.cuda.current_stream()
             self.catch_up()
         return self._executor.submit(work, *args)
 
     def catch_up(self) -> None:
-        """Make the worker's stream wait for what is queued on the caller's."""
+        """Make the worker's stream wait for the work queued on the caller's."""
         if self._stream is not None:
             self._stream.wait_stream(self._caller)
 
     @contextmanager
     def stream(self) -> Iterator[None]:
         """Run on this worker's stream, and wait for it at the end."""
-        with torch.cuda.stream(self._stream):  # without a stream this does nothing
+        with torch.cuda.stream(self._stream):  # no effect without a stream
             try:
                 yield
             finally:

@@ -1,4 +1,4 @@
-"""Per-layer retrieval: every layer chooses its blocks; a guess is prefetched, missing blocks are fetched (MemArt)."""
+"""Per-layer retrieval: every layer chooses its blocks; predicted ones are prefetched, missing ones fetched (MemArt)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KV = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Blocks whose slices of ``layer`` are being prefetched."""
+    """Predicted choice of ``layer``: blocks whose slices are being prefetched."""
 
     layer: int
     numbers: tuple[int, ...]
@@ -29,7 +29,7 @@ class Guess:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection, with a layer's choice prefetched for the next if the transport has a thread."""
+    """MemArt's per-layer selection, with a layer's choice prefetched for the next one if the transport has a thread."""
 
     slots: Slots
     loader: TransferExecutor
@@ -63,7 +63,7 @@ class PerLayerRetrieval:
             return
         blocks, event = self._blocks(numbers), None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # the buffer of the layer before has been read
+            transport.stream.wait_stream(torch.cuda.current_stream())  # the previous layer's buffer has been read
             event = torch.cuda.Event()
 
         def work() -> KV:

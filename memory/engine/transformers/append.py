@@ -24,7 +24,7 @@ class ChunkedPrefill:
         self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> None:
         if not token_ids.numel():
-            raise ConfigError("there is no new token to compute: give at least one, after which the logits are wanted")
+            raise ConfigError("there is no new token to compute: give at least one, because the logits follow it")
         check_ids(token_ids, decoder.spec.vocab)
         self._decoder, self._cache, self._ids = decoder, cache, token_ids
         self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.whole else None
@@ -33,11 +33,11 @@ class ChunkedPrefill:
 
     @property
     def remaining(self) -> int:
-        """Rows that are not computed yet."""
+        """Number of rows that are not computed yet."""
         return self._ids.numel() - self._done
 
     def step(self) -> int:
-        """Compute the next chunk; returns how many rows are left."""
+        """Compute the next chunk; returns the number of remaining rows."""
         started = time.perf_counter()
         size = self.remaining if self._chunking is None else self._chunking.size(self._cache.length, self.remaining)
         chunk = self._ids[self._done : self._done + size]

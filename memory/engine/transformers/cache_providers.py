@@ -19,7 +19,7 @@ from memory.kv_cache.quantized import QuantizedCache
 
 
 class PagedCacheProvider:
-    """Caches whose rows are slots of one pool; exact rows are found again as a prefix."""
+    """Provider of caches with rows in one pool; exact rows are shared as a prefix."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, block_size: int, prefix_tokens: int) -> None:
         self._windows = spec.windows
@@ -55,7 +55,7 @@ class PagedCacheProvider:
 
 
 class QuantizedCacheProvider(CacheProvider):
-    """Caches of one session each: quantized rows differ from a plain forward, so none are shared."""
+    """Provider of caches of one session each: quantized rows are not exact, so none are shared."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, format: PackFormat) -> None:
         self._spec, self._device, self._format = spec, device, format

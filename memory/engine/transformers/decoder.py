@@ -1,4 +1,4 @@
-"""Decoder: the model's own layers, called one at a time with the active rows only, and checks of its logits."""
+"""Decoder: the model's own layers, called one at a time on the active rows only, and checks of its logits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memory.engine.models.model_spec import ModelSpec
 if TYPE_CHECKING:
     from memory.kv_cache.dense import WorkingCache
 
-FEED_ROWS = 512  # through an MLP at once on a CPU, so that its activations stay in the processor's cache
+FEED_ROWS = 512  # rows of an MLP at once on a CPU, so that activations fit into the processor's cache
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Decoder:
         return hidden + (layer.post_attention_layernorm(output) if self._sandwiched else output)
 
     def feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
-        """Compute the MLP half of a layer for rows of what `attend` returned."""
+        """Compute the MLP half of a layer for rows of the output of `attend`."""
         if mixed.is_cuda or mixed.shape[1] <= FEED_ROWS:
             return self._feed(index, mixed)
         return torch.cat([self._feed(index, rows) for rows in mixed.split(FEED_ROWS, 1)], 1)
@@ -87,7 +87,7 @@ class Decoder:
         layer = self.layers[index]
         before = layer.pre_feedforward_layernorm if self._sandwiched else layer.post_attention_layernorm
         output = layer.mlp(before(mixed))
-        output = output[0] if isinstance(output, tuple) else output  # experts bring their router's scores
+        output = output[0] if isinstance(output, tuple) else output  # experts also return their router's scores
         return mixed + (layer.post_feedforward_layernorm(output) if self._sandwiched else output)
 
     def run(
@@ -120,7 +120,7 @@ class Decoder:
         return (parts if norm is None else norm(parts)).transpose(0, 1)
 
     def unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return angles that rotate nothing; kept until the number of rows changes."""
+        """Return angles of no rotation, cached until the number of rows changes."""
         if rows not in self._identity:
             self._identity = {rows: self.rope.identity(rows, self.device)}
         return self._identity[rows]
@@ -131,7 +131,7 @@ def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
     highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
     if highest >= rows:
         raise ConfigError(
-            f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
+            f"token {highest} has no embedding, because the model has {rows}: leave out its text (a "
             "placeholder of an image or a sound), or use the model's own tokenizer."
         )
 
@@ -142,7 +142,7 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
 
 
 def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
-    """Raise ModelError for ``logits`` that are not finite (law 11); ``caches`` hold the rows after them."""
+    """Raise ModelError for ``logits`` that are not finite (law 11); ``caches`` have the rows that caused them."""
     if not bool(are_finite(logits)):
         raise not_finite(dtype, *caches)
 
@@ -159,7 +159,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache)
 
 
 def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
-    """Make the error for logits that are not finite, and erase the rows they come from."""
+    """Make the error for logits that are not finite, and erase the rows that caused them."""
     for cache in caches:
         cache.erase()
     name = str(dtype).removeprefix("torch.")
@@ -171,17 +171,17 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
 
 
 ROWS = Sizes(16, 16)  # of linear layers
-BATCH = 256  # rows of a product that the layout is made for; it serves any number
+BATCH = 256  # rows of a product for which the layout is optimised; any number works
 
 
 def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """``layer`` on the rows of ``x`` (..., in)."""
+    """Apply ``layer`` to the rows of ``x`` (..., in)."""
     rows = ROWS.padded(x.flatten(0, -2))
     return layer(rows)[: x.shape[:-1].numel()].unflatten(0, x.shape[:-1])
 
 
 class Prepacked(nn.Module):
-    """A linear layer in bfloat16 for inference: its weight is no parameter. A deep copy is an `nn.Linear` again."""
+    """Linear layer in bfloat16 for inference: its weight is no parameter. A deep copy is an `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -190,18 +190,18 @@ class Prepacked(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """(out, in), a copy in the usual layout."""
+        """Copy of the weight in the usual layout, (out, in)."""
         return self._packed.to_dense()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., in) to (..., out)."""
+        """Apply the layer: (..., in) to (..., out)."""
         return linear(self._product, x)
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, self.bias, "none", [], "")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
-        """The layer as it was, with a copy of its weight."""
+        """Return the original layer, with a copy of its weight."""
         weight = self.weight
         whole = nn.Linear(weight.shape[1], weight.shape[0], self.bias is not None, "meta", weight.dtype)
         whole.weight, whole.bias = nn.Parameter(weight, requires_grad=False), copy.deepcopy(self.bias, memo)
@@ -209,9 +209,9 @@ class Prepacked(nn.Module):
 
 
 def prepack(layers: nn.Module) -> None:
-    """Replace the linear layers of ``layers`` where the machine has products for them; quantised ones stay.
+    """Replace the linear layers of ``layers`` if the machine has products for them; quantised ones stay.
 
-    One after the other: each gives its memory back before the next is laid out.
+    Layers are replaced one by one, each freed before the next is packed.
     """
     if not onednn_multiplies(torch.bfloat16):
         return

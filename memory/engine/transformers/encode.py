@@ -38,9 +38,9 @@ def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | 
 
 
 class Pack:
-    """Units in one forward, each of which sees itself and ``context``; the first unit also sees ``prefix``.
+    """Units in one forward, each of which attends to itself and ``context``; the first one also to ``prefix``.
 
-    ``hidden`` (1, rows, hidden) are their rows before the layer that is next; rows ``rows`` of ``cache`` are theirs.
+    ``hidden`` (1, rows, hidden) are the inputs of the next layer; the units' rows of ``cache`` are ``rows``.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 
 
 class FusedEncoding:
-    """Units without a block, encoded in the forward of the prompt that reads them: weights are read once, not twice.
+    """Units without a block, encoded in the forward of the prompt that reads them, which reads the weights only once.
 
-    Each unit sees itself and ``context``, one also its placement's ``prefix_block``. In every layer their keys and
-    values enter the prompt's cache before its attention, as if loaded; recomputed rows overwrite them. Units of the
-    same identity are encoded once.
+    Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer their keys
+    and values are written to the prompt's cache before its attention, as if loaded; recomputed rows overwrite them.
+    Units of the same identity are encoded once.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class FusedEncoding:
         angles: Angles,
         context: KVBlock | None,
     ) -> None:
-        """:param angles: of all rows of ``cache``, the prompt's"""
+        """:param angles: of all rows of the prompt's ``cache``"""
         ordered = sorted(placements, key=lambda placement: placement.prefix_block is None)
         units = {placement.fused: placement.unit.token_ids for placement in ordered}
         self._pack = Pack(decoder, list(units.values()), context, ordered[0].prefix_block)
@@ -148,11 +148,11 @@ class FusedEncoding:
     def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         """Return unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of prompt rows.
 
-        :raises ConfigError: a row is of no fused unit, or ``layer`` is above the next one
+        :raises ConfigError: a row is in no fused unit, or ``layer`` is after the next one
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
         if layer > max(self._attended, self._layers_done) or not torch.equal(self._rows[place], rows):
-            raise ConfigError(f"layer {layer} of some rows is in no block, and not computed yet: ask after that layer")
+            raise ConfigError(f"layer {layer} of some rows is in no block, and not computed yet: request it later")
         index = self._source[place]
         if layer > self._attended:
             states = self._decoder.bare_kv(layer, self._pack.hidden, kinds)
@@ -166,7 +166,7 @@ class FusedEncoding:
         return tuple(KVBlock(name, resting(k), resting(v)) for name, (k, v) in pairs)
 
     def _join_angles(self, angles: Angles) -> Angles:
-        """Append identity angles for the units' rows to ``angles``; kept until another pass's angles come."""
+        """Append identity angles for the units' rows to ``angles``; cached for the same ``angles``."""
         if self._joined is None or self._joined[0] is not angles:
             still = self._still
             joint = {
@@ -177,10 +177,10 @@ class FusedEncoding:
 
 
 def resting(x: torch.Tensor) -> torch.Tensor:
-    """Bring keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
+    """Move keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
-    From CUDA they go to pinned memory, token by token within a layer: then every run of a layer's rows is one piece,
-    which a copy back takes at once. Memory that host and device share (MPS) is left alone.
+    From CUDA they go to pinned memory, token by token within a layer, so that every run of a layer's rows is contiguous
+    and is copied back at once. Memory that host and device share (MPS) is not copied.
     """
     if x.device.type != "cuda":
         return x if x.device.type == "mps" else x.cpu()
@@ -191,7 +191,7 @@ def resting(x: torch.Tensor) -> torch.Tensor:
 def query_states(
     decoder: Decoder, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (rising), of rows after ``context``."""
+    """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (ascending), of rows after ``context``."""
     check_ids(token_ids, decoder.spec.vocab)
     spec, device, before = decoder.spec, decoder.device, 0 if context is None else context.k.shape[2]
     stop = before + len(token_ids)

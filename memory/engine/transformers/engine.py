@@ -1,4 +1,4 @@
-"""Transformers engine: drives a Hugging Face model layer by layer in one worker thread."""
+"""Transformers engine: a Hugging Face model, run layer by layer in one worker thread."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Job:
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
-        if torch.get_num_threads() != self.threads:  # torch keeps the number per thread: follow the caller's
+        if torch.get_num_threads() != self.threads:  # torch's number of threads is per thread: use the caller's
             torch.set_num_threads(self.threads)
         try:
             with torch.inference_mode():
@@ -93,7 +93,7 @@ class Worker:
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # so that no job follows the last one
+        self._closed, self._lock = False, threading.Lock()  # no job is queued after the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _ALIVE.add(self)
@@ -110,11 +110,11 @@ class Worker:
     def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
         """Run ``work`` and return its result; on the worker's own thread it runs at once.
 
-        When this returns or raises, the thread has no reference to the work, its result or its error.
+        After this the thread has no reference to the work, its result or its error.
         """
         if threading.current_thread() is self._thread:
             return work()
-        ends: list[tuple[T, None] | tuple[None, BaseException]] = []  # a future would keep the result alive
+        ends: list[tuple[T, None] | tuple[None, BaseException]] = []  # a future would keep a reference to the result
 
         def run() -> None:
             try:
@@ -129,7 +129,7 @@ class Worker:
         try:
             raise error
         finally:
-            del error  # its traceback has this frame
+            del error  # its traceback refers to this frame
 
     def close(self) -> None:
         """Finish the queued jobs, then stop. May be called twice."""
@@ -140,13 +140,13 @@ class Worker:
             if not self._closed or priority == Priority.EXIT:
                 self._closed = True
                 self._jobs.put(_Job(priority, next(self._numbers), None, Future()))
-        self._thread.join()  # also at a second call: callers free what the jobs use after this
+        self._thread.join()  # also in a second call: callers free resources of jobs after this
 
     def _serve(self) -> None:
         choose_device(self._device)
         while (job := self._jobs.get()).work is not None:
             ran, due = job.run(), job.number % TIDY_INTERVAL == TIDY_INTERVAL - 1
-            del job  # while this thread tidies or waits it must not keep the work, and so the model, alive
+            del job  # drop the reference to the work, and so to the model, before tidying or waiting
             if ran and due and self._tidy is not None:
                 self._tidy()
 
@@ -156,16 +156,16 @@ _ALIVE: WeakSet[Worker] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Wait for the running job, not for queued ones, when the process ends with an open engine.
+    """Wait for the running job, not for queued ones, if the process ends with an open engine.
 
-    A thread that returns from torch after the interpreter is gone aborts the process.
+    A thread that returns from torch after the interpreter has ended aborts the process.
     """
     for worker in tuple(_ALIVE):
         worker._end(Priority.EXIT)
 
 
 class TransformersEngine:
-    """An `Engine` of one model and one worker, for any number of threads; close it, or use it as a context manager."""
+    """`Engine` of one model with one worker, for any number of threads; close it, or use it as a context manager."""
 
     capabilities = EngineCapabilities()
 
@@ -177,15 +177,15 @@ class TransformersEngine:
         importance: str = "before",
         chunk: float | None = None,
     ) -> None:
-        """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
-        :param throttle: makes the link as slow as another machine's
+        """:param transport: inline | thread | stream | auto: place of transfers of blocks, see `Transport.of`
+        :param throttle: simulates the link of another machine
         :param importance: a layer's rows are chosen ``before`` the MLP of the layer above, which then skips dropped
-            rows, or ``beside`` it, in a thread (KEEP's three workers)
-        :param chunk: bytes of a transfer job for a layer that is not due yet; None: as fits the link
+            rows, or ``beside`` (in parallel with) it in a thread (KEEP's three workers)
+        :param chunk: bytes of a transfer job for a later layer; None: by the link
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
-            keep_freed_memory()  # before the worker has a heap of its own
+            keep_freed_memory()  # before the worker gets its own heap
         self.model, self.decoder = model, model.decoder
         self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device
@@ -214,7 +214,7 @@ class TransformersEngine:
         return self._worker.call(lambda: LayerwisePrefill(self.decoder, layout, *parts).run())
 
     def steps(self, layout: Layout, recompute: Recompute, context_block: KVBlock | None = None) -> KeepInterfaces:
-        """Make KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for a prompt driven by hand."""
+        """Make KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for stepwise use."""
         parts = layout, recompute, ManualLoading(), self._transport, context_block
         prefill = self._worker.call(lambda: LayerwisePrefill(self.decoder, *parts))
         return KeepInterfaces(prefill, self._worker.call)
@@ -222,7 +222,7 @@ class TransformersEngine:
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Score candidates in one forward over their trie, or with ``best`` on a CPU in a few small ones."""
+        """Score candidates in one forward over their trie, or with ``best`` on a CPU in a few small forwards."""
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
@@ -265,7 +265,7 @@ class TransformersEngine:
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Compute query states at ``layers`` (rising) in a pass that ends at the last of them."""
+        """Compute query states at ``layers`` (ascending) in a pass that ends at the last of them."""
         return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
 
     def run(self, work: Callable[[], T]) -> T:
@@ -289,7 +289,7 @@ class TransformersEngine:
 
     @cached_property
     def plain(self) -> PreTrainedModel:
-        """Return a copy that runs transformers' SDPA (eager where there are attention sinks).
+        """Return a copy that runs transformers' SDPA (eager attention for models with sinks).
 
         It shares all parameters except prepacked ones, which it copies.
         """

@@ -1,4 +1,4 @@
-"""KEEP's three interfaces under their names, for one prompt whose layers are driven by hand."""
+"""KEEP's three interfaces by their names, for one prompt whose layers the caller runs step by step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = Callable[[Callable[[], Any]], Any]  # runs work on the engine's worker
 
 @dataclass(frozen=True)
 class ManualLoading:
-    """A loading stage that plans nothing: slices come by ``load_memory``."""
+    """Loading stage without transfers: the caller loads slices with ``load_memory``."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = False
@@ -35,14 +35,14 @@ class ManualLoading:
 class KeepInterfaces:
     """KEEP (arXiv 2602.23592, section 5): load, compute and choose, one layer after the other.
 
-    Before ``prefill_layer`` of a layer every memory that is not recomputed there must have been loaded for it; a
-    missing one is an error. Memory ids are segment ids. Made by ``Engine.steps``.
+    Before ``prefill_layer`` of a layer, load every memory that is not recomputed there; a missing one raises an error.
+    Memory ids are segment ids. Made by ``Engine.steps``.
     """
 
     def __init__(self, run: LayerwisePrefill, call: Call) -> None:
         self._run, self._call = run, call
         self._place = {span.segment: number for number, span in enumerate(run.layout.segments)}
-        self._rows = run.active.rows  # of the hidden states that prefill_layer takes next
+        self._rows = run.active.rows  # of the next input of `prefill_layer`
         self._attention: LayerProbe | None = None
 
     @property
@@ -63,7 +63,7 @@ class KeepInterfaces:
         return self._attention
 
     def active_ids(self) -> list[str]:
-        """Memories with rows that the next layer computes."""
+        """Return the memories with rows that the next layer computes."""
         owners = self._run.layout.segment_of[self._run.active.rows].unique().tolist()
         return [self._run.layout.segments[i].segment for i in owners if i >= 0]
 
@@ -79,7 +79,7 @@ class KeepInterfaces:
     def prefill_layer(
         self, input: torch.Tensor, layer_id: int, kv_cache: DenseCache
     ) -> tuple[torch.Tensor, DenseCache]:
-        """Compute the rows still in play of ``input``, the output of the layer before; returns output and cache."""
+        """Compute the active rows of ``input``, the output of the previous layer; returns output and cache."""
         if kv_cache is not self.cache:
             raise ConfigError("prefill_layer needs the working cache of its own prompt.")
         return self._call(partial(self._compute, input, layer_id)), kv_cache
@@ -93,7 +93,7 @@ class KeepInterfaces:
         return [id for id in self.active_ids() if id in wanted_ids]
 
     def finish(self, output: torch.Tensor) -> PrefillResult:
-        """Logits of the prompt's last row after the last layer."""
+        """Compute the logits of the prompt's last row after the last layer."""
         return self._call(partial(self._run.finish, output))
 
     def _load(self, number: int, layer: int) -> KV:

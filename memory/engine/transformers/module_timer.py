@@ -1,4 +1,4 @@
-"""Module timer: when the attention and MLP modules of an engine ran, and the rotation of its stored keys."""
+"""Module timer: time spans of an engine's attention and MLP modules, and of the rotation of stored keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ModuleTimer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Hook into the modules; the spans of an earlier run are forgotten."""
+        """Hook into the modules, and delete the spans of an earlier run."""
         self.spans = {"attention": [], "mlp": [], "rope": []}
         with ExitStack() as stack:
             for layer in self._engine.decoder.layers:

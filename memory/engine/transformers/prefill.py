@@ -1,8 +1,8 @@
-"""Layer-by-layer prefill: active rows, ever fewer, are computed, and the others are loaded from blocks.
+"""Layer-by-layer prefill: active rows, fewer at every layer, are computed, the others are loaded from blocks.
 
-Three workers (KEEP, arXiv 2602.23592, section 4.3): the model's layers, the importance that chooses the next layer's
-rows, and the link that loads the others. A layer starts when its rows are chosen and its slices are loaded; importance
-starts when the layer's attention is done.
+Three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows by importance, and
+load the others over the link. A layer starts when its rows are chosen and its slices are loaded; importance starts when
+the layer's attention is done.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ActiveRows:
 
     rows: torch.Tensor  # sorted
     recomputed: int  # memory rows among them that have a block
-    inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
+    inactive: NDArray[np.bool_] | None  # (prompt rows,) bool; None if every row is active
     small: bool  # a layer's attention weights are few enough to be kept for the probe
     state: PromptPass
 
@@ -70,7 +70,7 @@ class WholeAttention:
 class MassChoice(WholeAttention):
     """Attention hook that chooses the next layer's rows before the layer attends, so that dropped rows never attend.
 
-    ``index`` numbers the rows that stay, None for all; ``end`` is the time of the choice.
+    ``index`` has the numbers of the rows that stay, None for all; ``end`` is the time of the choice.
     """
 
     def __init__(self, prefill: LayerwisePrefill, entered: torch.Tensor, began: float, keeps_weights: bool) -> None:
@@ -93,7 +93,7 @@ class MassChoice(WholeAttention):
 class LayerwisePrefill:
     """Prefill of one prompt: ``run``, or ``enter``, ``compute`` and ``choose`` layer by layer, and ``finish``.
 
-    On CUDA the trace's intervals are those of issuing the work; the total is measured to its end.
+    On CUDA the trace's intervals measure issuing the work; the total includes its execution.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
-        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading attention
+        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading the mass
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
         first = recompute.first(layout, self._layers)
         fused = [placement for placement in layout.placements if placement.fused]
@@ -230,7 +230,7 @@ class LayerwisePrefill:
             return self.choose(probe)
 
     def _choose_before_attention(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Choose the next layer's rows by queries and keys alone, before the others attend."""
+        """Choose the next layer's rows by queries and keys alone, before attention is computed."""
         hook = MassChoice(self, hidden, self._begin(layer), self.active.small)
         mixed = self._mix(layer, hidden, hook)
         return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], hook.end)
@@ -282,7 +282,7 @@ class LayerwisePrefill:
         :raises ModelError: the logits are not finite
         """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
-        check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
+        check_finite(logits, self.decoder.spec.dtype)  # the cache belongs to this prompt alone
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         self.loader.finish()
@@ -333,7 +333,7 @@ def on_device(layout: Layout, device: torch.device) -> Layout:
 
 
 def check_layout(layout: Layout, context: KVBlock | None) -> None:
-    """Refuse prompts whose rows or context do not add up.
+    """Check that a prompt's rows and context are consistent.
 
     :raises ConfigError: no query, positions that do not increase, or a context block of another length.
     """

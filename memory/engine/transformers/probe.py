@@ -49,7 +49,7 @@ class AwaitedOutput:
 
     def get(self) -> torch.Tensor:
         hidden = self.future.result()
-        self.side.catch_up()  # on CUDA the MLP is queued, not computed
+        self.side.catch_up()  # on CUDA the MLP may only be queued
         return hidden
 
 
@@ -60,10 +60,10 @@ class MissingOutput:
     stage: str  # for the message
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} says that it chooses by attention mass, but asks for what comes after it.")
+        raise ConfigError(f"{self.stage} declares a choice by attention mass alone, but reads later values.")
 
 
-FEW = 4  # fewer rows than the active ones divided by this are few
+FEW = 4  # active rows divided by this are the limit for few rows
 
 
 @dataclass
@@ -78,7 +78,7 @@ class ProbedPrompt:
 
     @cached_property
     def averaging(self) -> torch.Tensor:
-        """(rows, segments) 1 / tokens where the row belongs to the segment, in the dtype of the mass."""
+        """Matrix (rows, segments) of 1 / tokens for the rows of a segment, in the dtype of the mass."""
         owner = self.layout.segment_of
         member = owner[:, None] == torch.arange(len(self.layout.segments), device=owner.device)[None]
         mean = member.float() / member.sum(0).clamp(min=1)
@@ -112,7 +112,7 @@ class LayerProbe:
         self.used_mass = True
         owner = self.prompt.layout.segment_of[self.active]
         selected = torch.zeros(len(self.prompt.layout.segments) + 1, dtype=torch.bool, device=owner.device)
-        selected[segments] = True  # the last, -1, is no segment
+        selected[segments] = True  # index -1 is no segment
         rows = selected[owner].nonzero()[:, 0]
         if causal and self._are_kept(rows.numel()):
             return self._kept_mass[segments]
@@ -142,19 +142,19 @@ class LayerProbe:
             return self._with_fused(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
         if not owner.size or owner.min() < 0:
             first = int(numbers[owner.argmin()]) if owner.size else "none"
-            raise ConfigError(f"no block covers row {first}: ask only for rows of `layout.reused`")
+            raise ConfigError(f"no block covers row {first}: request only rows of `layout.reused`")
         owners, number = np.unique(owner, return_inverse=True)
         placements = [self.prompt.layout.placements[i] for i in owners]
-        stops = np.cumsum([p.block.tokens for p in placements])  # where each block ends in their concatenation
+        stops = np.cumsum([p.block.tokens for p in placements])  # end of each block in their concatenation
         ends = np.array([p.stop for p in placements])
         index = torch.from_numpy(numbers + (stops - ends)[number])
         stored = ([getattr(p.block, kind)[layer] for p in placements] for kind in kinds)
         return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Read `cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
+        """Read `cached_kv` of rows, of which ``new`` (rows,) bool are being encoded."""
         if layer > self.layer:
-            self.output.get()  # the layer above needs this one's output
+            self.output.get()  # the next layer needs this one's output
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
         if bool(new.all()):
             return encoded
@@ -169,20 +169,20 @@ class LayerProbe:
         self.prompt.trace.hops.append(HopReport(self.layer, hops, tuple(edges)))
 
     def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the places of the prompt ``rows`` (sorted) among the active ones."""
+        """Return the indices of the prompt ``rows`` (sorted) among the active ones."""
         index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
         if not torch.equal(self.active[index], rows):
             first = int(rows[self.active[index] != rows][0])
             raise ConfigError(
                 f"row {first} is not active at layer {self.layer}, so it has neither query nor fresh keys: "
-                "ask only for rows among `active`"
+                "request only rows among `active`"
             )
         return index
 
     def _are_kept(self, rows: int) -> bool:
         """Decide whether to read the layer's own weights, or compute those of ``rows`` rows again.
 
-        Reading takes all weights at once: for a few rows that is slower than a product.
+        All weights are read at once: for a few rows that is slower than a product.
         """
         return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attention.weights))
 
@@ -191,7 +191,7 @@ class LayerProbe:
         """Sum the layer's own weights to (segments + 1, segments) mass from each segment, and last from the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
-        memory = torch.where(owner < 0, count + 1, owner)  # the context's rows are the last group, which is dropped
+        memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped
         groups, group = torch.where(self.active < layout.query, memory, count).unique(return_inverse=True)
         keys = averaging.new_zeros(groups.numel(), total)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):

@@ -19,36 +19,36 @@ from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
 KEPT_BYTES = 64 << 20  # of the plans of the latest candidate sets
-TOKEN_BYTES = 36  # of an int in a tuple, about
+TOKEN_BYTES = 36  # approximate size of an int in a tuple
 TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are computed at once
-AHEAD = 16  # new nodes per forward of a search, beside their ancestors
+AHEAD = 16  # new nodes per forward of a search, in addition to their ancestors
 SEARCHED = 64  # nodes; a smaller trie is computed in one forward
 
 
 @dataclass(frozen=True)
 class TriePlan:
-    """Trie of a candidate set. Only nodes with children are computed: logits of a last token are not needed."""
+    """Trie of a candidate set. Only nodes with children are computed, because last tokens need no logits."""
 
     tokens: torch.Tensor  # (nodes,)
     depth: torch.Tensor  # (nodes,) 0 for first tokens
     ancestry: torch.Tensor  # (nodes, nodes) bias: 0 on the node's path, itself included
-    parent: torch.Tensor  # (all tokens,) whose logits predict the token: 0 the prompt's end, i + 1 node i
+    parent: torch.Tensor  # (all tokens,) source of the logits for the token: 0 the prompt's end, i + 1 node i
     token: torch.Tensor  # (all tokens,)
-    candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
+    candidate: torch.Tensor  # (all tokens,) candidate of the token
     lengths: torch.Tensor  # (candidates,)
-    levels: int  # positions that the nodes take after the prompt
+    levels: int  # positions of the nodes after the prompt
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan and of the candidates that are its key."""
+        """Bytes of the plan and of its key, the candidates."""
         tensors = self.tokens, self.depth, self.ancestry, self.parent, self.token, self.candidate, self.lengths
         return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
         """Return sorted nodes: the ``count`` (None: all) unknown ones of the best candidates, and their ancestors.
 
-        Among equals the shallowest come first, which most candidates share.
+        Ties go to the shallowest nodes, which most candidates share.
 
         :param bounds: (candidates,) upper bounds of the scores
         :param known: (all tokens,) bool
@@ -67,7 +67,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
     if not candidates or not all(candidates):
         raise ConfigError("scoring needs at least one candidate, and every candidate at least one token.")
     nodes: dict[tuple[int, ...], int] = {(): 0}
-    for end in range(1, max(map(len, candidates))):  # by depth, as `most_promising` wants them
+    for end in range(1, max(map(len, candidates))):  # by depth, as `most_promising` requires
         for candidate in candidates:
             if end < len(candidate):
                 nodes.setdefault(candidate[:end], len(nodes))
@@ -114,14 +114,15 @@ class Scorer:
         if cache.logits is None:
             raise ConfigError("candidates can only be scored after a prompt: prefill one first.")
         if best is not None and best < 1:
-            raise ConfigError(f"best={best} asks for no candidate: use 1 or more")
+            raise ConfigError(f"best={best} selects no candidate: use 1 or more")
         parts = [self._score(cache, group, reduce, best) for group in _groups(tuple(map(tuple, candidates)))]
         return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
 
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Compute the most promising nodes until the ``best`` candidates are known.
 
-        Unknown tokens count 0, an upper bound of any log-likelihood. Few rows are much cheaper on a CPU, not on a GPU.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. Few rows are much cheaper on a CPU, not on a
+        GPU.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCHED:
@@ -169,7 +170,7 @@ class Scorer:
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
-        """Compute (nodes, hidden) after the last layer; the nodes' keys go after the prompt, and are not kept."""
+        """Compute (nodes, hidden) after the last layer; the nodes' keys are written after the prompt, and not kept."""
         decoder, count, start, following = self._decoder, nodes.numel(), cache.length, cache.next_position
         cache.reserve(count)
         visible = cache.end_at(start + count)

@@ -277,6 +277,6 @@ def test_a_prompt_beyond_the_models_positions_is_refused(tokenizer: PreTrainedTo
     turns: list[Turn] = []
     with TransformersEngine(model) as engine, AgentMemories(engine, coder, threshold=REUSE) as memories:
         player = Player(find_scenario("gossip"), memories, frozenset(), "7f", 500)
-        with pytest.raises(TooLongError, match="this model reads 127 before it speaks; shorten it"):
+        with pytest.raises(TooLongError, match="this model accepts at most 127; shorten it"):
             turns.extend(player.play())
     assert all(turn.kept + turn.new + turn.generated <= 128 for turn in turns)

@@ -86,7 +86,7 @@ def test_failed_writes_are_repeated(
         say(memories, "a", text)
         say(memories, "b", text)
         memories._disk.wait()
-        assert memories.stats()["failed"] == 2 and "'a' remembers could not be written" in caplog.text
+        assert memories.stats()["failed"] == 2 and "the memory of agent 'a' could not be written" in caplog.text
         with pytest.raises(CapacityError, match="no room for"):
             memories.flush()
         assert say(memories, "a", text + lines(2))[0].origin == "hot"

@@ -205,7 +205,7 @@ def test_start_tokens_precede_the_text(make: Make, engine: Engine) -> None:
 def test_empty_prompts_and_bad_settings_are_refused(make: Make) -> None:
     memories = make()
     for _ in range(2):
-        with pytest.raises(ConfigError, match="'a' says nothing"):
+        with pytest.raises(ConfigError, match="the prompt of agent 'a' is empty"):
             memories.open("a", "")
     say(memories, "a", lines(3))
     for knobs, sentence in (({"threshold": 2}, "threshold=2"), ({"exact": "never"}, "exact='never'")):
@@ -269,7 +269,7 @@ def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: 
     assert not any((a & b) - shared for a, b in combinations(private, 2))
     stranger = memories.open("d", text)
     assert (stranger.origin, stranger.reused) == ("cold", 0)
-    with pytest.raises(ConfigError, match="nothing is shared as 'garden'; shared is: house"):
+    with pytest.raises(ConfigError, match="no prefix is shared as 'garden'; shared: house"):
         memories.begin_with("d", "garden")
 
 

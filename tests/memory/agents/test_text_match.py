@@ -114,7 +114,7 @@ def test_tokenizers_that_cannot_be_spliced_are_refused() -> None:
     with pytest.raises(ModelError, match="cannot continue a text"):
         TokenizerCoder(words)
 
-    with pytest.raises(ModelError, match="object does not say which characters"):
+    with pytest.raises(ModelError, match="object does not return the characters"):
         TokenizerCoder(object())  # type: ignore[arg-type]
     greedy = sentencepiece()
     greedy.add_tokens([f"{anchor}mug" for anchor in ("\n", "0", ";", "q")])

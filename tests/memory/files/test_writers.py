@@ -176,7 +176,7 @@ def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     for name in ("pipe", "link"):
-        with pytest.raises(StorageError, match=f"{name} is a device, pipe or socket, and stays; name a file"):
+        with pytest.raises(StorageError, match=f"{name} is a device, pipe or socket: name a file"):
             write_atomic(tmp_path / name, "1")
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link"}
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_char_device()

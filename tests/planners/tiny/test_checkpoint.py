@@ -186,7 +186,7 @@ def test_without_the_link_to_the_newest_version_all_are_kept(tiny_model: Path, t
     assert load_planner(tmp_path)[2] == {"progress": {"step": 2}} and set(contents(tmp_path)) == FILES
     (tmp_path / "checkpoints" / "latest").unlink()
     for use in (latest_checkpoint, load_planner, lambda folder: write(folder, tiny_model, 3)):
-        with pytest.raises(DataError, match="latest is gone, which led to the newest of step-1, step-2; make it"):
+        with pytest.raises(DataError, match="latest, the link to the newest of step-1, step-2, is missing; make it"):
             use(tmp_path)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-1", "step-2"}
 

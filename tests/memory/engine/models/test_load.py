@@ -199,7 +199,7 @@ def test_longrope_is_limited_to_its_original_length() -> None:
     with TransformersEngine(tiny_model("llama", layers=2, rope_parameters=rope), "inline") as engine:
         block = engine.encode([(None, list(range(60)))])[0]
         assert block.tokens == 60
-        with pytest.raises(CapacityError, match="position 69 lies beyond the 64"):
+        with pytest.raises(CapacityError, match="position 69 is beyond the 64"):
             engine.encode([(None, list(range(70)))])
         prompt = lay_out((), (), list(range(60)), False, engine.device)
         run = engine.prefill(prompt, Full(), Serial())

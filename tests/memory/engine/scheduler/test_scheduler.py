@@ -336,7 +336,7 @@ def test_an_engine_that_closes_ends_the_requests() -> None:
 def test_refusals(engine: Engine, manual: Scheduler) -> None:
     with pytest.raises(ConfigError, match="max_new_tokens=0"):
         manual.submit("a", packed(engine), [5], 0)
-    with pytest.raises(ConfigError, match="batches are made of"):
+    with pytest.raises(ConfigError, match="batches need packed or paged caches"):
         manual.submit("a", object(), [5], 1)
     with pytest.raises(ConfigError, match="few=0"):
         SchedulerConfig(few=0)
