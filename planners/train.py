@@ -1,7 +1,7 @@
 """Trainer command of planner-tiny: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
-Needs only torch, transformers, tokenizers and safetensors. Trains on packed query slots, from an induction-seeded start
-and with a curriculum from a dozen memory lines to whole houses. Resumes from RUN.
+Needs only torch, transformers, tokenizers and safetensors. Trains on packed query slots, from an induction-seeded model
+with a curriculum from a dozen memory lines to whole houses. Resumes from RUN.
 
 Exit codes: 0 done, 2 bad input, 130 interrupted; RUN holds the last checkpoint.
 """
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raises KeepError for options that are wrong, as far as that is known without torch."""
+    """Raises KeepError for invalid options, as far as they can be checked without torch."""
     options.check_common(args, RANGES)
     if args.init and not is_planner(Path(args.init)):
         raise ConfigError(
@@ -72,7 +72,7 @@ def main() -> None:
     args = parser().parse_args()
     with options.exit_codes():
         check_options(args)
-        from planners.training.parallel import in_parallel  # loads torch
+        from planners.training.parallel import in_parallel  # lazy: it loads torch
         from planners.training.trainer import train
 
         with lock(Path(args.out)):

@@ -58,7 +58,7 @@ def make_planner(config: DictConfig) -> Planner:
     if kind == "random":
         return RandomPlanner(config.eval.seed)
     from keep_agent.config.examples import make_examples
-    from keep_agent.config.planner_factory import load_brain  # here: expert and random need no torch
+    from keep_agent.config.planner_factory import load_brain  # lazy: expert and random need no torch
 
     return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
 

@@ -1,4 +1,4 @@
-"""Options that the commands of all transports share: planner, robot and limits."""
+"""Command-line options shared by all transports: planner, robot and limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parser(program: str, description: str | None) -> ArgumentParser:
 
 
 def robot_of(arguments: Namespace) -> Robot:
-    """Make planner and robot of a command line. Raises ConfigError."""
+    """Make the planner and the robot that a command line names. Raises ConfigError."""
     executor = _load("--executor", arguments.executor)()
     limits = Limits(**{field.name: getattr(arguments, f"limit_{field.name}") for field in fields(Limits)})
     options: SessionOptions = {"limits": limits, "judge": getattr(executor, "judge", None)}
@@ -56,7 +56,7 @@ def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:
         raise ConfigError("name either a server (--server URL) or a planner (--planner MODULE:FUNCTION)")
     if arguments.planner:
         return _load("--planner", arguments.planner)(executor)
-    from keep_agent.agent.client import Client  # here: --help needs no HTTP
+    from keep_agent.agent.client import Client  # lazy: --help needs no HTTP
 
     return Client(arguments.server, token=arguments.token).agent(arguments.agent)
 

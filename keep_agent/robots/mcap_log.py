@@ -34,7 +34,7 @@ SECOND = 10**9  # nanoseconds
 
 
 class McapLog:
-    """Watcher of a `RobotSession` that writes an MCAP file; `close` ends the file. Safe on any thread.
+    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes the file. Thread-safe.
 
     Raises NotInstalled without mcap.
     """
@@ -84,7 +84,7 @@ def _writer() -> type[Writer]:
 def mcap_log(path: Path) -> Iterator[McapLog]:
     """Log a running session. The file is complete after the block, also after an error.
 
-    A killed process loses at most the last chunk of 1 MiB; `mcap recover` completes the file. Raises ConfigError for an
+    A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.
     """
     _writer()  # raises before a file exists
@@ -100,7 +100,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
     """Write the entries of one episode and return their number. ``run`` is the folder with its pictures.
 
-    A trace has no clock: every entry comes a second after the one before, or later if its decision took longer.
+    A trace has no timestamps: entries are one second apart, or as long as the decision took, if that is more.
     """
     at = count = 0
 

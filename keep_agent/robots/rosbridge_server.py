@@ -29,7 +29,7 @@ TASK, STOP = "task", "stop"  # topics with standard message types
 class RosbridgeServer:
     """Server under ``/name``: services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
 
-    With ROS 1 also the action ``plan_and_execute``, by actionlib's topics. ``task`` takes an instruction in a
+    With ROS 1 also the action ``plan_and_execute``, over actionlib's topics. ``task`` takes an instruction as a
     std_msgs/String, for clients without this project's messages, and for ROS 2, where roslibpy cannot serve actions.
     """
 
@@ -73,7 +73,7 @@ class RosbridgeServer:
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Advertise a service that answers on its own thread, since roslibpy has a single one."""
+        """Advertise a service that runs on its own thread, since roslibpy has a single one."""
         service, full = f"{self.name}/{key}", typed(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class RosbridgeServer:
         return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
 
     def _report(self, request: Any) -> dict[str, Any]:
-        """Report the result of a skill; a request without a valid flag is a failure."""
+        """Report the result of a skill; without a valid ``ok`` it is a failure."""
         ok, message, wrong = False, text_of(request, "message"), ""
         try:
             ok = messages.flag_of(request, "ok")
@@ -109,7 +109,7 @@ class RosbridgeServer:
         return End(status, report.stop, {"success": report.success, "report": str(report)})
 
     def _run_task(self, instruction: str) -> None:
-        """Run a task. A refusal is published as a status, since a topic has no answer."""
+        """Run a task. A rejection is published as a status, since a topic has no response."""
         report = self.service.run(instruction)
         if report.stop == "busy":
             refusal = {"refused": instruction, "report": str(report)}

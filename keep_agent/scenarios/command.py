@@ -35,7 +35,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         console.print(scenarios_table({name: find_scenario(name) for name in shipped()}))
         return
     scenario, config = find_scenario(options.scenario), composed(options.overrides)
-    from keep_agent.scenarios.play import play  # here: it loads torch
+    from keep_agent.scenarios.play import play  # lazy: it loads torch
 
     play(scenario, config, console, options.folder, options.bits)
 

@@ -25,9 +25,9 @@ from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedPro
 from keep_agent.server.settings import AgentLimits, Settings
 
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
-QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # of any address
+QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query of any URL
 FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-GRACE = 30  # seconds that running requests have when the server ends
+GRACE = 30  # seconds for running requests at shutdown
 HEADERS = 64 << 10  # bytes of a request's head
 
 
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # the registry claims it again once the model is loaded
+        lock_folder(options.folder).close()  # the registry locks it again once the model is loaded
         set_up_log()
-        from keep_agent.config.planner_factory import agent_brain  # here: these load torch
+        from keep_agent.config.planner_factory import agent_brain  # lazy: these load torch
         from keep_agent.server.service import make_service
 
         app = make_service(agent_brain(config), options.folder, tokens, settings)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         viewer = "" if options.no_viewer else f"; viewer: {url}/viewer/"
         text = f"{url} for {clients}; memories in {options.folder}{viewer}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-        with suppress(KeyboardInterrupt):  # Ctrl-C: the server has ended when it is raised
+        with suppress(KeyboardInterrupt):  # Ctrl-C, raised after the server has ended
             server.run(sockets=[listener])
 
 
@@ -91,7 +91,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class WithoutTokens(logging.Filter):
-    """Log filter: hides the queries of addresses, which uvicorn logs, and values after ``token=``."""
+    """Log filter: removes URL queries from uvicorn's lines, and values after ``token=``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()

@@ -1,4 +1,4 @@
-"""``keep-agent view RUN``: look at a run in the browser, or write one of its episodes into a file."""
+"""``keep-agent view RUN``: show a run in the browser, or export one of its episodes to a file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _export(options: argparse.Namespace, console: Console) -> None:
 
 
 def _episode(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
-    """Return the episode of a key, or the first one, with its run."""
+    """Return the run and the episode with a key, or the first episode."""
     runs = Library(root).runs()
     episodes = [(run, episode) for run in runs for episode in run.index.refresh().values()]
     for run, episode in episodes:
@@ -79,7 +79,7 @@ def _serve(options: argparse.Namespace, console: Console) -> None:
             "and a tunnel (ssh -L), or keep-agent serve, which needs a token"
         )
     with closing(listen(options.host, options.port)) as listener:
-        from keep_agent.viewer.server import application  # before uvicorn: its error names the missing extra
+        from keep_agent.viewer.server import application  # before uvicorn, since this error names the missing extra
 
         app = application(options.run, PATH)
         import uvicorn

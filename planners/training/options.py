@@ -1,4 +1,4 @@
-"""Options of the trainers' command lines. Loads no torch, so that a mistyped option is refused without it."""
+"""Options of the trainers' command lines. Loads no torch, so that mistyped options fail fast."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ranges_of(numbers: Sequence[Number]) -> dict[str, tuple[float, float]]:
 
 
 def check_common(args: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ConfigError for a number, device or folder that cannot be."""
+    """Raises ConfigError for an invalid number, device or folder."""
     check_ranges(args, ranges)
     check_rate(args.lr)
     check_device("--device", args.device)

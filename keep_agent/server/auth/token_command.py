@@ -1,4 +1,4 @@
-"""``keep-agent token``: make a token, or make one void."""
+"""``keep-agent token``: create or revoke a token."""
 
 from __future__ import annotations
 
