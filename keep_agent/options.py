@@ -1,4 +1,4 @@
-"""Checks of command-line options before torch is loaded. Any module may import it."""
+"""Command-line options, checked before torch is loaded. Any module may import it."""
 
 from __future__ import annotations
 
