@@ -20,7 +20,7 @@ def main() -> None:
 
 def _evaluate(config: DictConfig, folder: Path, overrides: Sequence[str]) -> None:
     check_values(config)
-    from eval.chat.run import evaluate  # imported here because it loads torch
+    from eval.chat.run import evaluate  # lazy: it loads torch
 
     evaluate(config, folder, make_console(), overrides)
 

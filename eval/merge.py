@@ -1,7 +1,7 @@
 """Merging of a run's shards: ``python -m eval.merge RUN RUN ... --out FOLDER``.
 
-RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be there,
-finished, with equal settings and weights. FOLDER is written as a single run would be; the shards are not changed.
+RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be given,
+finished, with equal settings and weights. FOLDER equals the folder of a single run; the shards are not changed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import appearing
 
-SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config
-SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
-Span = tuple[int, int]  # of bytes in a file
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys of a shard's config
+SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # keys of a summary
+Span = tuple[int, int]  # range of bytes in a file
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Part:
 
 
 def load_part(path: Path) -> Part:
-    """Load a shard. Raises DataError for a run that is no shard, or is not complete."""
+    """Load a shard. Raises DataError for a run that is not a shard, or not complete."""
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give runs that have one")
@@ -99,7 +99,7 @@ def check_complete(parts: Sequence[Part]) -> None:
 
 
 def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
-    """Write the run of all parts to ``out``, completely or not at all; return its summary."""
+    """Write the run of all parts to ``out`` atomically; return its summary."""
     parts = sorted(parts, key=lambda part: part.shard.number)
     check_settings_equal(parts)
     check_complete(parts)

@@ -53,4 +53,4 @@ class AlfworldSetting:
         return Expert(self.skills)
 
     def close(self) -> None:
-        """Do nothing: engines are reused until the process ends."""
+        """Keep the engines, which are reused until the process ends."""

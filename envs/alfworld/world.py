@@ -136,7 +136,7 @@ class World:
         return copy
 
     def begin_task(self) -> None:
-        """Do nothing: a game has one task."""
+        """Keep the state: a game has one task."""
 
     def do(self, command: str) -> Outcome:
         """Send one of ALFWorld's commands. A failure has no reason, as ALFWorld gives none."""

@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raises ConfigError for keys outside ``read``, and for those that an option replaces (``instead``: option by key)."""
+    """Raises ConfigError for keys outside ``read``, and for those with an option ``instead`` (option by key)."""
     for override in overrides:
         key = key_of(override)
         if key in instead:

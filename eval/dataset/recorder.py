@@ -59,7 +59,7 @@ class Recorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """Store the options. ``perturb``: probability per step that random steps begin; ``planner``: acts for the expert."""
+        """Store the options. ``perturb``: probability per step that random steps begin; a ``planner`` acts."""
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random

@@ -1,4 +1,4 @@
-"""Comparison of loading stages on the same work, with the distance of each from two lower bounds of the makespan."""
+"""Comparison of loading stages on the same work, and their distances from two lower bounds of the makespan."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Bounds:
 
 
 def bounds(work: Work, link: Link) -> Bounds:
-    """Compute the bounds over all schedules in which a job moves slices of one layer after they are known to be needed.
+    """Compute the bounds for schedules in which each job moves slices of one layer, after they are known to be needed.
 
     Let K_i be the earliest time at which the rows that rest from layer i on are known, A_m the earliest start of layer
     m, and T(i, m) the link's time for the slices of layers up to m of the rows that rest from layer i or a later one
     on. These slices move after K_i, one job after another, and before layer m starts. So A_m >= K_i + T(i, m) for all
-    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link whose jobs may be
-    interrupted at no cost, earliest deadline first, would meet the bound.
+    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link with free preemption,
+    earliest deadline first, would reach the bound.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
@@ -73,7 +73,7 @@ def _moving(work: Work, link: Link) -> NDArray[np.float64]:
     seconds = np.zeros((layers, layers))
     for layer in range(layers):
         spans = [(starts[place] + first, starts[place] + last) for place, (first, last) in runs[layer]]
-        latest = [int(since[first:last].max()) for first, last in spans]  # the layer from which on a whole run may move
+        latest = [int(since[first:last].max()) for first, last in spans]  # first layer at which a whole run may move
         counts = np.bincount(since[work.resting[layer]], minlength=layers), np.bincount(latest, minlength=layers)
         later_rows, later_runs = (np.cumsum(count[::-1])[::-1] for count in counts)
         for i in range(layer + 1):

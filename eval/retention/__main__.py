@@ -1,7 +1,7 @@
-"""The cost of eviction: ``python -m eval.retention [KEY=VALUE ...]``.
+"""Cost of eviction: ``python -m eval.retention [KEY=VALUE ...]``.
 
 The scripted expert plays task streams. Before every step the full cache and each method choose a skill from the same
-transcript; each method keeps only a budget of rows (semantic: all rows in fewer bits). The tables show how often a
+transcript; each method keeps a budget of rows (semantic: all rows in fewer bits). The tables show how often a
 method agrees with the full cache and with the expert once the transcript has --history tokens, and how many rows it
 keeps and reads. At *far* steps the expert's skill names something last mentioned more than a budget of tokens ago, so
 that the decision depends on memory. --out FILE.jsonl saves every episode; the same command resumes a stopped run.
@@ -135,7 +135,7 @@ def report(arguments: Sequence[str]) -> None:
     check_overrides(args.overrides, READ, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[BASELINE])
-    from eval.retention.forgetting import measure  # lazy, because it loads torch: typing errors are reported before
+    from eval.retention.forgetting import measure  # lazy: it loads torch; typing errors are reported before
 
     episodes = measure(args.out, configs)
     rows = [summarise(name, steps, episodes[BASELINE], args.history, args.budget) for name, steps in episodes.items()]

@@ -1,7 +1,7 @@
 """Pages of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
 
 A page (one of eval/suite/pages, or a .yaml file) names rows, such as planners, and settings, such as ALFRED's
-valid_seen. Every row is played in every setting; finished runs are kept, interrupted ones resumed. The page then shows
+valid_seen. Every row is run in every setting; finished runs are kept, interrupted ones resumed. The page then shows
 paired differences with intervals, and the commands that made them.
 """
 

@@ -1,4 +1,4 @@
-"""Names of classes: the benchmark's, which its skills use literally, and synonyms for instructions."""
+"""Class names: the benchmark's, which its skills use literally, and synonyms for instructions."""
 
 from __future__ import annotations
 

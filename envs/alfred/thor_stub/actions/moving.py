@@ -191,4 +191,4 @@ def stand(session: Session) -> None:
 
 
 def pass_(session: Session) -> None:
-    """Do nothing (Pass, Done)."""
+    """Return without a change (Pass, Done)."""

@@ -24,7 +24,7 @@ class Http:
         self._client = os.getppid()
 
     def open(self) -> None:
-        """Do nothing: the first message opens the connection."""
+        """Return at once: the first message opens the connection."""
 
     def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
         body = b"".join(_parts(answer, self._token, garbage))
