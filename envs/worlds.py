@@ -45,7 +45,7 @@ class WorldSpec:
 
     def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
         """Return the setting in which a training episode is played, without a simulator."""
-        raise ConfigError(f"{self.title} is a test: rollouts to learn from are recorded in ALFRED's houses")
+        raise ConfigError(f"{self.title} is for tests: training rollouts are recorded in ALFRED's houses")
 
     def reword(self, episode: Any, task: Any, rng: Random) -> str:
         """Return another wording of an embedded task."""
@@ -53,7 +53,7 @@ class WorldSpec:
 
     def goal_text(self, task: Any) -> str:
         """Return a task's goal in plain words and the types of its facts, always in the same order."""
-        raise ConfigError(f"{self.title} is a test: the goals of its tasks are not for training")
+        raise ConfigError(f"{self.title} is for tests: the goals of its tasks are not for training")
 
     def label(self, env: Mapping[str, Any]) -> str:
         """Return the world's name in a run's title; ``env``: its config, in which newer keys may be missing."""

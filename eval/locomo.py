@@ -14,7 +14,7 @@ from keep_agent.console import make_console
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
     sys.exit(hydra_command("locomo", _evaluate))
 
 

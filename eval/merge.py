@@ -58,7 +58,7 @@ def load_part(path: Path) -> Part:
     missing = [index for index in indices if index not in counts]
     if missing or not (path / SUMMARY).exists():
         lacks = f" lacks {_episode_names(missing)} and" if missing else ""
-        raise DataError(f"{path}, shard {shard},{lacks} is not finished; go on with eval.resume={path}")
+        raise DataError(f"{path}, shard {shard},{lacks} is not finished; continue with eval.resume={path}")
     if repeated := [index for index, count in counts.items() if count > 1]:
         raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play it again")
     if extra := sorted(counts.keys() - set(indices)):
@@ -104,7 +104,7 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     check_settings_equal(parts)
     check_complete(parts)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"--out {out} is there already; name a new folder")
+        raise ConfigError(f"--out {out} already exists; name a new folder")
     config = {**parts[0].config, "eval": {**parts[0].config["eval"], "shard": None}}
     pairs = sorted(((result, part) for part in parts for result in part.results), key=lambda pair: pair[0].index)
     results = [result for result, _ in pairs]

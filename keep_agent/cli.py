@@ -63,8 +63,8 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
     "view": partial(_command_of, "keep_agent.viewer.command"),
 }
 HELP = (
-    "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents; "
-    "serve: planning agents over HTTP; token: make a token for a server; view: look into a run"
+    "methods: list the memory methods and their stages; phases: play a scenario with several phases and agents; "
+    "serve: planning agents over HTTP; token: make a token for a server; view: show a run"
 )
 
 
@@ -74,7 +74,7 @@ def _run(command: str, arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Exit code 2: bad input, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input, one line on standard error; 130: interrupted."""
     start_up()
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")

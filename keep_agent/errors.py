@@ -77,4 +77,4 @@ def check_once(ids: Iterable[str], what: str, remedy: str) -> None:
     """Raises DataError for a repeated id; ``what`` names the things that have ids."""
     id, count = next(iter(Counter(ids).most_common(1)), ("", 0))
     if count > 1:
-        raise DataError(f"{what} {id!r} is there {count} times; {remedy}")
+        raise DataError(f"{what} {id!r} occurs {count} times; {remedy}")

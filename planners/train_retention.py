@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, plain or .gz")
     p.add_argument("--model", default=str(LONG), help="folder or hub name (default: the packaged planner-tiny-long)")
     p.add_argument("--tokenizer", default="", help="folder or hub name (default: the model's own)")
-    p.add_argument("--dtype", default="bfloat16", help="of the model (default: %(default)s)")
+    p.add_argument("--dtype", default="bfloat16", help="dtype of the model (default: %(default)s)")
     options.add_numbers(p, NUMBERS)
     return p
 

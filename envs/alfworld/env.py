@@ -20,6 +20,6 @@ class AlfworldEnv(WorldEnv[Episode]):
     def make_setting(self, **choices: Any) -> AlfworldSetting:
         setting: AlfworldSetting = super().make_setting(**choices)
         if (known := setting.observability) != "partial":
-            raise ConfigError(f"env.observability={known}, but ALFWorld's text tells what is seen; use partial")
+            raise ConfigError(f"env.observability={known}, but ALFWorld's text shows only what is seen; use partial")
         setting.engines.give_back(setting.engines.take())  # fails early if the engine is not installed
         return setting

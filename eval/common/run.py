@@ -85,7 +85,7 @@ def progress_bar(
             yield partial(bar.update, bar.add_task("", total=total, completed=completed))
         except KeyboardInterrupt:
             bar.stop()
-            console.print(f"interrupted after {len(run.results)} {results}; go on with eval.resume={run.path}")
+            console.print(f"interrupted after {len(run.results)} {results}; continue with eval.resume={run.path}")
             raise
 
 
@@ -127,7 +127,7 @@ def _evaluate(
                     log.episode(record.result)
                     update(advance=1, description=_progress_text(run))
             except WorkerError as error:
-                raise WorkerError(f"{error}; go on with eval.resume={run.path}") from error
+                raise WorkerError(f"{error}; continue with eval.resume={run.path}") from error
     results = sorted(run.results, key=lambda result: result.index)
     summary = summary_of(results, plain, versions_of(run, bool(todo)))
     run.write_summary(summary)
@@ -220,5 +220,5 @@ def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervis
 
 
 def world_command(name: str) -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
     sys.exit(hydra_command(name, lambda config, folder, words: evaluate(config, folder, make_console(), words)))

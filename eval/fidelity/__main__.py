@@ -72,20 +72,20 @@ def _number(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     p = options(__doc__, "keep-eval-fidelity")
     add = p.add_argument
-    overrides = f"of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}"
+    overrides = f"overrides of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}"
     families = f"tiny random models, or none (default: {','.join(FAMILIES)})"
-    methods = f"skills are compared with the first (default: {','.join(METHODS)})"
+    methods = f"methods; skills are compared with the first's (default: {','.join(METHODS)})"
     ratios = f"recomputed shares of the curve, or own: as configured (default: {','.join(map(str, RATIOS))})"
     reach = "name each method's cheapest point of the curve with this agreement"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
     add("--families", type=names, metavar="A,B", help=families)
     add("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
     add("--methods", type=names, metavar="A,B", help=methods)
-    add("--tokenizer", help="of the random models (default: planner-tiny's)")
+    add("--tokenizer", help="tokenizer of the random models (default: planner-tiny's)")
     add("--ratios", type=_shares, metavar="R,R", help=ratios)
     add("--reach", type=_share, metavar="PERCENT", help=reach)
-    add("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
-    add("--json", type=Path, metavar="FILE", help="also write the tables there")
+    add("--plot", type=Path, metavar="FILE", help="file for the curve (PNG)")
+    add("--json", type=Path, metavar="FILE", help="also write the tables to a file")
     return p
 
 

@@ -118,7 +118,7 @@ def measure_curve(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, methods: Sequence[str], ratios: Sequence[float],
     overrides: Sequence[str], watch: Callable[[int, int], None],
 ) -> list[Point]:  # fmt: skip
-    """Measure the points of all methods; the first one acts. ``watch`` gets the numbers of finished and all episodes."""
+    """Measure all methods; the first one acts. ``watch`` gets the numbers of finished and total episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
         variant

@@ -53,9 +53,9 @@ def parser() -> argparse.ArgumentParser:
     p = options(__doc__, "keep-eval-recall")
     add = p.add_argument
     kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
-    out = "write answers, recall.json and figures there; the same command resumes the run"
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"of {', '.join(READ)}; after {' '.join(SETTING)}")
-    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the others are compared with the first")
+    out = "folder for answers, recall.json and figures; the same command resumes the run"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(READ)}; after {' '.join(SETTING)}")
+    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
     add("--kinds", type=names, default=list(KINDS), metavar="A,B", help=kinds)
     add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
     add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")

@@ -121,7 +121,7 @@ def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> l
 def report(arguments: Sequence[str]) -> None:
     p, methods = options(__doc__), ",".join(METHODS)
     add = p.add_argument
-    add("--methods", default=methods, help=f"in addition to full_cache (default {methods})")
+    add("--methods", default=methods, help=f"methods besides full_cache (default {methods})")
     add("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
     add("--history", type=int, default=2048, help="minimum transcript of a counted step, in tokens (default 2048)")
     add("--out", type=Path, help="JSONL file of episodes; the same command resumes a stopped run")

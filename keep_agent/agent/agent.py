@@ -283,7 +283,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
             return last.decision
         raise StaleError(
             f"after={after}, but the last decision is number {self.number}, of another request: report its outcome, "
-            "and plan after that one"
+            "then plan with its number"
         )
 
     @contextmanager

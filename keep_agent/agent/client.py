@@ -230,7 +230,7 @@ class RemoteAgent:
                 return _read(_decision, data)
             elif name == "error":
                 raise _read(_error_event, data)
-        raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
+        raise ServerError("the response ended before the decision; send the request again", retry_after=PAUSE)
 
 
 def lines(parts: Iterable[bytes]) -> Iterator[str]:

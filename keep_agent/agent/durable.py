@@ -45,7 +45,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
         if VERSION_0_2.match(stream.readline()):
             raise DataError(
                 f"{path} was left behind by version 0.2; open and close the agent with that version, or delete the "
-                "file to go on without the calls in it"
+                "file to continue without the calls in it"
             )
     if new and not end_of(path).exists() and not path.stat().st_size:
         return MarkedFile.begin(path, start), []
@@ -57,7 +57,7 @@ def claim(stream: IO[bytes], folder: Path) -> None:
     """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent holds it."""
     if lock_is_held(stream):
         stream.close()
-        raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder")
+        raise ConfigError(f"another server or agent uses {folder}; stop it, or choose another folder")
 
 
 def lock_folder(folder: Path) -> BinaryIO:

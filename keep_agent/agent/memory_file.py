@@ -55,7 +55,7 @@ def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, An
         )
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
-        raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
+        raise CorruptError(f"{name} is damaged: its checksum does not match; use an older copy")
     if most is not None and (count := count_values(body)) > most:
         raise DataError(f"{name} holds {count} values, more than {most}; give one that save() wrote")
     state = parsed(body, name, "use an older copy", finite=True)

@@ -29,7 +29,7 @@ WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
 PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the planner's own segments
 MAX_WORDS = 64  # states of a thing, or visible things
 AGENT_UNKNOWN = (
-    "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
+    "a plan was requested, but no fact gives the agent's place and hands: observe one of category 'agent', "
     "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
@@ -170,7 +170,7 @@ def _check_fact(fact: Fact) -> None:
         if fact.id in ids:
             raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another thing than itself")
     if PLANNER_IDS.fullmatch(fact.id):
-        raise DataError(f"fact id {fact.id!r} is what the planner calls segments of its own; use another")
+        raise DataError(f"fact id {fact.id!r} is reserved for the planner's own segments; use another")
     if not isinstance(fact.gone, bool):
         raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
 
@@ -181,7 +181,7 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
     memory = planner["memory"]
     problems = {
         "a number is too large": any(number >= MAX_NUMBER for number in _numbers(state)),
-        "more groups than segments were ever founded": not memory["founded"] <= memory["created"] <= MAX_SEGMENTS,
+        "more groups were founded than segments created": not memory["founded"] <= memory["created"] <= MAX_SEGMENTS,
         "its instruction is too long": len(planner["instruction"]) > MAX_TEXT or len(planner["now"]) > MAX_AGENT_LINE,
         "a skill or its message is invalid": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
         "the open decision's skill is invalid": state["open"] is not None and not _is_turn(state["open"][0], ""),
@@ -190,7 +190,7 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
         ),
     }
     for problem in (problem for problem, is_present in problems.items() if is_present):
-        raise DataError(f"this memory is none that an agent saved: {problem}; give one that was saved, unchanged")
+        raise DataError(f"this is not a memory that an agent saved: {problem}; give a saved one, unchanged")
 
 
 def check_size(texts: Sequence[str], limit: int | None) -> None:

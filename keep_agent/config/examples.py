@@ -27,7 +27,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
         return []
     world = spec_of(env.id)
     if world.learns_from_files and env.data is not None and env.split == "train":
-        raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
+        raise ConfigError("env.split=train would have its own plans as examples; use another split, or no examples")
     by_type: dict[str, list[Example]] = {}
     for kind, example in _plans(world, env, seed, max(POOL, 2 * count)):
         by_type.setdefault(kind, []).append(example)

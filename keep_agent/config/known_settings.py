@@ -93,10 +93,10 @@ class Groups:
         public = sorted(option for option in options if not option.startswith("_"))
         choose = f"choose one of: {', '.join(public)}"
         if override.is_delete():
-            raise ConfigError(f"{override.input_line} takes away settings that are needed; {choose}")
+            raise ConfigError(f"{override.input_line} removes required settings; {choose}")
         for option in _values(override):
             if option is None or isinstance(option, list | dict):
-                raise ConfigError(f"{override.input_line} is no choice of one {group}; {choose}")
+                raise ConfigError(f"{override.input_line} does not choose one {group}; {choose}")
             if str(option) not in options:
                 hint = new_name(f"{group}={option}") or f"; {choose}{did_you_mean(str(option), public)}"
                 raise ConfigError(f"unknown {group} {str(option)!r}{hint}")
@@ -136,9 +136,9 @@ def _check_key(override: Override, tree: Any, groups: Groups, custom: tuple[str,
     if replaces and isinstance(node, Mapping) and not groups.has(override.key_or_group):
         group = key.replace(".", "/")
         remedy = f"did you mean {group}=...?" if groups.has(group) else f"give {key}.NAME=VALUE"
-        raise ConfigError(f"{line} takes the place of settings; {remedy}")
+        raise ConfigError(f"{line} replaces settings; {remedy}")
     if override.is_delete() and not key.startswith(ARGUMENTS):
-        raise ConfigError(f"{line} takes away a setting that is read; give {key}=VALUE")
+        raise ConfigError(f"{line} removes a required setting; give {key}=VALUE")
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:

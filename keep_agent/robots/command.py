@@ -29,15 +29,15 @@ class Robot:
 def parser(program: str, description: str | None) -> ArgumentParser:
     """Make a parser with the options of every transport."""
     options = ArgumentParser(prog=program, description=description)
-    options.add_argument("--server", metavar="URL", help="of a KEEP Agent server, such as http://localhost:8000")
-    options.add_argument("--agent", default="robot", metavar="ID", help="of the agent there (default: %(default)s)")
-    options.add_argument("--token", default=os.environ.get(TOKEN), help=f"for the server (default: ${TOKEN})")
-    planner = "instead of a server: makes a planner from the executor; "
+    options.add_argument("--server", metavar="URL", help="URL of a KEEP Agent server, such as http://localhost:8000")
+    options.add_argument("--agent", default="robot", metavar="ID", help="agent on the server (default: %(default)s)")
+    options.add_argument("--token", default=os.environ.get(TOKEN), help=f"token for the server (default: ${TOKEN})")
+    planner = "instead of a server: function that makes a planner from the executor; "
     planner += "keep_agent.robots.scripted:ScriptedPlanning needs no model"
     options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
-    executor = "makes your robot's SkillExecutor (default: %(default)s, a house that exists as symbols only)"
+    executor = "function that makes your robot's SkillExecutor (default: %(default)s, a symbolic house)"
     options.add_argument("--executor", default=DEMONSTRATION, metavar="MODULE:FUNCTION", help=executor)
-    options.add_argument("--name", default="keep_agent", help="of the node, before all names (default: %(default)s)")
+    options.add_argument("--name", default="keep_agent", help="node, and prefix of all names (default: %(default)s)")
     for field in fields(Limits):
         options.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")
     return options

@@ -89,7 +89,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
     """
     _writer()  # raises before a file exists
     if path.exists():
-        raise ConfigError(f"{path} is there already: name another file, or move it away")
+        raise ConfigError(f"{path} already exists: name another file, or move it away")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("xb")
@@ -135,11 +135,11 @@ def episode_of(run: Path, name: str = "0") -> list[Entry]:
 
 
 def main() -> None:
-    """Exit code 2: bad input, one line on standard error."""
+    """Run the command. Exit code 2: bad input, one line on standard error."""
     parser = ArgumentParser(prog="python -m keep_agent.robots.mcap_log", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
-    parser.add_argument("--episode", metavar="ID", default="0", help="or its number in the run (default: 0)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write, such as episode.mcap")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--episode", metavar="ID", default="0", help="id, or number in the run (default: 0)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, such as episode.mcap")
     arguments = parser.parse_args()
     if code := guarded(lambda: _convert(arguments)):
         sys.exit(code)

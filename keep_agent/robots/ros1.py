@@ -18,7 +18,7 @@ from keep_agent.robots.ros.ros1_messages import classes, ros1
 from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 
-PREEMPTED = "the goal was cancelled, or another one took its place"
+PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
 LAST_WORDS = 2.0  # timeout in seconds for the result of a stopped goal on a busy machine
 ENDING = 10.0  # timeout in seconds for the end of a task on a busy machine
@@ -96,7 +96,7 @@ def _reach_master() -> None:
 
 
 def main() -> None:
-    """Exit code 2: bad input or no ROS, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input or no ROS, one line on standard error; 130: interrupted."""
     arguments = parser("python -m keep_agent.robots.ros1", __doc__).parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))
 

@@ -27,7 +27,7 @@ from keep_agent.robots.task.events import TaskReport
 LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds
 THREADS = 8  # one for the running goal, one for a waiting goal
-REPLACED = "another goal took its place"
+REPLACED = "another goal replaced it"
 
 
 def ros2(name: str) -> ModuleType:
@@ -138,7 +138,7 @@ class Ros2Node:
 
 
 def main() -> None:
-    """Exit code 2: bad input or no ROS 2, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input or no ROS 2, one line on standard error; 130: interrupted."""
     arguments = parser("python -m keep_agent.robots.ros2", __doc__).parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))
 

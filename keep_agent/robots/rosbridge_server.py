@@ -54,7 +54,7 @@ class RosbridgeServer:
         self.server = None
         if distribution == "ros1":
             kind = f"{PACKAGE}/TaskAction"
-            preempt = partial(self.service.stop, "the goal was cancelled, or another one took its place")
+            preempt = partial(self.service.stop, "the goal was cancelled or replaced by another")
             self.server = BridgeActionServer(bridge, f"{self.name}/{messages.ACTION}", kind, self._execute, preempt)
         self.service.announce()
 
@@ -117,11 +117,11 @@ class RosbridgeServer:
 
 
 def main() -> None:
-    """Exit code 2: bad input or no rosbridge, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input or no rosbridge, one line on standard error; 130: interrupted."""
     options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
-    options.add_argument("--host", default="localhost", help="of the rosbridge (default: %(default)s)")
+    options.add_argument("--host", default="localhost", help="host of the rosbridge (default: %(default)s)")
     options.add_argument("--port", type=int, default=9090, help="(default: %(default)s)")
-    options.add_argument("--timeout", type=float, default=10.0, metavar="S", help="to connect (default: %(default)s)")
+    options.add_argument("--timeout", type=float, default=10.0, metavar="S", help="to connect (default: %(default)s s)")
     options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="(default: %(default)s)")
     arguments = options.parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))

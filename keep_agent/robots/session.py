@@ -21,7 +21,7 @@ from keep_agent.robots.task.run import Judge, TaskRun
 from planners.prompts.text import FactView
 
 T = TypeVar("T")
-TASK_RUNNING = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
+TASK_RUNNING = "a task is running, and a robot does one at a time: wait for its end, or stop it"
 
 
 class SessionOptions(TypedDict, total=False):
@@ -151,7 +151,7 @@ class RobotSession:
     def _unfinished(self, stop_requested: Future[str]) -> list[Call[Any]]:
         """Return the calls that a task must wait for: earlier calls, and the end of single plans."""
         with self._lock:
-            self._end_plans("something else was begun")
+            self._end_plans("another task or plan has begun")
         clock = Clock(self.limits.answer)
         for call in self._calls:
             call.wait(clock.remaining, stop_requested)
@@ -167,7 +167,7 @@ class RobotSession:
             if self._stop_requested is not None:
                 raise RobotError(TASK_RUNNING)
             if self._calls:
-                raise RobotTimeout(f"an earlier {self._calls[0].name} is still at work: ask again when it is over")
+                raise RobotTimeout(f"an earlier {self._calls[0].name} is still running: try again when it has ended")
             call = Call(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)

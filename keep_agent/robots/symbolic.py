@@ -76,7 +76,7 @@ class SymbolicExecutor:
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Carry out a skill. Raises SkillError for an unknown skill, RobotError while another one is running."""
         if not self._moving.acquire(blocking=False):
-            raise RobotError(f"{skill!r} cannot begin before the skill that is carried out has ended: cancel that")
+            raise RobotError(f"{skill!r} cannot begin while another skill is running: cancel that")
         try:
             self._cancelled.clear()
             feedback("on the way")

@@ -56,7 +56,7 @@ class Frames:
         except OSError as error:
             raise KeepError(
                 f"{path} cannot be written ({error.strerror}): free some room or make {run} writable, "
-                f"and go on with eval.resume={run}"
+                f"and continue with eval.resume={run}"
             ) from error
 
 

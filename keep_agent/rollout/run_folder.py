@@ -84,7 +84,7 @@ class RunFolder(AbstractContextManager):
             run = cls(candidate, config)._lock()
             run._go_on(start)
             return run
-        raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
+        raise ConfigError(f"{path} and its numbered variants all contain runs; choose another eval.out")
 
     @classmethod
     def resume(cls, path: Path) -> Self:
@@ -277,7 +277,7 @@ def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
     count = summary.get(COMMITTED)
     if count is not None and (type(count) is not int or not 0 <= count <= len(lines)):
         raise CorruptError(
-            f"{path} has {len(lines)} results of the {count} that {SUMMARY} was written of; restore the file, or "
+            f"{path} has {len(lines)} of the {count} results in {SUMMARY}; restore the file, or "
             f"delete {SUMMARY} and resume the run"
         )
     if start.sealed and summary.get(LAST) != f"{lines[count - 1].chain.sum if count else start.sum:08x}":

@@ -91,7 +91,7 @@ class Field:
         for field in self.elements():
             field.one_of(known, what)
             if field.value in names:
-                raise field.error(f"{field.value} is there twice; name each once")
+                raise field.error(f"{field.value} occurs twice; name each once")
             names.append(field.value)
         return tuple(names)
 
@@ -108,7 +108,7 @@ class _Loader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} occurs twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

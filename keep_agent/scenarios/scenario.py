@@ -184,7 +184,7 @@ def references(text: str) -> Iterator[tuple[str, str]]:
         if parts is None:
             raise ValueError(f"{match} is no template; write {SHAPE}")
         if parts[2] != MESSAGES:
-            raise ValueError(f"{match} asks for {parts[2]!r}, which a phase does not have; write {SHAPE}")
+            raise ValueError(f"{match} names {parts[2]!r}, which a phase does not have; write {SHAPE}")
         yield parts[1], parts[3]
 
 

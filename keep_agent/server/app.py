@@ -32,7 +32,7 @@ PAGE = """<!doctype html>
 <ul>
 {links}
 </ul>
-<p>Where the server has tokens, programs send <code>Authorization: Bearer TOKEN</code>{browser}.</p>
+<p>If the server has tokens, clients send <code>Authorization: Bearer TOKEN</code>{browser}.</p>
 </html>
 """
 API = f'<li><a href="{DESCRIPTION}">{DESCRIPTION}</a>: the API, with examples (OpenAPI)</li>'

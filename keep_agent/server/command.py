@@ -45,10 +45,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
     p.add_argument("--agents", type=int, default=AgentLimits.agents, help="most agents (%(default)s)")
-    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="most agents in memory (%(default)s)")
-    p.add_argument("--things", type=int, default=AgentLimits.things, help="most things per agent (%(default)s)")
-    p.add_argument("--requests", type=int, default=Limits.requests, help="most requests at once (%(default)s)")
-    size = "largest body of a request, in KiB (%(default)s)"
+    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="maximum agents in memory (%(default)s)")
+    p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
+    p.add_argument("--requests", type=int, default=Limits.requests, help="maximum concurrent requests (%(default)s)")
+    size = "maximum request body, in KiB (%(default)s)"
     p.add_argument("--body-kilobytes", type=int, default=Limits.body_bytes >> 10, help=size)
     p.add_argument("--no-trace", action="store_true", help="write no run folders for the viewer")
     p.add_argument("--no-viewer", action="store_true", help="serve no pages")

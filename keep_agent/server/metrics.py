@@ -30,11 +30,11 @@ class Metrics:
         seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=SECONDS)
         self.requests = counter("requests", "Answered requests", ("method", "route", "status"))
         self.seconds = seconds("request_seconds", "Time from a request to the end of its answer", ("route",))
-        self.tokens = counter("chat_tokens", "Tokens of prompts, cached ones of these, and generated ones", ("kind",))
-        self.ttft = seconds("chat_ttft_seconds", "Time from a chat request to its first token, with the queue")
+        self.tokens = counter("chat_tokens", "Prompt tokens, cached prompt tokens, and generated tokens", ("kind",))
+        self.ttft = seconds("chat_ttft_seconds", "Time from a chat request to its first token, queueing included")
         parts = "Parts of a plan's time: those of the time to the first token, the queue and the choice"
         self.plans = seconds("plan_seconds", parts, ("part",))
-        self.encoded = counter("encoded_tokens", "Memory tokens encoded ahead of a plan, or during it", ("when",))
+        self.encoded = counter("encoded_tokens", "Memory tokens encoded before a plan, or during it", ("when",))
 
     def planned(self, trace: Mapping[str, Any]) -> None:
         """Record a decision; a repeated decision has an empty trace and is not counted."""

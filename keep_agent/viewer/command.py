@@ -36,14 +36,14 @@ def main(arguments: Sequence[str], console: Console) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keep-agent view", description=__doc__)
-    parser.add_argument("run", type=Path, help="a run folder, or a folder that holds some; it may still grow")
+    parser.add_argument("run", type=Path, help="run folder, or a folder of runs, which may still grow")
     host = "address to listen on, of this machine only, since the pages have no password (%(default)s)"
     parser.add_argument("--host", default="127.0.0.1", help=host)
     parser.add_argument("--port", type=int, default=8088, help="port to listen on (%(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one episode as a page that needs no server")
-    parser.add_argument("--rrd", type=Path, metavar="FILE", help="write one episode for Rerun's viewer (extra: rerun)")
-    parser.add_argument("--episode", help="key of the episode to open or to write (default: the first)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="export one episode as a self-contained page")
+    parser.add_argument("--rrd", type=Path, metavar="FILE", help="export one episode for Rerun's viewer (extra: rerun)")
+    parser.add_argument("--episode", help="key of the episode to open or export (default: the first)")
     return parser
 
 

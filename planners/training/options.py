@@ -30,7 +30,7 @@ class Number:
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", required=True, help="run folder; a run that has a checkpoint in it is resumed")
+    p.add_argument("--out", required=True, help="run folder; resumed if it has a checkpoint")
     p.add_argument("--device", default="cpu", help="device of torch (default: %(default)s)")
     return p
 

@@ -12,7 +12,7 @@ LOGS = "see ~/.ai2thor/log/unity.log and Unity's own Player.log"
 class ThorError(KeepError):
     """Fault after which the simulator is unusable: ``action``, ``reason``, and ``seconds`` until it happened."""
 
-    remedy: ClassVar[str] = f"{LOGS}; go on with eval.resume"
+    remedy: ClassVar[str] = f"{LOGS}; continue with eval.resume"
 
     def __init__(self, reason: str, *, action: str = "", seconds: float | None = None) -> None:
         super().__init__(reason)

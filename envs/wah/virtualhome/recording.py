@@ -35,7 +35,7 @@ class Recording:
         """Create the file's folder. Raises ConfigError if the file exists or cannot be written."""
         self.name, self._transport, self._path = transport.name, transport, Path(path)
         if self._path.exists():
-            raise ConfigError(f"{path} is there already; record in another file, or move that one away")
+            raise ConfigError(f"{path} already exists; record to another file, or move that one away")
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
         self._count, self._open = 0, True
         self._broken: CapacityError | None = None

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # of actionlib_msgs/GoalStatus
 RECENT = 8  # ended goals in a status message: clients treat a missing goal as lost
 HEARTBEAT = 0.2  # seconds; actionlib clients wait for a status before they send a goal
-REPLACED = "another goal took its place"
+REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
 

@@ -71,7 +71,7 @@ class PendingSkill:
     def cancelled(self, seconds: float) -> None:
         """Treat the cancelled skill as lost after ``seconds`` without a result."""
         if self._timer is None:
-            text = f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since"
+            text = f"{self.skill!r} was cancelled {seconds:g} s ago and has sent no result since"
             self._timer = Timer(seconds, self.fail, (SkillLost(f"{text}: the robot may still be moving"),))
             self._timer.daemon = True
             self._timer.start()
@@ -196,7 +196,7 @@ class ServiceCall:
     def cancel(self) -> None:
         """Call the cancel service. Raises RobotError if there is none."""
         if self._cancel is None:
-            raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
+            raise RobotError(f"service {self._service.name} cannot be cancelled: name a cancel service (cancel=...)")
         response_event = Event()
 
         def hear(outcome: Outcome) -> None:

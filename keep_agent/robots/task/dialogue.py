@@ -134,7 +134,7 @@ class PendingFacts:
             for id in dropped:
                 del self._facts[id]
         if dropped:
-            log.warning("%d facts dropped that no planner took in: %d wait at most", len(dropped), MAX_PENDING)
+            log.warning("%d facts dropped that no planner accepted: at most %d are kept", len(dropped), MAX_PENDING)
 
     def tell(self, dialogue: Dialogue) -> tuple[FactView, ...]:
         """Pass the facts to the planner and return those that it accepted. An invalid fact is logged and dropped.
@@ -177,7 +177,7 @@ def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[
         if not isinstance(error, DataError) and getattr(error, "status", None) not in WRONG and not _is_full(error):
             raise
         if len(facts) == 1:
-            log.warning("the planner refused a fact: %s", error)
+            log.warning("the planner rejected a fact: %s", error)
             yield facts, error
             return
     middle = len(facts) // 2
@@ -223,7 +223,7 @@ class SinglePlans:
         """Return the call that reports on the last plan. Raises RobotError if there is none."""
         dialogue = self._dialogue
         if dialogue is None or not dialogue.open:
-            raise RobotError("there is no plan to report on: ask for one first, and report once")
+            raise RobotError("there is no plan to report on: request one first, and report once")
         return partial(dialogue.report, outcome)
 
     def leave(self, why: str) -> Callable[[], None] | None:

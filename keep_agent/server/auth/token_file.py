@@ -77,7 +77,7 @@ def read_tokens(file: Path) -> list[Entry]:
     names = [entry.access.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{file}: {twice!r} is there twice; remove one")
+        raise DataError(f"{file}: {twice!r} occurs twice; remove one")
     return entries
 
 
@@ -126,7 +126,7 @@ def add_token(file: Path, new: Entry, replace: bool = False) -> None:
         entries = read_tokens(file) if file.exists() else []
         remaining = [entry for entry in entries if entry.access.name != name]
         if len(remaining) < len(entries) and not replace:
-            raise ConfigError(f"{file} has a token {name!r}: give another name, or --replace to make the old one void")
+            raise ConfigError(f"{file} has a token {name!r}: give another name, or --replace to revoke the old one")
         write_tokens(file, [*remaining, new])
 
 

@@ -55,7 +55,7 @@ class FactRow(Strict):
     holds: StrictStr | None = Field(None, description="The object that the agent holds")
     states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
     gone: StrictBool = Field(False, description="It no longer exists")
-    sees: Items[StrictStr] = Field([], description="The things in the agent's view")
+    sees: Items[StrictStr] = Field([], description="The things that the agent sees")
 
 
 class Observe(Strict):
@@ -68,10 +68,10 @@ class Plan(Strict):
     instruction: StrictStr
     skills: Items[StrictStr] = Field(description="The skills that are possible now")
     after: StrictInt | None = Field(
-        None, description="Number of the last decision you know, 0 before the first: a request that is repeated with "
-        "it makes no second decision",
+        None, description="Number of your last known decision, 0 before the first: a request that is repeated with "
+        "it returns the same decision",
     )  # fmt: skip
-    trace: Detail = Field("summary", description="Detail of the answer's trace of how the prompt was made")
+    trace: Detail = Field("summary", description="Detail of the prompt's trace in the response")
     stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
 
 
@@ -189,7 +189,7 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
     async def names(caller: Caller) -> AgentList:
         return AgentList(agents=await planner.thread(lambda: registry.names(caller.agents)))
 
-    @router.get(AGENT, summary="Look at an agent")
+    @router.get(AGENT, summary="Get an agent")
     async def about(agent: str) -> About:
         return await call(agent)
 

@@ -29,7 +29,7 @@ SMALL = {
 class Begin(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]})
     name: str | None = Field(None, description="A scenario of the package")
-    scenario: dict[str, Any] | None = Field(None, description="A whole scenario, with the keys of docs/phases.md")
+    scenario: dict[str, Any] | None = Field(None, description="A complete scenario, with the keys of docs/phases.md")
 
     @model_validator(mode="after")
     def _either(self) -> Begin:
@@ -40,7 +40,7 @@ class Begin(Strict):
 
 class Play(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"turns": 1}]})
-    turns: StrictInt = Field(1, ge=1, le=1000, description="Most turns that the token's agents hear")
+    turns: StrictInt = Field(1, ge=1, le=1000, description="Maximum number of turns that the token's agents hear")
 
 
 class ScenarioState(BaseModel):
@@ -114,7 +114,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
     async def all(caller: Caller) -> list[ScenarioState]:
         return [state_of(running, caller) for running in scenarios.all(caller)]
 
-    @router.get(single, summary="Look at a scenario")
+    @router.get(single, summary="Get a scenario")
     async def get(number: str, caller: Caller) -> ScenarioState:
         return state_of(scenarios.get(caller, number), caller)
 

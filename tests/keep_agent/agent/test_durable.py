@@ -374,7 +374,7 @@ def test_an_agent_opens_its_own_memory_under_any_limit(brain: Brain, tmp_path: P
 
 def test_a_folder_has_one_agent(brain: Brain, tmp_path: Path) -> None:
     first = durable(brain, tmp_path)
-    with pytest.raises(ConfigError, match=f"at work in {tmp_path}; end it"):
+    with pytest.raises(ConfigError, match=f"uses {tmp_path}; stop it"):
         durable(brain, tmp_path, "other")
     first.observe([Fact("mug_1", "object", "mug")])
     first.close()

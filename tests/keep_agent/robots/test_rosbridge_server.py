@@ -171,7 +171,7 @@ def test_report_without_a_valid_flag_counts_as_a_failure(robot: StandIn, serve: 
 def test_plan_is_refused_during_a_task(robot: StandIn, serve: Serve) -> None:
     server, _, body = waving(serve, robot)
     answer = robot.call("/keep_agent/plan", GREET)
-    assert (answer["ok"], answer["report"][:12]) == (False, "a task is on")
+    assert (answer["ok"], answer["report"][:17]) == (False, "a task is running")
     server.close()
     assert result(robot, "first")[0] == ABORTED
     assert not body.running

@@ -76,7 +76,7 @@ def test_second_task_at_the_same_time_is_refused() -> None:
     session, _, robot = scripted(["wave"], wave=robots.until_cancelled)
     running = robots.in_background(session)
     assert robot.started.wait(WAIT)
-    with pytest.raises(RobotError, match="a task is on"):
+    with pytest.raises(RobotError, match="a task is running"):
         session.run("another")
     session.stop()
     assert running.result(WAIT).stop == "stopped"

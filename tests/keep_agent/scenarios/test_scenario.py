@@ -99,7 +99,7 @@ def test_the_longest_names_fit_into_file_names() -> None:
         (changed("phases", to=[]), "phases", "no list of one or more"),
         (changed("phases", 1, "name", to="tea"), "phases[1].name", "an earlier phase is called tea"),
         (changed("phases", 0, "participants", to=["ada", "eve"]), "phases[0].participants[1]", "'eve' is no agent"),
-        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "is there twice"),
+        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "occurs twice"),
         (changed("phases", 0, "participants", to="ada"), "phases[0].participants", "no list"),
         (changed("phases", 0, "speakers", to=["cat"]), "phases[0].speakers[0]", "'cat' is no participant"),
         (changed("phases", 0, "rounds", to=0), "phases[0].rounds", "use 1 or more"),
@@ -156,7 +156,7 @@ def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name: [", "is no YAML"), ("name: tea\nname: walk\n", "'name' is there twice"),
+        ("name: [", "is no YAML"), ("name: tea\nname: walk\n", "'name' occurs twice"),
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
         ("about: 2024-02-30\n", "is no YAML .*day is out of range"), ("about: !!bool perhaps\n", "is no YAML"),
         ("about: !!timestamp later\n", "is no YAML"), ("about: !!int ''\n", "is no YAML"),

@@ -138,7 +138,7 @@ def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
     path.write_text("old")
     for taken_path in (path, tmp_path):
-        with pytest.raises(ConfigError, match="is there already; record in another file"):
+        with pytest.raises(ConfigError, match="already exists; record to another file"):
             Recording(http(server), taken_path)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
