@@ -24,7 +24,7 @@ class World(Protocol):
 
 
 class Knowledge(Protocol):
-    """State of a world as far as the agent knows it."""
+    """Known part of a world's state."""
 
     def update(self) -> list[Fact]:
         """Observe the world and return every fact that is new or different since the last call."""

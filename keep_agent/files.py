@@ -31,7 +31,7 @@ def refuse_folder(path: Path, example: str) -> None:
 
 @contextmanager
 def reading(path: Path, remedy: str = "restore it, or name another file") -> Iterator[None]:
-    """Turn errors of the file system and of compressed data into DataError. Other errors pass."""
+    """Turn errors of the file system and of compressed data into DataError. Other errors propagate."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -61,7 +61,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries that load ``what`` into ModelError; a KeepError passes. One thread loads at a time."""
+    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. Serialised by a lock."""
     try:
         with LOADING:
             yield

@@ -4,7 +4,7 @@ The conditions follow ALFRED's env/tasks.py at commit f91f4c0.
 ``matching="official"`` follows the official code: a target is every thing whose object id *contains* the
 target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
 compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Both count
-only things that lie directly in or on a receptacle; a thing in the hand is in no receptacle. Doors do not matter.
+only things directly in or on a receptacle; a held thing is in none. Doors do not matter.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``full``: everything is known at all times. ``partial``: fixtures and things on the floor are known from the start. The
 content of a receptacle becomes known when the agent opens it, or stands at it while it is open or has no door; until
 then the fixture has the state ``unseen``. A closed box hides its content wherever it is carried. Knowledge is never
-forgotten, and stays true because only the agent moves things.
+forgotten, and remains valid since only the agent moves things.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ A failed ``put down`` drops the object on the floor, and so does a ``put down`` 
 - A cut is remembered for the current task, not for the rest of the process; then an invisible slice comes before a
   visible whole object.
 - ``put down`` aims at the target until the next ``find``; LoTA forgets the target after every skill except
-  ``put down`` and ``open``, and chooses an instance again. A faucet stands for its basin. One instance is tried.
+  ``put down`` and ``open``, and chooses an instance again. A faucet counts as its basin. One instance is tried.
 - ``put down the X`` needs an X in the hand; LoTA puts down any object.
 - ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,

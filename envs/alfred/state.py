@@ -80,7 +80,7 @@ class Thing:
 
     @property
     def shut(self) -> bool:
-        """Whether it hides its content at present."""
+        """Whether it currently hides its content."""
         return not self.is_open and self.type in objects.CONTAINERS
 
 
@@ -210,7 +210,7 @@ class State:
             yield from self.within(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the thing at which the agent reaches this one: its fixture, or itself on the floor or in the hand."""
+        """Return the thing to stand at to reach this one: its fixture, or itself on the floor or in the hand."""
         return [thing_id, *(outer.id for outer in self.around(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:

@@ -41,7 +41,7 @@ def sort_key(thing: str) -> tuple[str, int]:
 
 @dataclass
 class TextState:
-    """Facts from the text, by ids such as ``mug_2``. Only the agent moves objects, so that facts stay true."""
+    """Facts from the text, by ids such as ``mug_2``. Facts remain valid, since only the agent moves objects."""
 
     receptacles: tuple[str, ...] = ()
     at: str | None = None

@@ -134,7 +134,7 @@ class Home(HomeState):
         self.changed.add(agent)
 
     def _at_place(self) -> Iterator[int]:
-        """Yield the furniture the agent stands at and all its content, which is close at any distance."""
+        """Yield the furniture at which the agent stands and all its content, which is CLOSE at any distance."""
         if self.at is not None and not never_close(self.graph[self.at]):
             yield self.at
             yield from (thing for thing in self.all_contents(self.at) if not never_close(self.graph[thing]))

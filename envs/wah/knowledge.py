@@ -2,7 +2,7 @@
 
 ``full``: the whole state. ``partial``, as in Watch-And-Help: rooms and furniture are known from the start; the agent
 sees the things in a room when it enters, except those in a closed container, which it has to open. Until then rooms and
-containers are ``unseen``. Knowledge stays true, as only the agent moves things.
+containers are ``unseen``. Knowledge remains valid, since only the agent moves things.
 """
 
 from __future__ import annotations

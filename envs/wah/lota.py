@@ -3,9 +3,9 @@
 "find a plate", "pick up the plate", "open the fridge", "close the fridge", "switch on the dishwasher", "put down the
 plate", "done". A skill names a class; the rules choose the instance:
 
-** ``lota``: the last in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
+* ``lota``: the last in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
   minimum.) A thing is put down at the last instance of the class that the last `find` named.
-** ``strict``: the one of lowest rank, see `_RANKS`; distance decides ties. A thing is put down at the instance
+* ``strict``: the one of lowest rank, see `_RANKS`; distance decides ties. A thing is put down at the instance
   that the last `find` led to. The same `find`, repeated, goes to the next instance.
 
 Messages of failures, under either rule: ``reasons`` gives the reason, ``lota`` is empty as in the benchmark.

@@ -110,7 +110,7 @@ class Shadow:
         self, engine: Engine, planners: Mapping[str, KVPlanner], records: Mapping[str, Record],
         oracle: Oracle | None = None, common: bool = False,
     ) -> None:  # fmt: skip
-        """Create the planner; all skills are compared with those of the first of ``planners``.
+        """Create the planner; all skills are compared with the skills of the first of ``planners``.
 
         :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
             planner's own prompt the reference of its logits; otherwise the first planner's logits are

@@ -28,7 +28,7 @@ from planners.prompts.formats import Format, make_format
 
 
 class FixedLengthFormat:
-    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, of which the newline is the last.
+    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, newline included.
 
     A line is cut at its start, since changes are at its end. Lines that become equal share a block.
     """

@@ -2,11 +2,11 @@
 
 Counted per layer:
 
-** matrix products of every row that the method computes. Of a row that is not computed in the next layer, only keys and
+* matrix products of every row that the method computes. Of a row that is not computed in the next layer, only keys and
   values are needed: if a stage chooses by attention, the row's queries, output and MLP are left out. A stage that
   compares the next layer's values (CacheBlend) must finish the layer for all rows and compute those values too;
 * in the last layer, keys and values of the active rows, and everything else for the last row alone;
-** attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
+* attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
   were recomputed: the floor assumes the first ones, which see least;
 * the same for missing blocks, which must be encoded: in the same pass, so that weights are read once. The context
   prefix and the query states of a latent choice are counted there too, without their attention;

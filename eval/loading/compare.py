@@ -63,7 +63,7 @@ def bounds(work: Work, link: Link) -> Bounds:
 def _moving(work: Work, link: Link) -> NDArray[np.float64]:
     """Return T(i, m), shape (layers, layers): one job per layer, one copy per run of rows.
 
-    A row counts from the first layer at which it may move: it rests there, or lies in a gap that moves with its run. A
+    A row counts from the first layer at which it may move: it rests there, or is in a gap that moves with its run. A
     run counts if any of its rows does.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
@@ -136,7 +136,7 @@ def run_stages(names: Sequence[str], work: Work, link: Link, chunk: float = math
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """All stages with one bandwidth, with which the bytes take ``ratio`` times as long as computing."""
+    """Results of all stages at one bandwidth; loading takes ``ratio`` times as long as computing."""
 
     ratio: float
     link: Link

@@ -59,7 +59,7 @@ class RealPrefill:
         return self.timeline.idle(COMPUTE) - self.waiting
 
     def late(self, link: Link) -> float:
-        """Return the seconds by which the jobs exceeded the times of ``link``."""
+        """Return the excess of the jobs over the times of ``link``, in seconds."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
 

@@ -109,7 +109,7 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
 
 
 def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:
-    """Return the methods in the form of `compose_variants`; add the budget to those that evict and do not set it."""
+    """Return the methods in the format of `compose_variants`; add the budget to eviction methods that do not set it."""
     texts = [BASELINE]
     for method, config in zip(methods, compose_variants(methods, overrides).values(), strict=True):
         label, _, base = method.rpartition(":")

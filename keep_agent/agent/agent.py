@@ -71,7 +71,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
-        self.number = self._steps = self._tasks = 0  # `number` is that of the last decision, from 1
+        self.number = self._steps = self._tasks = 0  # `number`: of the last decision, from 1
         self._open: _OpenDecision | None = None
         self._facts: dict[str, FactView] = {}  # changed since the last decision, by id
         self._record(agent_entry(name))
@@ -139,7 +139,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         write_packed(memory_path(path), packed(self.dump()))
 
     def load(self, path: str | Path) -> None:
-        """Replace the memory with that of a file written by `save`. After a DataError nothing has changed."""
+        """Load a memory from a file that `save` wrote. After a DataError nothing has changed."""
         self.restore(read_memory(memory_path(path)))
 
     def dump(self) -> dict[str, Any]:

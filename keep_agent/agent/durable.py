@@ -221,7 +221,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent; those of version 0.2 do not. Raises CorruptError for another."""
+    """Return whether a memory file names its agent (not in version 0.2). Raises CorruptError for another agent's."""
     if OWNER in state and state[OWNER] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER]!r}, not of {name!r}; restore its own, or give it to this "

@@ -21,7 +21,7 @@ Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the episodes to play, lazily: ``env.limit`` restricts the data, ``eval.episodes`` takes the first ones."""
+    """Return the episodes to play, lazily: the first ``eval.episodes`` of the data, which ``env.limit`` restricts."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES

@@ -110,7 +110,7 @@ def _is_hydras(override: Override) -> bool:
 
 
 def _values(override: Override) -> list[Any]:
-    """Return the value that an override sets, or those of a sweep that lists them."""
+    """Return the value of an override as a list, or the values of a sweep."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return [item.text if isinstance(item, QuotedString) else item for item in value.list]
@@ -168,7 +168,7 @@ def _hint(key: str, tree: Any, groups: Groups) -> str:
 
 
 def keys_of(tree: Any, prefix: str = "") -> Iterator[str]:
-    """Yield all dotted keys, those of groups before those in them."""
+    """Yield all dotted keys, parents before children."""
     for name, inner in tree.items() if isinstance(tree, Mapping) else ():
         yield f"{prefix}{name}"
         yield from keys_of(inner, f"{prefix}{name}.")

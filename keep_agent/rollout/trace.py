@@ -38,7 +38,7 @@ def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str,
 
 
 def agent_entry(name: str) -> Entry:
-    """Return the entry that opens the trace of an agent, whose tasks come later."""
+    """Return the entry that opens an agent's trace, before its tasks are known."""
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 

@@ -27,7 +27,7 @@ class Cost:
 
     @property
     def costs(self) -> dict[str, Any]:
-        """The fields of this class, without those of a subclass."""
+        """Fields of this class, without a subclass's."""
         return {field.name: getattr(self, field.name) for field in fields(Cost)}
 
 

@@ -1,7 +1,7 @@
 """Prompt formats: token ids of a prompt's parts for a given model.
 
 A prompt is ``[context][memory segments][query]``. The parts are encoded one by one and spliced as ids, never joined
-as text and re-tokenised. Each segment ends with a newline that is a token of its own.
+as text and re-tokenised. Each segment ends with a newline, which is a separate token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Example:
 
 
 class Splicer:
-    """Encoder of pieces of text without special tokens; a trailing newline is always a token of its own."""
+    """Encoder of pieces of text without special tokens; a trailing newline is always a separate token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
@@ -213,7 +213,7 @@ class LotaFormat(Format):
         return ids + self.cue(earlier + len(turns) + 1)
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
-        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a line of its own
+        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a separate line
         return news + self._splice.raw(f" {number}.")
 
     def candidate(self, skill: str) -> Ids:

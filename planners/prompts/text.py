@@ -7,7 +7,7 @@ look-up amounts to "find type and entity, copy the next words".
 
 * ``plain``: every line is self-contained. A changed fact rewrites its line; a removed entity loses it.
 * ``linked``: a receptacle is a header, the objects in it are member lines that refer back to it (``there mug mug_2``),
-  and later changes are ``now`` lines, of which the latest holds. Lines depend on each other, as in real logs, and lose
+  and later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, and lose
   most when blocks are reused without recomputation.
 """
 
@@ -191,7 +191,7 @@ class PlainStyle(PromptStyle):
 
 @dataclass
 class LinkedStyle(PromptStyle):
-    """Headers, member lines that refer back to them, and ``now`` lines, of which the latest holds."""
+    """Headers, member lines that refer back to them, and ``now`` lines, of which the latest is valid."""
 
     name = "linked"
     _first_lines: dict[str, bool] = field(default_factory=dict)  # id -> whether its first line contains UNSEEN

@@ -19,7 +19,7 @@ from keep_agent.errors import ConfigError
 
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # prefix of a piece that continues a word
-FREQUENT = 30  # minimum occurrences of a word in a corpus for a token of its own
+FREQUENT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
 INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that may continue a word
 

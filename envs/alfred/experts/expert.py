@@ -42,7 +42,7 @@ class _LotaView(View):
         return target is not None and (target == thing_id or target in around)
 
     def last_found(self) -> str | None:
-        """Return the thing of the last ``find``, or None; a faucet stands for its basin."""
+        """Return the thing of the last ``find``, or None; for a faucet its basin."""
         target = self.world.focus.target
         return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 

@@ -19,7 +19,7 @@ from envs.alfred.world import World
 
 Act = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]
 
-# Places for a thing that must leave the hand, the best first; none of them has a door.
+# Places where a held thing can be put aside, best first; none has a door.
 PUT_ASIDE = (
     *("CounterTop", "DiningTable", "SideTable", "CoffeeTable", "Desk", "Dresser", "Shelf", "Bed", "Sofa", "ArmChair"),
     *("Ottoman", "Toilet", "Cart", "TVStand", "SinkBasin", "BathtubBasin", "GarbageCan"),
@@ -61,7 +61,7 @@ class View:
 
     @property
     def current_place(self) -> Thing | None:
-        """The thing at which the agent stands."""
+        """Thing at which the agent stands."""
         return self.world.things.get(self.world.at or "")
 
     def put_down_places(self, in_hand: Thing) -> list[Thing]:

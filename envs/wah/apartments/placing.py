@@ -37,7 +37,7 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
 
 
 def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
-    """Return the ids of the nodes among ``rows`` that a thing of the class may lie in or on."""
+    """Return the ids of the nodes in ``rows`` that may hold a thing of the class."""
     classes = LIKELY.get(class_name, ())
     return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
 

@@ -1,6 +1,6 @@
 """Scripted expert with type-level skills: opens the destination, then fetches the goal's things one by one.
 
-It decides from the current state only, and opens what hides a thing. Conditions that the rules' choice of instances
+It decides from the current state only, and opens closed containers. Conditions that the rules' choice of instances
 makes impossible are skipped.
 """
 

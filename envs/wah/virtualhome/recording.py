@@ -1,7 +1,7 @@
 """Recording of a simulator's requests and answers on disk, and its replay.
 
 One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} marks a
-complete file. The file is compressed if its name ends in .gz. Requests without an answer are left out.
+complete file. The file is compressed if its name ends in .gz. Requests without an answer are omitted.
 """
 
 from __future__ import annotations

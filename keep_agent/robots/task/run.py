@@ -45,7 +45,7 @@ class TaskRun:
     limits: Limits
     stop_requested: Future[str]  # its result is the reason to stop
     pending: PendingFacts
-    watch: Watch  # called with events; ignores those of calls that outlast the task
+    watch: Watch  # called with events; drops those after the end of the task
     judge: Judge | None
 
     def __post_init__(self) -> None:

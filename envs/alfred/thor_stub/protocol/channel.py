@@ -15,7 +15,7 @@ BROKEN = 3  # exit status of a fault
 GARBAGE = b"\xc1 this is no metadata"  # a byte that msgpack never uses, and no JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
-FAULTS = """what goes wrong; N is the number of an action, from 1 for the first one ever received:
+FAULTS = """kinds of faults; N is the number of an action, counted from 1:
   die-before-pipe     end with status 3 before anything is opened
   die-at-start        open the pipe, end before the first message
   die-before-actions  end after the first message
