@@ -63,7 +63,7 @@ def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> t
     """Read kinds of segments by name, and layers, from a trace. Raises DataError for an invalid entry."""
     kinds, layers = defaultdict[str, Kind](Kind), Layers()
     alive: dict[str, str] = {}  # kind of each existing segment
-    categories: dict[str, str] = {}  # ids of facts
+    categories: dict[str, str] = {}  # categories of facts by id
     for line, entry in enumerate(entries, 1):
         with unpacking(f"{where}:{line}", "no entry of a trace", AGAIN):
             if entry["event"] == "episode":

@@ -93,8 +93,8 @@ class KVPlanner:
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
         self._edits: dict[str, str | None] = {}  # segment texts by id since the last decision, for the trace
-        self._acting = False  # tokens generated for the last decision's focus
-        self._restarted = False  # whether the transcript's next query repeats the task and its turns
+        self._acting = False  # the last decision is being executed
+        self._restarted = False  # the transcript's next query repeats the task and its turns
 
     @property
     def weights(self) -> str:

@@ -41,7 +41,7 @@ def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Ma
 
 
 PLAIN = "transformers"  # name of the plain forward among the methods
-METHOD_KEYS = ("memory", "planner")  # keys that require equal prompts of all methods
+METHOD_KEYS = ("memory", "planner")  # keys of a method if all methods read the same prompts
 MEMORY_KEYS = ("memory", "prompt.budget")
 DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
 

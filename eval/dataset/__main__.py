@@ -80,7 +80,7 @@ def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
     for key, default in (("stream", 0), ("acting", []), ("worlds", ["alfred"])):
         if settings[key] == default:
-            del settings[key]  # default for folders older than the option
+            del settings[key]  # omitted, as in folders older than the option
     settings["official"] = bool(args.data)
     old = read_json(file, "choose another --name or --out") if file.exists() else settings
     if not isinstance(old, dict):
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
         if config:
             use_threads(config)
             planner = stack.enter_context(closing(make_planner(config)))
-        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # lazy: after all checks
+        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # after all checks
         if args.data and not (file := out / f"{args.name}{ENDING}").exists():
             lessons = (Lesson(note.text, note.goal, note.steps) for note in annotations(Corpus(args.data), "train"))
             print(f"{file.name}: {write_lessons(file, lessons)} annotations", flush=True)

@@ -46,7 +46,7 @@ class FixedLengthFormat:
         return [*islice(cycle(body[-room:]), room), newline]
 
 
-STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender does not support a step
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # of a contender that does not support a step
 
 
 @dataclass

@@ -59,7 +59,7 @@ def run_probes(
         console.print(rank_table(ranks))
     if arguments.out:
         options = {key: value for key, value in vars(arguments).items() if key != "out"}
-        keys = {"question_line": "named", "answer_line": "holds"}  # key of ranks in the file
+        keys = {"question_line": "named", "answer_line": "holds"}  # keys of ranks in the file
         rows = [{keys.get(key, key): value for key, value in asdict(rank).items()} for rank in ranks]
         record = {"settings": options, "scores": list(map(asdict, table_scores)), "ranks": rows}
         write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")

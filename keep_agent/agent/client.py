@@ -27,7 +27,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-AGAIN = (429, 503)  # the server gives a time to retry
+AGAIN = (429, 503)  # statuses with a time to retry
 TIMEOUT = 60.0  # seconds for one answer
 PATIENCE = 30.0  # seconds after the first failure in which a request is retried
 PAUSE = 0.5  # seconds before a retry, if the server gives none

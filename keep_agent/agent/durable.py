@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER = "agent"  # in the memory file
 CALLS, BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
-VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # field of a line of version 0.2
+VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
 
 

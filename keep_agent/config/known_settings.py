@@ -22,7 +22,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRAS = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENTS = "memory."  # keys beside it are a component's, whose class may have defaults for them
+ARGUMENTS = "memory."  # keys below it are a component's arguments, which may have defaults
 ABSENT = object()  # stands for the value of a missing setting
 
 

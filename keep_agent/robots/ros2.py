@@ -26,7 +26,7 @@ from keep_agent.robots.task.events import TaskReport
 
 LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds
-THREADS = 8  # one for the running goal, one for a waiting goal
+THREADS = 8  # each running or waiting goal occupies one
 REPLACED = "another goal replaced it"
 
 

@@ -38,7 +38,7 @@ class StepNumbers:
     loaded_bytes: int = 0
     prefix_tokens: int = 0  # leading rows with KV from an identical prefix, context included
     live_tokens: int = 0  # rows kept after the turn's eviction
-    longest_tokens: int = 0  # longest prompt of the step; a goal needs a second one
+    longest_tokens: int = 0  # longest prompt of the step, which has two if a goal is generated
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
     live_reads: int = 0  # rows of KV that they read
     cold: bool = False

@@ -181,7 +181,7 @@ class LotaFormat(Format):
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
-    progress: int = 16  # all turns, as the examples show whole plans
+    progress: int = 16  # long, as the examples show whole plans
     _splice: Splicer = field(init=False)
     _before: str = field(init=False)
     _after: str = field(init=False)

@@ -34,7 +34,7 @@ TOKENIZER_CONFIG = {
 SAYS_GOALS = "says_goals"  # in config.json: trained to write the goal of an instruction before the first skill
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
-STATE_CHECKSUMS = "SHA256SUMS.training"  # prefix of files that only the trainer reads
+STATE_CHECKSUMS = "SHA256SUMS.training"  # checksums of files that only the trainer reads
 SUMS = (CHECKSUMS, STATE_CHECKSUMS)
 RESTORE = "restore it, or train again in another folder"
 

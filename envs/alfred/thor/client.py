@@ -142,7 +142,7 @@ def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) 
         return _reply(controller.step(action, **arguments))
     except ThorError:
         raise
-    except ValueError as error:  # error codes for actions and arguments that the build does not have
+    except ValueError as error:  # ai2thor's error for an action or argument that the build lacks
         event = controller.last_event
         return Reply(False, str(error), None, event.metadata, event.frame, unknown=True)
 

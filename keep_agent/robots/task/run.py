@@ -136,7 +136,7 @@ class TaskRun:
     def _follow(self, motion: Call[Outcome], skill: str, clock: Clock) -> Outcome:
         try:
             in_time = self._attend(motion, skill, clock)
-        except BaseException:  # the task ends, not because of the skill
+        except BaseException:  # the task ends for another reason
             self._cancel(motion, skill)
             if motion.done and motion.error is None and isinstance(motion.result, Outcome):
                 self._verdict = motion.result

@@ -28,7 +28,7 @@ OVERHEAD = 64  # bytes added per queued message, which bounds the number of empt
 
 
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
-MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # handlers by message type
+MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
 MESSAGES = [create_model(name, __base__=model, type=(Literal[name], ...)) for name, model in MODELS.items()]
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), Field(discriminator="type")])
 
@@ -96,7 +96,7 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
                 await resources.enter_async_context(tokens.entered(token))
                 await resources.enter_async_context(agents.entered(agent))
                 async with planner.limiter.entered(agent):
-                    await planner.on(agent, lambda durable: None)  # wakes the reader
+                    await planner.on(agent, lambda durable: None)  # loads the agent
             except KeepError as error:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return

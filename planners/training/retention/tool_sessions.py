@@ -18,7 +18,7 @@ from memory.files.json_lines import Chain
 REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
 ACTIONABLE = ("user", "tool", "function")
 LAST = 32  # last tokens that are the query span of a turn without actionable messages (arXiv 2606.09916)
-TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # field in a file
+TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields in a file
 Encode = Callable[[str], Sequence[int]]
 
 
