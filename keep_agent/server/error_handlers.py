@@ -107,7 +107,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in DOCUMENTED
 }
 LATER = "5"  # Retry-After of 503, in seconds
-ENDING = "the server is ending; send the request again after its restart"
+ENDING = "the server is shutting down; send the request again after its restart"
 SCARCE = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
 UNKNOWN = "internal error; the server's log names it"
 

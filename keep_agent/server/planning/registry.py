@@ -132,7 +132,7 @@ class Registry:
         if entry.is_deleted:
             raise _no_agent(name)
         if self._is_closed:
-            raise Unavailable("this server is ending; try again after its restart")
+            raise Unavailable("this server is shutting down; try again after its restart")
 
     @property
     def awake(self) -> int:
@@ -183,7 +183,7 @@ class Registry:
                 entry.agent.close(write)
                 entry.agent = None
         except Exception:
-            log.exception("agent %s cannot be put to sleep", name)
+            log.exception("agent %s cannot be unloaded", name)
 
 
 def _no_agent(name: str) -> NotFound:

@@ -97,7 +97,7 @@ def test_an_ending_server_answers_running_requests(path: str, caplog: pytest.Log
         stuck.released.set()
         assert [answer.status_code for answer in answers] == [503] * REQUESTS
         assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
-        assert "the server is ending" in answers[0].json()["error"]["message"]
+        assert "the server is shutting down" in answers[0].json()["error"]["message"]
     assert not tracebacks(caplog)
 
 
