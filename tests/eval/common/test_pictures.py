@@ -109,7 +109,7 @@ def test_a_run_older_than_the_setting_is_resumed_without_pictures(call: Command)
 
 
 def test_a_run_without_restarts_does_not_mention_them(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pictured, "_told", lambda _, info: info)
+    monkeypatch.setattr(Pictured, "_with_restarts", lambda _, info: info)
     code, out, _ = call(*SETTING)
     assert code == 0 and "restarted" not in out and "random in Alfred-v0: embedded" in out
     assert json.loads((the_run() / SUMMARY).read_text())["restarted_episodes"] == 0

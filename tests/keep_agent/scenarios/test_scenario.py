@@ -130,7 +130,7 @@ def test_invalid_fields_are_refused_with_their_place(content: dict[str, Any], pl
         ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
         ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
-        ("${tea.words[ben]}", "asks for 'words'"),
+        ("${tea.words[ben]}", "names 'words'"),
         ("${tea.messages}", "is no template; write ${PHASE.messages[AGENT]}"),
         ("${tea.messages[ben]", "is no template"), ("${oc.env:HOME}", "is no template"),
         ("${tea.messages[ben].__class__}", "is no template"), ("${}", "is no template"),
