@@ -1,4 +1,4 @@
-"""Clock of one time limit, shared by several operations."""
+"""Clock of a time limit shared by several operations."""
 
 from __future__ import annotations
 

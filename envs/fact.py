@@ -1,4 +1,4 @@
-"""Fact: what a world reports, as relations and states instead of sentences."""
+"""Fact: report of a world as relations and states instead of sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """The state of one thing as far as the agent knows it. A prompt style renders it as text.
+    """State of one thing as known to the agent. A prompt style renders it as text.
 
     ``place`` is the id of the receptacle that an object is in or on (for the agent: its location), ``holds`` the id of
     the object in the agent's hand, ``sees`` the ids of the objects at the agent's location. ``states`` is a sorted

@@ -1,4 +1,4 @@
-"""Household environment for gymnasium: skills as strings in, feedback and facts out."""
+"""Gymnasium environment of a household: actions are skills as strings, observations are feedback and facts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
 
     def __init__(self, setting: Setting, episodes: Sequence[E], render_mode: str | None = None) -> None:
-        """Raises ConfigError if ``episodes`` is empty."""
+        """Store setting and episodes. Raises ConfigError if ``episodes`` is empty."""
         if not len(episodes):
             raise ConfigError("there are no episodes to play; name another split or data folder")
         self.setting, self.episodes = setting, episodes
@@ -43,9 +43,9 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Start the episode of ``options={"episode": index or episode}``, by default one drawn with the seed."""
+        """Start the episode in ``options={"episode": index or episode}``, by default one drawn with the seed."""
         super().reset(seed=seed)
-        self._finished = True  # the last episode is over, even if the next one fails to start
+        self._finished = True  # ends the current episode, even if the next one fails to start
         episode = self._choose((options or {}).get("episode"))
         self.world = self.setting.begin(episode)
         self.knowledge = self.setting.knowledge(self.world)
@@ -53,7 +53,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         return self._observation(""), self._info(Outcome(True), None)
 
     def step(self, action: str) -> tuple[dict[str, str], float, bool, bool, dict[str, Any]]:
-        """Execute one skill. Raises SkillError for a string that is no skill of this world."""
+        """Execute one skill. Raises SkillError for a string that is not a skill of this world."""
         if self._finished:
             raise ResetNeeded("the episode is over; call reset() first")
         if not isinstance(action, str):
@@ -86,12 +86,12 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
     @property
     def max_steps(self) -> int:
-        """Limit of each task."""
+        """Maximum steps per task."""
         return self.setting.max_steps
 
     @property
     def task(self) -> Any:
-        """The current task; after the end of the episode the last one."""
+        """Current task; after the end of the episode the last task."""
         return self.episode.tasks[self._index]
 
     def _choose(self, choice: int | E | None) -> E:
@@ -123,7 +123,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
 
 class WorldEnv(HouseholdEnv[E]):
-    """Environment of a registered world: episodes and choices by name, as in the config of its ``env``."""
+    """Environment of a registered world, with episodes and choices by name, as in the config group ``env``."""
 
     spec_of_world: ClassVar[WorldSpec]
     usual_split: ClassVar[str] = "test"
@@ -132,7 +132,7 @@ class WorldEnv(HouseholdEnv[E]):
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
         seed: int = 0, render_mode: str | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """``episodes`` replaces ``split``, ``stream`` and ``seed``; the setting checks ``choices`` (ConfigError)."""
+        """Load episodes, unless given: by ``split``, ``stream`` and ``seed``. Raises ConfigError for ``choices``."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:

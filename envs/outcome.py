@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError, SkillError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Success of a skill or action; the message is a failure's reason, or empty. Raises ConfigError for wrong types."""
+    """Result of a skill or action; the message is a failure's reason, or empty. Raises ConfigError for wrong types."""
 
     ok: bool
     message: str = ""
@@ -25,7 +25,7 @@ class Outcome:
 
 def checked_flag(name: str, value: Any) -> bool:
     """Return a boolean, Python's or numpy's. Raises ConfigError: a text such as "failed" would count as true."""
-    numpy = sys.modules.get("numpy")  # if it is not loaded, no value is a numpy boolean
+    numpy = sys.modules.get("numpy")  # if numpy is not loaded, no value is a numpy boolean
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)
     raise ConfigError(f"{name}={value!r:.80}: give True or False")

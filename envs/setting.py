@@ -9,35 +9,35 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.errors import ConfigError
 
-Observability = Literal["full", "partial"]  # the agent knows the whole state, or only what it has seen
+Observability = Literal["full", "partial"]  # the agent knows the whole state, or only the observed part
 OBSERVABILITIES: tuple[Observability, ...] = ("full", "partial")
 
 
 class World(Protocol):
-    """Complete state of a household, for skills, scoring and the scripted expert."""
+    """Full state of a household, for skills, scoring and the scripted expert."""
 
     def copy(self) -> World:
         """Return an independent world in the same state."""
 
     def begin_task(self) -> None:
-        """Reset what skills remember of the last task; every thing keeps its place and state."""
+        """Clear the skills' state of the last task; things keep their places and states."""
 
 
 class Knowledge(Protocol):
-    """State of a world as far as the agent knows it."""
+    """Known part of a world's state."""
 
     def update(self) -> list[Fact]:
         """Observe the world and return every fact that is new or different since the last call."""
 
 
 class SkillSet(Protocol):
-    """Stateless set of skills: what a skill has to remember is part of the world."""
+    """Stateless set of skills: state of a skill is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
-        """Execute a skill; an impossible one is a failed Outcome with a reason, if known. Raises SkillError."""
+        """Execute a skill; an impossible one gives a failed Outcome, with a reason if known. Raises SkillError."""
 
     def admissible(self, world: Any, knowledge: Any = None) -> tuple[str, ...]:
-        """Return the skills to choose from now, in a fixed order; without ``knowledge`` all things count as known."""
+        """Return the skills to choose from, in a fixed order; without ``knowledge`` all things count as known."""
 
 
 class Expert(Protocol):
@@ -60,7 +60,7 @@ class Episode(Protocol):
 
 
 class Setting(Protocol):
-    """One kind of world with its options: skills, observability, matching of goals."""
+    """A kind of world with its options: skills, observability, matching of goals."""
 
     skills: str
     observability: str
@@ -86,7 +86,7 @@ class Setting(Protocol):
         """Return the scripted expert; its observability is the setting's by default."""
 
     def close(self) -> None:
-        """Release simulators; no other call may follow."""
+        """Release simulators; the setting cannot be used afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class TaskResult:
 
 
 def checked_steps(max_steps: int | None, usual: int) -> int:
-    """Return the limit, or the usual one for None. Raises ConfigError for a limit below 1."""
+    """Return the limit, or the default for None. Raises ConfigError for a limit below 1."""
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; a task needs at least 1 step")
     return max_steps or usual

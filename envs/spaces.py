@@ -12,7 +12,7 @@ from gymnasium.vector.utils import read_from_shared_memory
 
 
 class Unicode(Sequence[str]):
-    """Sequence of all characters by code point, without a table of them."""
+    """Sequence of all characters by code point, without storing them."""
 
     def __len__(self) -> int:
         return sys.maxunicode + 1
@@ -43,7 +43,7 @@ class Words(Text):
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return one of the examples; masks over characters are ignored."""
+        """Return one of the examples; character masks are ignored."""
         return self.examples[int(self.np_random.integers(len(self.examples)))]
 
     @property
@@ -88,5 +88,5 @@ class SharedTexts(Sequence[str]):
 
 @read_from_shared_memory.register(Words)
 def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Return a live view of the texts: gymnasium calls this only once, and for Text it would copy them."""
+    """Return a live view of the texts: gymnasium calls this only once, and for its Text space returns a copy."""
     return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

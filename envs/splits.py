@@ -1,7 +1,7 @@
-"""Splits and their episodes: checks of a loader's options, lazy sequences, seeds and hashes of generated houses.
+"""Splits and their episodes: validation of a loader's options, lazy sequences, seeds and hashes of generated houses.
 
-Each split has its own range of seeds and its own share of house hashes. A generator that keeps only houses whose hash
-belongs to the split of their seed has no house in two splits.
+Each split has its own range of seeds and share of house hashes. A generator that keeps only houses whose hash
+belongs to their seed's split never generates a house in two splits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # of a user's seed: two user seeds share no house unless a larger limit is set
+EPISODES_PER_SEED = 10_000  # per user seed: user seeds share no houses unless a larger limit is set
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # by a hash modulo 4
 
@@ -32,7 +32,7 @@ def check_split(split: str, unit: str) -> None:
 
 
 def seed_of(split: str, index: int, unit: str) -> int:
-    """Return the seed of a split's unit number ``index``; splits share no seeds."""
+    """Return the seed of unit ``index`` of a split; splits share no seeds."""
     check_split(split, unit)
     if not 0 <= index < SEEDS_PER_SPLIT:
         raise DataError(f"{unit} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
@@ -59,7 +59,7 @@ def indices(split: str, seed: int, limit: int | None, unit: str) -> range:
 
 
 class LazyEpisodes(Sequence[E]):
-    """Sequence whose items ``make`` builds from ``entries`` on every access."""
+    """Lazy sequence: ``make`` builds an item from its entry on every access."""
 
     def __init__(self, make: Callable[[Any], E], entries: Sequence[Any]) -> None:
         self._make, self._entries = make, entries
@@ -80,7 +80,7 @@ class LazyEpisodes(Sequence[E]):
 
 
 def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
-    """Raise ConfigError for an impossible stream or limit; ``unit`` names the embedded items, such as "house"."""
+    """Raise ConfigError for an invalid stream or limit; ``unit`` names the embedded items, such as "house"."""
     if stream < 1:
         raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
     if limit is not None and limit < 1:

@@ -1,4 +1,4 @@
-"""Worlds: what each offers (`WorldSpec`, ``SPEC`` in ``envs/NAME/spec.py``), and their registry with gymnasium ids."""
+"""Worlds: their specifications (`WorldSpec`, ``SPEC`` in ``envs/NAME/spec.py``), and the registry of gymnasium ids."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class WorldSpec:
     """Settings and episodes of one world, for evaluation; training episodes need the methods of a subclass."""
 
     title: str
-    setting: type[Setting]  # a dataclass of the world's choices; raises ConfigError for bad ones
+    setting: type[Setting]  # dataclass of the world's choices; raises ConfigError for invalid ones
     load: Callable[..., Sequence[Episode]]  # by data, split, stream, seed, limit; raises ConfigError, DataError
-    simulator_choices: tuple[str, ...] = ()  # the setting's choices of simulators and their files
-    learns_from_files: bool = True  # whether training episodes come from ``data``; else they are always generated
+    simulator_choices: tuple[str, ...] = ()  # choices about simulators and their files
+    learns_from_files: bool = True  # training episodes come from ``data``, else they are generated
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The names of the setting's choices; an environment has the same."""
+        """Names of the setting's choices, and of the environment's."""
         return tuple(field.name for field in fields(self.setting) if field.init)
 
     def episodes(
         self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
     ) -> Sequence[Episode]:
-        """Load episodes. Raises ConfigError for settings that cannot work, DataError for unreadable files."""
+        """Load episodes. Raises ConfigError for invalid settings, DataError for unreadable files."""
         return self.load(data, split, stream, seed, limit)
 
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
@@ -45,7 +45,7 @@ class WorldSpec:
 
     def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
         """Return the setting in which a training episode is played, without a simulator."""
-        raise ConfigError(f"{self.title} is a test: rollouts to learn from are recorded in ALFRED's houses")
+        raise ConfigError(f"{self.title} is for tests: training rollouts are recorded in ALFRED's houses")
 
     def reword(self, episode: Any, task: Any, rng: Random) -> str:
         """Return another wording of an embedded task."""
@@ -53,7 +53,7 @@ class WorldSpec:
 
     def goal_text(self, task: Any) -> str:
         """Return a task's goal in plain words and the types of its facts, always in the same order."""
-        raise ConfigError(f"{self.title} is a test: the goals of its tasks are not for training")
+        raise ConfigError(f"{self.title} is for tests: the goals of its tasks are not for training")
 
     def label(self, env: Mapping[str, Any]) -> str:
         """Return the world's name in a run's title; ``env``: its config, in which newer keys may be missing."""
@@ -64,7 +64,7 @@ class WorldSpec:
 class World:
     """A registered world. Its modules are imported when its spec or an environment is needed."""
 
-    id: str  # for `gymnasium.make`, which imports the module before the colon
+    id: str  # `gymnasium.make` imports the module before the colon
     env: str  # module and class of the environment
     generated: bool = True  # whether it has generated households, for evaluation and training
 
@@ -86,8 +86,8 @@ _BY_ID = {world.id: world for world in WORLDS.values()}
 
 
 def register_worlds() -> None:
-    """Register all ids with gymnasium, unless that is done."""
-    from gymnasium.envs.registration import register, registry  # here: specs alone need no gymnasium
+    """Register all ids with gymnasium, once."""
+    from gymnasium.envs.registration import register, registry  # lazy: specs need no gymnasium
 
     for world in WORLDS.values():
         name = world.id.partition(":")[2]
@@ -96,7 +96,7 @@ def register_worlds() -> None:
 
 
 def make_world(env_id: str, **options: Any) -> gymnasium.Env:
-    """Return the environment of an id, without gymnasium's checker. Raises ConfigError for an id of no world."""
+    """Return the environment of an id, without gymnasium's checker. Raises ConfigError for an unknown id."""
     import gymnasium
 
     check_choice("env.id", env_id, _BY_ID)
@@ -105,7 +105,7 @@ def make_world(env_id: str, **options: Any) -> gymnasium.Env:
 
 
 def spec_of(env_id: str) -> WorldSpec:
-    """Return the spec of a gymnasium id. Raises ConfigError for an id of no world."""
+    """Return the spec of a gymnasium id. Raises ConfigError for an unknown id."""
     check_choice("env.id", env_id, _BY_ID)
     return _BY_ID[env_id].spec
 
@@ -116,7 +116,7 @@ def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_simulator(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `choices_of` the config except those of simulators and their files, which only an episode needs."""
+    """Return `choices_of` the config without those about simulators and their files, which only episodes need."""
     simulator = spec_of(env["id"]).simulator_choices
     return {key: value for key, value in choices_of(env).items() if key not in simulator}
 

@@ -1,4 +1,4 @@
-"""Experiments. Each of their commands begins here, before torch is imported."""
+"""Experiments. Importing this package prepares the process of each command before torch is imported."""
 
 from keep_agent.startup import start_up
 

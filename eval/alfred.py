@@ -1,4 +1,4 @@
-"""ALFRED, embedded or official: ``python -m eval.alfred [planner=NAME] [env.data=FOLDER env.split=valid_seen] ...``"""
+"""ALFRED, generated or official: ``python -m eval.alfred [planner=NAME] [env.data=FOLDER env.split=valid_seen] ...``"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ALFWorld's games in its own TextWorld engine: ``python -m eval.alfworld env.data=FOLDER [planner=NAME] ...``"""
+"""ALFWorld, in its own TextWorld engine: ``python -m eval.alfworld env.data=FOLDER [planner=NAME] ...``"""
 
 from __future__ import annotations
 

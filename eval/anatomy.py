@@ -31,20 +31,20 @@ KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the 
 class Kind:
     """Segments of one kind, over all steps of a run."""
 
-    segments: int = 0  # distinct
-    alive: int = 0  # summed over steps
-    changes: int = 0  # of segments that already existed
+    segments: int = 0  # distinct segments
+    alive: int = 0  # segments, summed over steps
+    changes: int = 0  # changes of existing segments
     changed: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
 
     @property
     def rate(self) -> float:
-        """Changes per segment in 100 steps."""
+        """Changes per segment and 100 steps."""
         return 100 * self.changes / max(1, self.alive)
 
 
 @dataclass
 class Layers:
-    """Rows and bytes by layer, summed over the steps at which a model ran."""
+    """Rows and bytes by layer, summed over the steps with a model."""
 
     steps: int = 0
     prompt: int = 0
@@ -60,10 +60,10 @@ class Layers:
 
 
 def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, Kind], Layers]:
-    """Read kinds of segments by name, and layers, from a trace. Raises DataError for an entry of another shape."""
+    """Read kinds of segments by name, and layers, from a trace. Raises DataError for an invalid entry."""
     kinds, layers = defaultdict[str, Kind](Kind), Layers()
-    alive: dict[str, str] = {}  # kind of each segment that exists
-    categories: dict[str, str] = {}  # of facts
+    alive: dict[str, str] = {}  # kind of each existing segment
+    categories: dict[str, str] = {}  # categories of facts by id
     for line, entry in enumerate(entries, 1):
         with unpacking(f"{where}:{line}", "no entry of a trace", AGAIN):
             if entry["event"] == "episode":
@@ -118,7 +118,7 @@ def report(run: Path, plain: bool, console: Console) -> None:
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
     p = options(__doc__, "keep-eval-anatomy")
     p.add_argument("run", type=Path, help="a run folder with a trace")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")

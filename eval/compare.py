@@ -1,7 +1,7 @@
 """Paired comparison of runs: ``python -m eval.compare outputs/...`` (run folders, or folders that contain them).
 
-Only tasks that all runs have played count. Intervals are 95 % intervals with trials (or task streams) as clusters, see
-docs/evaluation.md#intervals. "12+ 9-" means: 12 tasks went better than with the baseline, 9 worse.
+Only tasks played by all runs count. Intervals are 95 % intervals with trials (or task streams) as clusters, see
+docs/evaluation.md#intervals. "12+ 9-" means that 12 tasks are better than with the baseline, and 9 worse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from keep_agent.rollout.run_folder import RunFolder, find_runs, read_config
 from memory.files.atomic import write_atomic
 
 BASELINE = "full_recompute"
-# Settings that all runs of a fair comparison share, and those that all runs with a memory share.
+# Settings that must be equal in a fair comparison: in all runs, and in all runs with a memory.
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
 MEMORY_SETTING = ("memory.grouping.", "engine.", "weights")
 IGNORED_KEYS = ("env.record",)  # a recording does not change the run
@@ -64,7 +64,7 @@ class Row:
     run: str
     tasks: int
     episodes: int
-    crashed: int  # episodes, whose tasks count as failed
+    crashed: int  # crashed episodes, whose tasks count as failed
     success_rate: float
     success_interval: Interval
     success_difference: Difference | None
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """Steps of one run with prompts of ``low <= tokens < high``, compared with the baseline's in the same range."""
+    """Steps of one run with prompts of ``low <= tokens < high``, compared with the baseline's steps in that range."""
 
     run: str
     low: float
@@ -131,7 +131,7 @@ def paired(runs: Sequence[Run]) -> list[Run]:
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """Return the settings besides the method, and the machines, in which runs differ; a fair comparison has none."""
+    """Return the settings (besides the method) and machines in which runs differ; a fair comparison has none."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
@@ -154,7 +154,7 @@ def unequal_settings(prefixes: tuple[str, ...], configs: Sequence[Mapping[str, A
 
 
 def _steps(run: Run, low: float = 0, high: float = math.inf) -> Steps:
-    """Return the steps at which a model ran with a prompt of ``low <= tokens < high``."""
+    """Return the steps with a model and a prompt of ``low <= tokens < high``."""
     pairs = ((metrics.cluster_of(result), step) for result in run.episodes.values() for step in result.steps)
     return [(cluster, step) for cluster, step in pairs if step.layers and low <= step.request_tokens < high]
 

@@ -1,8 +1,8 @@
-"""Generated ALFRED houses as ALFWorld games: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
+"""Converter of ALFRED houses to ALFWorld games: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
 
 Play the games with `python -m eval.alfworld env.data=FOLDER env.split=test`, and the same houses and tasks in the
 embedded engine with `python -m eval.alfred env.skills=grounded env.observability=partial`. Houses that ALFWorld cannot
-express are left out. Rules, grammar and goals are those of the installed alfworld.
+express are skipped. Rules, grammar and goals are those of the installed alfworld.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
 
-PLACEHOLDER = "UNKNOWN GOAL"  # replaced by the task's words in alfworld's grammar
+PLACEHOLDER = "UNKNOWN GOAL"  # placeholder of the task's words in alfworld's grammar
 GRAMMAR_CHARACTERS = frozenset("#{}[]|")  # characters with a meaning in the grammar
 FURNITURE = objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES
 TREATED = {
@@ -39,11 +39,11 @@ TREATED = {
     "pickupable": objects.PICKUPABLE,
 }
 NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types in ALFWorld's domain
-_LAST = 999  # ALFWorld counts the ids of a type downwards; so "cabinet 3" is our cabinet_3
+_LAST = 999  # ALFWorld numbers the ids of a type downwards; so "cabinet 3" is cabinet_3 here
 
 
 def why_not(episode: Episode) -> str:
-    """Return the reason for which ALFWorld cannot express an episode; "" if it can."""
+    """Return the reason why ALFWorld cannot express an episode; "" if it can."""
     kinds = {item.id: item.type for item in episode.scene.items}
     if len(episode.tasks) > 1:
         return "several tasks"
@@ -86,14 +86,14 @@ def problem(scene: Scene, task: Task) -> str:
             for name in sorted(types & set(VAL_RECEPTACLE_OBJECTS.get(kind, ())))
         ),
     ]
-    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's own text, which closes the problem
+    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's own text, which ends the problem
     goal = pattern.format(obj=task.object_target, recep=task.parent_target, toggle=task.toggle_target)
     parts = "\n".join(declared), "\n".join(init), goal
     return "(define (problem house)\n(:domain alfred)\n(:objects\n{}\n)\n(:init\n{}\n)\n{}".format(*parts)
 
 
 def _id(item: Item) -> str:
-    """Return an id as ALFWorld writes AI2-THOR's, which holds type and number; basins have an ending of their own."""
+    """Return an id in ALFWorld's spelling of AI2-THOR ids, with type and number; basins have a suffix."""
     kind, number = item.type, _LAST - int(item.id.rpartition("_")[2])
     if kind.endswith("Basin"):
         return f"{kind.removesuffix('Basin')}_bar_{number}_bar_{kind}"
@@ -110,7 +110,7 @@ def _place(item: Item) -> Iterator[str]:
 
 
 def _thing(item: Item, places: list[Item]) -> Iterator[str]:
-    """Yield the facts about a thing; a lamp stands on the nearest furniture without doors."""
+    """Yield the facts about a thing; a lamp is placed on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
         place = min(without_doors, key=lambda place: dist(place.position, item.position))
@@ -142,7 +142,7 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
 
 
 def write(episode: Episode, out: Path, engine: Engine) -> None:
-    """Write a game's two files into TASK/TRIAL, named as in ALFRED, the game itself last; an existing game is kept."""
+    """Write a game's two files into TASK/TRIAL, named as in ALFRED, the game file last; an existing game is kept."""
     task = episode.tasks[0]
     place = task.parent_target or task.toggle_target
     folder = out / f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}" / episode.id
@@ -173,7 +173,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
     p = options(__doc__)
     p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
     p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")

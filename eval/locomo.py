@@ -14,13 +14,13 @@ from keep_agent.console import make_console
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
     sys.exit(hydra_command("locomo", _evaluate))
 
 
 def _evaluate(config: DictConfig, folder: Path, overrides: Sequence[str]) -> None:
     check_values(config)
-    from eval.chat.run import evaluate  # imported here because it loads torch
+    from eval.chat.run import evaluate  # lazy: it loads torch
 
     evaluate(config, folder, make_console(), overrides)
 

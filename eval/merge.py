@@ -1,7 +1,7 @@
 """Merging of a run's shards: ``python -m eval.merge RUN RUN ... --out FOLDER``.
 
-RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be there,
-finished, with equal settings and weights. FOLDER is written as a single run would be; the shards are not changed.
+RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be given,
+finished, with equal settings and weights. FOLDER equals the folder of a single run; the shards are not changed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import appearing
 
-SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config
-SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
-Span = tuple[int, int]  # of bytes in a file
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys of a shard's config
+SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # keys of a summary
+Span = tuple[int, int]  # range of bytes in a file
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Part:
 
 
 def load_part(path: Path) -> Part:
-    """Load a shard. Raises DataError for a run that is no shard, or is not complete."""
+    """Load a shard. Raises DataError for a run that is not a shard, or not complete."""
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give runs that have one")
@@ -58,7 +58,7 @@ def load_part(path: Path) -> Part:
     missing = [index for index in indices if index not in counts]
     if missing or not (path / SUMMARY).exists():
         lacks = f" lacks {_episode_names(missing)} and" if missing else ""
-        raise DataError(f"{path}, shard {shard},{lacks} is not finished; go on with eval.resume={path}")
+        raise DataError(f"{path}, shard {shard},{lacks} is not finished; continue with eval.resume={path}")
     if repeated := [index for index, count in counts.items() if count > 1]:
         raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play it again")
     if extra := sorted(counts.keys() - set(indices)):
@@ -99,12 +99,12 @@ def check_complete(parts: Sequence[Part]) -> None:
 
 
 def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
-    """Write the run of all parts to ``out``, completely or not at all; return its summary."""
+    """Write the run of all parts to ``out`` atomically; return its summary."""
     parts = sorted(parts, key=lambda part: part.shard.number)
     check_settings_equal(parts)
     check_complete(parts)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"--out {out} is there already; name a new folder")
+        raise ConfigError(f"--out {out} already exists; name a new folder")
     config = {**parts[0].config, "eval": {**parts[0].config["eval"], "shard": None}}
     pairs = sorted(((result, part) for part in parts for result in part.results), key=lambda pair: pair[0].index)
     results = [result for result, _ in pairs]

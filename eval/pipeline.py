@@ -1,13 +1,13 @@
 """Overlap of loading and computing in a prefill, simulated or measured: ``python -m eval.pipeline``.
 
-Simulates the loading stages with given times of each layer's attention, importance and MLP, in the order of the
-engine's loader. Shows how long the prefill takes, how long computing and link are idle, and the distance from the lower
+Simulates the loading stages with given times for each layer's attention, importance and MLP, in the order of the
+engine's loader. Shows the makespan, the idle times of computing and link, and the distance from the lower
 bound. Times come from a model's shape and a device's data sheet (--model, --device, --attainable), or from a file of
-measured times (--times). --out FOLDER writes every event to pipeline.json, and a Gantt chart to gantt.png. --sweep
+measured times (--times). --out FOLDER writes all events to pipeline.json, and a Gantt chart to gantt.png. --sweep
 varies the link's bandwidth, so that loading takes from 1/8 to 8 times as long as computing.
 
 --measure runs the engine on this machine, with random weights in bfloat16 and a throttled link, and simulates each run
-with its measured times. The time of loading is set by --ratio, --link or --sweep.
+with its measured times. --ratio, --link or --sweep set the loading time.
 
 FILE of --times: {"attention": [s, ...], "importance": [s, ...], "mlp": [s, ...]}, one number per layer. Optional:
 "active": [[row numbers], ...] replaces the rows that --recompute chooses; "row_bytes": bytes of one row at one layer.
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, str, Sequence[str]]) -> None:
-    """Raises ConfigError for an option that was set without effect: (condition, reason, options)."""
+    """Raises ConfigError for a given option without effect, by (condition, reason, options)."""
     plain = parser()
     for condition, reason, ineffective in without_effect:
         for name in ineffective:
@@ -83,7 +83,7 @@ def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, st
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
-    """Check the options before torch is loaded, then simulate or measure."""
+    """Check the options before loading torch, then simulate or measure."""
     check_stages(arguments.loading)
     timed, method = arguments.times is not None, arguments.recompute
     _check_options(
@@ -101,7 +101,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.out:
         check_figure(arguments.out / CHART)
     if arguments.measure:
-        from eval.loading.commands import report_measurement  # imported here, as below, because it loads torch
+        from eval.loading.commands import report_measurement  # lazy, as below: it loads torch
 
         report_measurement(arguments, console)
         return

@@ -1,7 +1,7 @@
 """Training sessions of a retention head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
 The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. Each line holds the
-text that a turn added and the entities that the next skill names. KEY=VALUE are overrides of `python -m eval.alfred`.
+text added by a turn, and the entities in the next skill. KEY=VALUE are overrides of `python -m eval.alfred`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watch-And-Help, embedded or from files: ``python -m eval.wah [planner=NAME] [env.data=PATH] ...``"""
+"""Watch-And-Help, generated or from files: ``python -m eval.wah [planner=NAME] [env.data=PATH] ...``"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__vers
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name at its first use: an environment alone needs no torch, a client no model."""
+    """Import a public name at its first use, so that an environment needs no torch and a client no gymnasium."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from keep_agent.startup import start_up
@@ -42,4 +42,4 @@ if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imp
     from keep_agent.startup import check_packages
 
     check_packages()
-    import_module("envs.worlds")  # registers them; it may be the module whose import came here
+    import_module("envs.worlds")  # registers them; its own import may have triggered this one

@@ -1,4 +1,4 @@
-"""``keep-agent`` and its commands. Each imports what it needs when it runs: help and lists load no torch."""
+"""``keep-agent`` and its commands. Imports are lazy, so that help and lists load no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 def methods_table() -> Table:
     """Make a table of ``configs/memory``: the choices for the six stages, and whether results equal recomputation."""
-    from memory.config.component_names import STAGES  # here: `start_up` has checked the packages
+    from memory.config.component_names import STAGES  # lazy: `start_up` has checked the packages
 
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
@@ -47,7 +47,7 @@ def _methods(arguments: Sequence[str], console: Console) -> None:
 
 
 def _command_of(module: str, arguments: Sequence[str], console: Console) -> None:
-    """Run the command of a module. Raises ConfigError where a library of the extra `server` is missing."""
+    """Run a module's command. Raises ConfigError if a library of the extra `server` is missing."""
     try:
         command = import_module(module).main
     except ModuleNotFoundError as error:
@@ -63,8 +63,8 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
     "view": partial(_command_of, "keep_agent.viewer.command"),
 }
 HELP = (
-    "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents; "
-    "serve: planning agents over HTTP; token: make a token for a server; view: look into a run"
+    "methods: list the memory methods and their stages; phases: play a scenario with several phases and agents; "
+    "serve: planning agents over HTTP; token: make a token for a server; view: show a run"
 )
 
 
@@ -74,7 +74,7 @@ def _run(command: str, arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Exit code 2: bad input, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input, one line on standard error; 130: interrupted."""
     start_up()
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")

@@ -8,47 +8,47 @@ from difflib import get_close_matches
 
 
 class KeepError(Exception):
-    """An error that the user can act on; the message names the value and the remedy."""
+    """Error that the user can act on; the message names the value and the remedy."""
 
 
 class ConfigError(KeepError, ValueError):
-    """A setting that cannot work."""
+    """Invalid setting or argument."""
 
 
 class StaleError(KeepError, RuntimeError):
-    """A request that builds on a state that has changed."""
+    """Request based on an outdated state."""
 
 
 class DataError(KeepError, ValueError):
-    """Input files that are missing, truncated or of another format."""
+    """Input data that is missing, truncated or of another format."""
 
 
 class CorruptError(DataError):
-    """A stored file whose bytes have changed."""
+    """Stored file whose bytes have changed."""
 
 
 class SkillError(KeepError, ValueError):
-    """A skill that the world does not have."""
+    """Skill that the world does not have."""
 
 
 class EpisodeError(KeepError, RuntimeError):
-    """A simulator that fails in this episode; the next one may succeed."""
+    """Simulator failure in this episode; the next one may succeed."""
 
 
 class ModelError(KeepError, RuntimeError):
-    """A model that cannot be loaded or driven."""
+    """Model that cannot be loaded or run."""
 
 
 class StorageError(KeepError, OSError):
-    """A place that cannot be written: read-only, forbidden or broken."""
+    """Location that cannot be written: read-only, forbidden or broken."""
 
 
 class CapacityError(KeepError, MemoryError):
-    """Something does not fit; the message says by how much."""
+    """Exceeded capacity; the message gives the size and the limit."""
 
 
 class TooLongError(CapacityError):
-    """A text is longer than the model has positions."""
+    """Text with more tokens than the model has positions."""
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -77,4 +77,4 @@ def check_once(ids: Iterable[str], what: str, remedy: str) -> None:
     """Raises DataError for a repeated id; ``what`` names the things that have ids."""
     id, count = next(iter(Counter(ids).most_common(1)), ("", 0))
     if count > 1:
-        raise DataError(f"{what} {id!r} is there {count} times; {remedy}")
+        raise DataError(f"{what} {id!r} occurs {count} times; {remedy}")

@@ -1,4 +1,4 @@
-"""Reading and writing of files: faults become a `KeepError` with file, place and remedy. May be imported everywhere."""
+"""Reading and writing of files: errors become a `KeepError` with file, place and remedy. Any module may import it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 LOADING = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-MISSHAPEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # of a value of another shape
-PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; another try may succeed
+MISSHAPEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # for a value of another shape
+PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
 
 
 def refuse_folder(path: Path, example: str) -> None:
@@ -31,7 +31,7 @@ def refuse_folder(path: Path, example: str) -> None:
 
 @contextmanager
 def reading(path: Path, remedy: str = "restore it, or name another file") -> Iterator[None]:
-    """Turn faults of the file system and of compressed data into DataError. Other errors pass."""
+    """Turn errors of the file system and of compressed data into DataError. Other errors propagate."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -46,13 +46,13 @@ def reading(path: Path, remedy: str = "restore it, or name another file") -> Ite
 
 @contextmanager
 def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
-    """Turn faults of the file system into CapacityError where there is no room, and StorageError for all others."""
+    """Turn file system errors into CapacityError if the disk is full, else StorageError."""
     try:
         yield
     except OSError as error:
         if error.errno is None or error.errno in PASSING:
             raise
-        file = error.filename2 or error.filename or path  # of two names the one that a temporary file was to take
+        file = error.filename2 or error.filename or path  # of two names the target of the temporary file
         if error.errno in FULL:
             raise CapacityError(f"no room for {file} ({error.strerror}): {remedy}") from error
         what = f"{file} cannot be written ({error.strerror})"
@@ -61,19 +61,19 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries that load ``what`` into ModelError; a KeepError passes. One thread loads at a time."""
+    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. Serialised by a lock."""
     try:
         with LOADING:
             yield
     except KeepError:
         raise
-    except Exception as error:  # libraries raise bare exceptions, and others with every version
+    except Exception as error:  # libraries raise bare exceptions, which differ between versions
         raise ModelError(f"cannot load {what} ({reason(error)}); {remedy}") from error
 
 
 @contextmanager
 def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
-    """Turn errors that a value of another shape causes into DataError: ``where`` is ``what``."""
+    """Turn errors caused by a value of another shape into DataError: "``where`` is ``what``"."""
     try:
         yield
     except KeepError:
@@ -123,7 +123,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
-    if "\\ud" in text or "\\uD" in text:  # else there can be none
+    if "\\ud" in text or "\\uD" in text:  # only an escape can give half of a pair
         for place, content in _texts(value):
             if HALF.search(content):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")
@@ -137,7 +137,7 @@ def count_values(text: bytes) -> int:
 
 def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = None) -> Any:
     """Parse YAML with plain types only, by ``loader`` or yaml.SafeLoader. Raises DataError naming ``where``."""
-    import yaml  # here: most readers need no YAML
+    import yaml  # lazy: most readers need no YAML
 
     try:
         return yaml.load(text, loader or yaml.SafeLoader)

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; errors that the user can act on become one line. SIGTERM is as Ctrl-C."""
+    """Run a command and return its exit code; a KeepError becomes one line. SIGTERM acts like Ctrl-C."""
     try:
         with _terminable():
             function()
@@ -53,7 +53,7 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt; other threads than the main one cannot set handlers."""
+    """Let SIGTERM raise KeyboardInterrupt; only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,7 +65,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message on one line; of errors of Hydra and OmegaConf only cause, key and options."""
+    """Return the message on one line; for Hydra and OmegaConf errors only cause, key and options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

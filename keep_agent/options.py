@@ -1,4 +1,4 @@
-"""Options of command lines, checked before torch is loaded. May be imported everywhere."""
+"""Command-line options, checked before torch is loaded. Any module may import it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from keep_agent.errors import ConfigError, did_you_mean
 
-DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # kinds of torch
+DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # device types of torch
 HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
-ANY = 2**31 - 1  # no limit
+ANY = 2**31 - 1  # no upper limit
 SEEDS = (0, 2**63 - 1)
 THREADS = (0, 4096)
 
@@ -37,20 +37,20 @@ def check_device(key: str, name: str) -> None:
 
 def usable_device(key: str, name: str) -> str:
     """Return the device ``name``; for ``auto`` a GPU, if there is one. Raises ConfigError naming ``key``."""
-    import torch  # here: a mistyped name is refused without it
+    import torch  # lazy: a mistyped name is rejected without it
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, ImportError) as error:  # torch built without CUDA asserts
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA raises AssertionError
         first = str(error).strip().splitlines()[0]
         raise ConfigError(f"{key}={name!r} cannot be used here ({first}); use auto, cpu or cuda") from error
     return name
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raises ConfigError if a file or a dangling link is in the place of a folder."""
+    """Raises ConfigError if a path that must be a folder is a file or a dangling link."""
     existing = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
     if existing is not None and not existing.is_dir():
         raise ConfigError(f"{option} {folder} cannot be a folder, since {existing} is none; name another place")

@@ -1,4 +1,4 @@
-"""Start of a process: refuses packages of other projects with our names, and sets how OpenMP threads wait."""
+"""Process start-up: rejects foreign packages with this project's names, and sets how OpenMP threads wait."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def start_up() -> None:
 
 
 def wait_awake() -> None:
-    """Let OpenMP threads spin between two operations, unless the user has set it: a prefill took 10 to 40 % less.
+    """Let OpenMP threads spin between operations, unless the user has set it: a prefill takes 10 to 40 % less time.
 
-    With the engine's thread, GNU's OpenMP counts more threads than cores, and lets them sleep. Read by torch's import.
+    With the engine's thread, GNU OpenMP counts more threads than cores and lets them sleep. Read at torch's import.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})
 
 
 def check_packages() -> None:
-    """Raises ConfigError for a package of another project with one of our names. Imports none."""
+    """Raises ConfigError if another project's package shadows one of ours. Imports none."""
     for name in PACKAGES:
         place = _place(name)
         if place is not None and place not in (HOME / name, HOME / name / "__init__.py"):
@@ -66,6 +66,6 @@ def _place(name: str) -> Path | None:
 
 
 def is_command(original: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Return whether a process with the command line ``original`` runs a module, or an installed command."""
+    """Return whether the command line ``original`` runs a module of the project, or an installed command."""
     program = " ".join(original[-len(arguments) - 1 :][:2])
     return re.fullmatch(f"{MODULE}|{SCRIPT}", program, re.DOTALL) is not None

@@ -1,4 +1,4 @@
-"""Planners: how the agent decides. The commands that train them begin here, before torch is imported."""
+"""Planners: decision making of the agent. Importing this package prepares the process before torch is imported."""
 
 from keep_agent.startup import start_up
 

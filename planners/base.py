@@ -1,4 +1,4 @@
-"""Protocol between the rollout loop and a planner, and two baselines without model: the scripted oracle and chance."""
+"""Protocol between the rollout loop and a planner, and two baselines without a model: expert and random."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Decision:
     prefill: Prefill | None = None  # the prompt of this step: rows, units, counts and timings
     score_ms: float = 0.0  # candidate scoring or decoding, after the logits of the last prompt row
     score_tokens: int = 0  # trie rows or decoded tokens, not counted in the prompt
-    extra: Mapping[str, Any] = field(default_factory=dict)  # more JSON values for the trace
+    extra: Mapping[str, Any] = field(default_factory=dict)  # additional JSON values for the trace
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """Outcome of a task, as the agent remembers it."""
+    """Outcome of a task as written to the memory."""
 
     instruction: str
     success: bool
@@ -38,9 +38,9 @@ class TaskResult:
 
 
 class Planner(Protocol):
-    """Decisions of one agent: reset, then observe, decide and feedback at every step; finish_task after each task.
+    """Planner of one agent: reset, then observe, decide and feedback at every step; finish_task after each task.
 
-    A subclass without a memory of its own only needs `decide`.
+    A subclass without a memory only needs `decide`.
     """
 
     name: str
@@ -50,26 +50,26 @@ class Planner(Protocol):
         """Hash of the model's weights; None for a planner without a model."""
 
     def reset(self, instruction: str, skills: str) -> None:
-        """Forget everything and begin an episode in a new house. ``skills`` names the skill set: lota or grounded."""
+        """Clear the memory and begin an episode in a new house. ``skills`` names the skill set: lota or grounded."""
 
     def observe(self, facts: Sequence[FactView]) -> None:
-        """Take the facts that changed since the last call."""
+        """Record the facts that have changed since the last call."""
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        """Choose one of ``admissible``; ``info`` comes from the world and holds what the scripted expert reads."""
+        """Choose one of ``admissible``; ``info`` comes from the world, for the scripted expert."""
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """Take the result of the executed skill. ``message`` says why it failed; it may be empty."""
+        """Record the result of the executed skill. ``message``: reason of a failure; may be empty."""
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
-        """End a task. In a stream ``following`` is the next instruction in the same house, else None."""
+        """End a task. ``following``: the next instruction in the same house, None if there is none."""
 
     def close(self) -> None:
-        """Release models and threads; no call follows."""
+        """Release models and threads; the planner cannot be used afterwards."""
 
 
 class ExpertPlanner(Planner):
-    """A planner that follows a scripted oracle, which reads the world's state from ``info``."""
+    """Planner that follows the scripted expert, which reads the world's state from ``info``."""
 
     name = "expert"
 
@@ -81,7 +81,7 @@ class ExpertPlanner(Planner):
 
 
 class RandomPlanner(Planner):
-    """A uniform choice that depends only on seed, episode and step, so that a resumed run repeats it."""
+    """Planner with a uniform choice that depends only on seed, episode and step, so that a resumed run repeats it."""
 
     name = "random"
 

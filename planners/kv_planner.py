@@ -1,4 +1,4 @@
-"""Planner over the KV cache: observe facts, update memory, prefill the prompt, choose a skill, take feedback."""
+"""Planner over the KV cache: observe facts, update memory, prefill the prompt, choose a skill, record its result."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from planners.prompts.formats import Format
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
-GOAL_SEGMENTS = 40  # nearest to the instruction, all of them computed: with 80, 1 to 2 of 100 goals differ
+GOAL_SEGMENTS = 40  # segments nearest to the instruction, all computed; with 80, 1 to 2 of 100 goals differ
 BEST = 5  # candidates kept for the trace
-CAPACITY = 2000  # situations and worlds that are remembered
+CAPACITY = 2000  # remembered situations and world states
 
 
 class AttemptedSkills:
-    """Situations of one task and the skills that are futile in them.
+    """Skills without effect in the situations of one task.
 
-    A *situation* is the known state of the world and of the agent. A skill that changes neither is futile in it. A
+    A *situation* is the known state of world and agent. A skill that changes neither is futile in it. A
     skill that leads back to an earlier situation is futile while the known state of the world stays the same.
     """
 
     def __init__(self) -> None:
-        self._futile: dict[Hashable, set[str]] = {}  # by visited situation, and by world; least recent first
+        self._futile: dict[Hashable, set[str]] = {}  # by situation, and by world state; least recent first
         self._situation: tuple[Hashable, Hashable] | None = None
         self._skill: str | None = None
 
     def futile(self, world: Hashable, agent: Hashable) -> set[str]:
-        """Return the futile skills of the situation that the last recorded skill led to."""
+        """Return the futile skills of the current situation, after the last recorded skill."""
         previous, self._situation = self._situation, (world, agent)
         if previous is not None and self._skill is not None and self._situation in self._futile:
             self._touch(previous if self._situation == previous else previous[0]).add(self._skill)
@@ -48,14 +48,14 @@ class AttemptedSkills:
         return in_world | self._touch(self._situation)
 
     def _touch(self, key: Hashable) -> set[str]:
-        """Return the skills of ``key``, which becomes the most recent one; the least recent is dropped if needed."""
+        """Return the skills of ``key``, which becomes the most recent key; the least recent is dropped if needed."""
         self._futile[key] = skills = self._futile.pop(key, set())
         if len(self._futile) > CAPACITY:
             del self._futile[next(iter(self._futile))]
         return skills
 
     def record(self, skill: str) -> None:
-        """Note an executed skill; its effect shows in the next situation."""
+        """Record an executed skill; its effect is determined from the next situation."""
         self._skill = skill
 
     def copy(self) -> AttemptedSkills:
@@ -65,11 +65,11 @@ class AttemptedSkills:
 
 
 class KVPlanner:
-    """Chooses the skill that follows a prompt whose memory comes from the KV cache.
+    """Planner whose prompt memory comes from the KV cache.
 
     :param policy: ``score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first;
-        ``generate``: greedy text, which falls back to ``score`` if it is no admissible skill
-    :param retry: choose skills again that had no effect; for worlds in which skills fail by chance, as a robot's do
+        ``generate``: greedy text; falls back to ``score`` if it is not an admissible skill
+    :param retry: allow skills again that had no effect; for worlds in which skills fail at random, such as robots
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class KVPlanner:
 
     def _clear(self) -> None:
         self._log = text.TaskLog()
-        self._agent_line = ""  # the agent's own line: part of every query, never of the memory
+        self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
         self._edits: dict[str, str | None] = {}  # segment texts by id since the last decision, for the trace
-        self._acting = False  # on the last decision
-        self._restarted = False  # the next query of a transcript repeats the task and its turns
+        self._acting = False  # the last decision is being executed
+        self._restarted = False  # the transcript's next query repeats the task and its turns
 
     @property
     def weights(self) -> str:
@@ -123,7 +123,7 @@ class KVPlanner:
 
     @property
     def retrieval_text(self) -> str:
-        """The text by which segments of the next prompt are chosen."""
+        """Query text of the retrieval for the next prompt."""
         return text.clean(text.with_goal(self._instruction, self.goal))
 
     def reset(self, instruction: str, skills: str) -> None:
@@ -133,7 +133,7 @@ class KVPlanner:
         self.begin(instruction, skills)
 
     def begin(self, instruction: str, skills: str) -> None:
-        """Begin a task in the same house; the memory stays. ``goal`` is written by the model before the first skill."""
+        """Begin a task in the same house and keep the memory. The model generates ``goal`` before the first skill."""
         self._instruction, self._skills, self.goal = instruction, skills, ""
         self._attempts = AttemptedSkills()
 
@@ -141,7 +141,7 @@ class KVPlanner:
         self.write(self._style.edits(facts))
 
     def write(self, edits: Sequence[text.Edit]) -> None:
-        """Write segments to the memory or remove them; the agent's own line is kept for the queries instead."""
+        """Write or remove memory segments; the line about the agent is kept for the queries instead."""
         store = self.session.store
         for edit in edits:
             if edit.category == "agent":
@@ -158,15 +158,15 @@ class KVPlanner:
         return self.choose(self.prefill(), admissible)
 
     def prefill(self) -> Prefill:
-        """Prefill the prompt up to the position of the next skill, after the goal if it is not known yet."""
+        """Prefill the prompt up to the position of the next skill; generate the goal first if it is unknown."""
         goal, session = self.understand(), self.session
         prefill = session.prefill(self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening())
         return prefill if goal is None else prefill.plus(goal)
 
     def understand(self) -> Prefill | None:
-        """Generate the goal of a new instruction after the memory, once per task; return its prompt.
+        """Generate the goal of a new instruction from the memory, once per task; return the goal's prompt.
 
-        None if the goal is known, the task has begun, or the format asks for no goal. No transcript keeps the prompt.
+        None if the goal is known, the task has begun, or the format has no goals. The transcript excludes this prompt.
         """
         query = [] if self.goal or self._log.length else self._format.goal(self._skills, self._instruction)
         if not query:
@@ -185,7 +185,7 @@ class KVPlanner:
         start = time.perf_counter()
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from; give at least one")
-        # history segments are no part of a situation: none would recur
+        # situations exclude history segments, else none would recur
         world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
         futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
         if count := self._format.focus(self._skills):
@@ -217,19 +217,19 @@ class KVPlanner:
         return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
 
     def adopt(self, leader: KVPlanner) -> None:
-        """Replace the last decision, its focus and the goal by another planner's, so that their transcripts agree."""
+        """Take over the last decision, its focus and the goal of another planner, so that the transcripts agree."""
         self.goal = leader.goal
         self._last_skill, self._last_focus = leader._last_skill, list(leader._last_focus)
 
     def act(self) -> None:
-        """Begin to execute the decision: later changes belong to the next step. `feedback` calls it if needed."""
+        """Mark the start of execution: later changes belong to the next step. `feedback` calls it if needed."""
         if not self._acting:
             self._acting = True
             self.session.advance()
             self.write(self._log.archive(self._log.length + 1 - self._format.progress))
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """Take the result of ``skill``. The focus is part of the turn only if this planner chose the skill."""
+        """Record the result of ``skill``. The focus is part of the turn only if this planner chose the skill."""
         self.act()
         self._acting = False
         self._attempts.record(skill)
@@ -240,7 +240,7 @@ class KVPlanner:
             self.session.append_turn(self._format.answer(turn, focus))
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
-        """Write segments for every executed skill and for the task itself."""
+        """End the task: write segments for every executed skill and for the task itself."""
         self.write(self._log.finish(result.instruction, result.success, result.steps))
         self.session.advance()  # segments of the next task come after those of this one
         self.begin(following or "", self._skills)
@@ -252,7 +252,7 @@ class KVPlanner:
         return PlannerState(*texts, self._log.copy(), self._acting, self.session.snapshot())
 
     def load(self, state: PlannerState, blocks: bool = True) -> None:
-        """Replace memory and task by ``state``. With ``blocks=False`` encoded KV blocks stay in the pool."""
+        """Replace memory and task by ``state``. ``blocks=False`` keeps encoded KV blocks in the pool."""
         self.session.load(state.memory, blocks)
         self._style.restore(self.session.store)
         self._clear()
@@ -273,19 +273,19 @@ class KVPlanner:
             raise
 
     def close(self) -> None:
-        """Stop the engine and flush the storage. Planners that share them are closed by the last one."""
+        """Stop the engine and flush the storage. Of planners that share them, only the last is closed."""
         try:
             self.session.engine.close()
         finally:
             self.session.method.storage.flush()
 
     def opening(self) -> list[int]:
-        """Token ids that state the task in a transcript."""
+        """Return the token ids that state the task in a transcript."""
         instruction = text.with_goal(self._instruction, self.goal)
         return self._format.opening(self._skills, instruction, self._agent_line, self._log.tasks > 0)
 
     def _query(self) -> list[int]:
-        """Token ids after the memory; in a transcript those that it does not hold yet."""
+        """Return the token ids after the memory; in a transcript only the new ones."""
         if not self._appends or self._restarted:
             return self._full_query()
         if self._log.length:
@@ -293,7 +293,7 @@ class KVPlanner:
         return self.opening() + self._format.cue(1)
 
     def _full_query(self) -> list[int]:
-        """Token ids that state the task and its latest turns."""
+        """Return the token ids that state the task and its latest turns."""
         turns, earlier = self._log.latest(self._format.progress)
         state = text.with_goal if self._appends else text.goal_or_instruction
         return self._format.query(self._skills, state(self._instruction, self.goal), turns, self._agent_line, earlier)

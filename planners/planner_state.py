@@ -1,4 +1,4 @@
-"""State of a planner as plain data: saved as JSON, and checked before it is loaded."""
+"""Planner state as plain data: saved as JSON, and validated before it is loaded."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ TYPES = {
 
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
-    """Raises DataError for a value that `PlannerState.to_json` does not write, or one of another prompt style."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # 0.1 saved no goal, 0.2 no past
+    """Parse a state. Raises DataError unless `PlannerState.to_json` could have written it in the same prompt style."""
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # missing in 0.1 and 0.2
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give a saved one")
@@ -63,7 +63,7 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
 
 
 def _turn(value: Any) -> Turn:
-    """Read a turn: skill, success and message; versions up to 0.2 saved skill and failure, "" for none."""
+    """Parse a turn: skill, success and message; versions up to 0.2 saved skill and failure, "" for none."""
     match value:
         case [str(skill), bool(ok), str(message)]:
             return Turn(skill, ok, message)

@@ -1,7 +1,7 @@
 """Trainer command of planner-tiny: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
-Needs only torch, transformers, tokenizers and safetensors. Trains on packed query slots, from an induction-seeded start
-and with a curriculum from a dozen memory lines to whole houses. Resumes from RUN.
+Needs only torch, transformers, tokenizers and safetensors. Trains on packed query slots, from an induction-seeded model
+with a curriculum from a dozen memory lines to whole houses. Resumes from RUN.
 
 Exit codes: 0 done, 2 bad input, 130 interrupted; RUN holds the last checkpoint.
 """
@@ -29,14 +29,14 @@ NUMBERS = (
     Number("transcript", int, TRANSCRIPT, (0, ANY), "maximum tokens of a transcript"),
     Number("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
     Number("apart", float, 0.0, (0, 1), "share of batches with separately encoded memory lines, as in reused blocks"),
-    Number("deepen", int, 0, (0, 1024), "layers with --init; new ones begin as identities, 0 adds none"),
+    Number("deepen", int, 0, (0, 1024), "layers with --init; new ones start as identities, 0 adds none"),
     Number("lr", float, 6e-4, None, "learning rate"),
-    Number("decay", float, 0.4, (0, 1), "share of the time in which the learning rate falls"),
-    Number("average", float, 0.998, (0, 1), "decay of the running mean of the weights, which is published"),
+    Number("decay", float, 0.4, (0, 1), "share of the time in which the learning rate decays"),
+    Number("average", float, 0.998, (0, 1), "decay of the running mean of the weights (the published model)"),
     Number("seed", int, 0, SEEDS, "seed of the model and the batches"),
     Number("vocab", int, VOCAB, (128, 2**20), "tokens of a new tokenizer; at least the alphabet and some words"),
     Number("corpus", int, 2000, (1, ANY), "rollouts of each file that the tokenizer is trained on"),
-    Number("report", float, 30, (0, ANY), "seconds between reports"),
+    Number("report", float, 30, (0, ANY), "seconds between two reports"),
     Number("save", float, 300, (0, ANY), "seconds between checkpoints"),
     Number("hidden", int, SHAPE.hidden, (1, 2**16), "width of a new model"),
     Number("layers", int, SHAPE.layers, (1, 1024), "layers of a new model"),
@@ -51,13 +51,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--data", required=True, help="folder with *.jsonl.gz rollouts, written by eval.dataset")
     p.add_argument("--init", default="", help="planner folder to start from, instead of a new seeded model")
     p.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="muon needs torch 2.9 or newer")
-    p.add_argument("--precision", choices=PRECISIONS, default="auto", help="of matrix products; auto takes the faster")
+    p.add_argument("--precision", choices=PRECISIONS, default="auto", help="of matrix products; auto: the faster one")
     options.add_numbers(p, NUMBERS)
     return p
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raises KeepError for options that are wrong, as far as that is known without torch."""
+    """Raises KeepError for invalid options, as far as they can be checked without torch."""
     options.check_common(args, RANGES)
     if args.init and not is_planner(Path(args.init)):
         raise ConfigError(
@@ -72,7 +72,7 @@ def main() -> None:
     args = parser().parse_args()
     with options.exit_codes():
         check_options(args)
-        from planners.training.parallel import in_parallel  # loads torch
+        from planners.training.parallel import in_parallel  # lazy: it loads torch
         from planners.training.trainer import train
 
         with lock(Path(args.out)):

@@ -4,7 +4,7 @@ The model is frozen. Sessions are replayed turn by turn under a budget, as at ru
 example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section 3.5).
 Resumes from RUN, where ``head.safetensors`` is the file for `memory.retention.head`. Sessions are JSONL files, written
 by `python -m eval.sessions`, or chat messages with tool calls. At the end the weight of the head beside the rule is
-chosen by the last sessions (--held-out), which it is not trained on: by the likelihood of their next tokens.
+chosen by the likelihood of the next tokens in the held-out sessions (--held-out).
 
 Exit codes: 0 done, 2 bad input, 130 interrupted; RUN holds the last checkpoint.
 """
@@ -44,20 +44,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, plain or .gz")
     p.add_argument("--model", default=str(LONG), help="folder or hub name (default: the packaged planner-tiny-long)")
     p.add_argument("--tokenizer", default="", help="folder or hub name (default: the model's own)")
-    p.add_argument("--dtype", default="bfloat16", help="of the model (default: %(default)s)")
+    p.add_argument("--dtype", default="bfloat16", help="dtype of the model (default: %(default)s)")
     options.add_numbers(p, NUMBERS)
     return p
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raises KeepError for options that are wrong, as far as that is known without torch."""
+    """Raises KeepError for invalid options, as far as they can be checked without torch."""
     options.check_common(args, RANGES)
     check_choice("--dtype", args.dtype, DTYPES)
     check_model_place("--model", args.model)
     if args.tokenizer:
         check_model_place("--tokenizer", args.tokenizer)
     for file in args.sessions:
-        with closing(read_sessions(Path(file), str.encode)) as sessions:  # the first one, without the tokenizer
+        with closing(read_sessions(Path(file), str.encode)) as sessions:  # the first session only
             next(sessions, None)
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     args = parser().parse_args()
     with options.exit_codes():
         check_options(args)
-        import torch  # after the check, which needs no torch
+        import torch  # lazy: the check needs no torch
 
         from planners.training.retention.trainer import Trainer
 

@@ -1,4 +1,4 @@
-"""The gymnasium environment over ALFRED, symbolic or in AI2-THOR."""
+"""Gymnasium environment of ALFRED, symbolic or in AI2-THOR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envs.setting import TaskResult
 class AlfredEnv(WorldEnv[Episode]):
     """Tasks of ALFRED. Options are those of `WorldEnv` and `AlfredSetting`; ``data`` is an option of both.
 
-    With ``backend="thor"`` a process of AI2-THOR is started at once and belongs to this environment: close it. With
+    With ``backend="thor"`` the environment starts and owns an AI2-THOR process: close it. With
     ``render="rgb"`` observations have a ``frame``, (height, width, 3) uint8, of the agent's view.
     """
 
@@ -27,7 +27,7 @@ class AlfredEnv(WorldEnv[Episode]):
     def __init__(
         self, *arguments: Any, render_mode: str | None = None, render: str | None = None, **options: Any
     ) -> None:
-        """Raises ThorError for a simulator that does not come up."""
+        """Raises ThorError if the simulator does not start."""
         if render_mode == "rgb_array" and render is None:
             render = "rgb"
         super().__init__(*arguments, render_mode=render_mode, render=render, **options)
@@ -39,7 +39,7 @@ class AlfredEnv(WorldEnv[Episode]):
             self.setting.connect(self.episodes[0])
 
     def render(self) -> Any:
-        """Return the agent's current view ("rgb_array"), or a few lines of text ("ansi")."""
+        """Return the agent's current view ("rgb_array"), or a short text ("ansi")."""
         return self._frame() if self.render_mode == "rgb_array" else super().render()
 
     def _frame(self) -> np.ndarray:

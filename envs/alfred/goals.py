@@ -1,10 +1,10 @@
 """Goals of the seven task types: checked targets, and conditions with partial credit.
 
 The conditions follow ALFRED's env/tasks.py at commit f91f4c0.
-``matching="official"`` matches as the official code does: a target is every thing whose object id *contains* the
+``matching="official"`` follows the official code: a target is every thing whose object id *contains* the
 target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
 compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Both count
-only things that lie directly in or on a receptacle; a thing in the hand is in no receptacle. Doors do not matter.
+only things directly in or on a receptacle; a held thing is in none. Doors do not matter.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pick_and_place_with_movable_recep": (OBJECT, PARENT, MOVABLE),
     }
 )
-"""Parameters that each task type names in all of ALFRED's 6,825 trials."""
+"""Parameters of each task type, as in all of ALFRED's 6,825 trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """The treatment that a task type asks for before its object is placed."""
+    """Treatment that a task type requires before its object is placed."""
 
     verb: str
     appliance: str  # the receptacle in which it happens
@@ -62,7 +62,7 @@ TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
 _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         OBJECT: objects.PICKUPABLE,
-        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # receptacles that can be carried are MOVABLE only
+        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # portable receptacles are in MOVABLE only
         TOGGLE: objects.TOGGLEABLE,
         MOVABLE: objects.MOVABLE_RECEPTACLES,
     }
@@ -70,7 +70,7 @@ _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class _Goal:
-    """The target things of one task in the present state of the world."""
+    """Target things of one task in the current state of the world."""
 
     def __init__(self, world: World, task: Task, matching: Matching) -> None:
         self.world = world
@@ -139,7 +139,7 @@ TASK_TYPES = tuple(_CONDITIONS)
 
 
 def goal_conditions(world: World, task: Task, matching: Matching = "type") -> tuple[int, int]:
-    """Return (conditions met, all conditions); a sliced task has one condition more, a sliced pick-two task two."""
+    """Return (conditions met, total); a sliced task has one more condition, a sliced pick-two task two more."""
     check_choice("goal matching", matching, MATCHINGS)
     if task.type not in _CONDITIONS:
         known = ", ".join(TASK_TYPES)

@@ -1,7 +1,7 @@
 """Instance-level skills: "go to cabinet 3", "open cabinet 3", "put mug 2 in fridge 1", ... and "done".
 
 The agent can go to a receptacle, a lamp, a faucet, or to an object on the floor. Every other skill works only at the
-agent's place: on the fixture itself, on things in or on it, and on a lamp or faucet beside it. A refusal never reveals
+agent's place: on the fixture itself, on things in or on it, and on a lamp or faucet beside it. A failure never reveals
 the place of a hidden thing.
 """
 
@@ -20,7 +20,7 @@ from envs.outcome import DONE, Outcome, failed, unknown_skill
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
 _TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
-_PRIMITIVES = {  # the world's method of each verb
+_PRIMITIVES = {  # world method of each verb
     **{"open": "open", "close": "close", "pick up": "pick"},
     **{"slice": "slice", "turn on": "turn_on", "turn off": "turn_off"},
 }
@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill; a missing thing is refused like a hidden one. Raises SkillError for other texts."""
+        """Execute a skill; a missing thing fails like a hidden one. Raises SkillError for other texts."""
         if skill == "done":
             return DONE
         if match := _PUT.fullmatch(skill):
@@ -48,7 +48,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _possible(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the sensible skills in the present state, as far as it is known, in scene order by verb."""
+        """Return the sensible skills in the known current state, by verb in scene order."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
@@ -60,7 +60,7 @@ class GroundedSkills:
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
-    """Return the id of a thing of a known type, whether or not it exists."""
+    """Return the id of a thing of a known type; it need not exist."""
     if name.split(" ")[0] not in _TYPES:
         raise unknown_skill(skill, _possible(world))
     return name.replace(" ", "_")
@@ -94,7 +94,7 @@ def _within_reach(world: World, thing_id: str) -> bool:
 
 
 def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
-    """Return the refusal for a thing that does not exist, or None; ``refuse`` is that of hidden things of its type."""
+    """Return the failure for a missing thing, or None; ``refuse`` is the failure for hidden things of its type."""
     if thing_id in world.things:
         return None
     if thing_id in world.geometry.ids:
@@ -117,7 +117,7 @@ def _not_here(world: World, thing_id: str) -> Outcome:
 
 
 def _out_of_reach(world: World, thing_id: str) -> Outcome | None:
-    """Return the refusal for a thing that the agent cannot touch, else None; it does not reveal where the thing is."""
+    """Return the failure for a thing out of reach, else None; it does not reveal the thing's place."""
     if thing_id == world.holding:
         return failed(f"you are holding {say(thing_id)}")
     if not world[thing_id].pickupable:

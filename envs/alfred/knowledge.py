@@ -1,9 +1,9 @@
-"""The agent's knowledge of a world, and the facts that changed.
+"""Knowledge of a world by the agent, and the facts that have changed.
 
 ``full``: everything is known at all times. ``partial``: fixtures and things on the floor are known from the start. The
 content of a receptacle becomes known when the agent opens it, or stands at it while it is open or has no door; until
 then the fixture has the state ``unseen``. A closed box hides its content wherever it is carried. Knowledge is never
-forgotten, and stays true because only the agent moves things.
+forgotten, and remains valid since only the agent moves things.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _Marks = tuple[bool, bool, bool, bool, bool]  # hot, cold, clean, held, seen
 
 
 class Knowledge:
-    """The knowledge that one agent has of one world; call ``update()`` after every step."""
+    """Knowledge of one agent about one world; call ``update()`` after every step."""
 
     def __init__(self, world: World, observability: Observability = "full") -> None:
-        """Note the things known at the start. Raises ConfigError for an unknown observability."""
+        """Initialise the knowledge. Raises ConfigError for an unknown observability."""
         check_choice("observability", observability, OBSERVABILITIES)
         self.world = world
         self.observability = observability
         self.known: set[str] = set()  # ids of the things that the agent knows
-        self.known_contents: set[str] = set()  # ids of the receptacles whose content it knows
+        self.known_contents: set[str] = set()  # ids of the receptacles with known content
         self.facts: dict[str, Fact] = {}  # the last fact of each thing, by id
         self._snapshots: dict[str, tuple[Thing, _Marks]] = {}
         self.known.update(item for item in world.things if not world[item].pickupable or world.on_floor(item))
@@ -50,7 +50,7 @@ class Knowledge:
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:
-        """Look around and return every fact that is new or changed since the last call, in scene order."""
+        """Observe; return every fact that is new or changed since the last call, in scene order."""
         self._look_around()
         world = self.world
         changes = (self._new_fact(thing) for thing in world.things.values() if thing.id in self.known)
@@ -63,7 +63,7 @@ class Knowledge:
         return facts
 
     def _removals(self) -> Iterator[Fact]:
-        """Yield facts of things that no longer exist, such as a whole apple after the cut."""
+        """Yield facts about things that no longer exist, such as the whole apple after slicing."""
         for thing_id in [snapshot for snapshot in self._snapshots if snapshot not in self.world.things]:
             self.known.discard(thing_id)
             thing, _ = self._snapshots.pop(thing_id)
@@ -98,7 +98,7 @@ class Knowledge:
             self.known.update(world.things)
             self.known_contents.update(thing.id for thing in world.things.values() if thing.receptacle)
             return
-        self.known.update(world.things.keys() - world.geometry.ids)  # slices, which the agent itself has cut
+        self.known.update(world.things.keys() - world.geometry.ids)  # slices that the agent has cut
         before = self._snapshots
         containers = [
             name for name, thing in world.things.items() if name in before and before[name][0].shut > thing.shut

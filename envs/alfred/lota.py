@@ -1,16 +1,16 @@
 """LoTA-Bench's 214 type-level skills for ALFRED (LLMTaskPlanning at 97c46cc), instance choice and messages.
 
 A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances that are not behind a closed
-door come first, then those that are no occupied stove burner, then visible ones, then the nearest. Slices count as
+door come first, then any but occupied stove burners, then visible ones, then the nearest. Slices count as
 their whole (``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle.
 A failed ``put down`` drops the object on the floor, and so does a ``put down`` without a target.
 
 "Target" means the instance that the last ``find`` reached. Differences from LoTA-Bench:
 
-- A cut counts for the present task, not for the rest of the process; after it, a slice out of sight comes before a
-  whole object in sight.
+- A cut is remembered for the current task, not for the rest of the process; then an invisible slice comes before a
+  visible whole object.
 - ``put down`` aims at the target until the next ``find``; LoTA forgets the target after every skill except
-  ``put down`` and ``open``, and chooses an instance again. A faucet stands for its basin. One instance is tried.
+  ``put down`` and ``open``, and chooses an instance again. A faucet counts as its basin. One instance is tried.
 - ``put down the X`` needs an X in the hand; LoTA puts down any object.
 - ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
@@ -63,7 +63,7 @@ LOTA_SKILLS = tuple(_SKILLS)
 
 
 class LotaSkills:
-    """Type-level skills; their memory within a task is the world's ``focus``."""
+    """Type-level skills; their state within a task is the world's ``focus``."""
 
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
@@ -157,7 +157,7 @@ _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
 
 
 def _put_target(world: World) -> str | None:
-    """Return the thing of the last ``find`` if it exists outside the hand; a faucet stands for its basin."""
+    """Return the thing of the last ``find`` if it exists and is not in the hand; for a faucet its basin."""
     target = world.focus.target
     if target not in world.things or world.place_of(target) == world.holding:
         return None

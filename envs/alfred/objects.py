@@ -1,4 +1,4 @@
-"""Object classes of ALFRED (gen/constants.py at commit f91f4c0) and the names of things.
+"""Object classes of ALFRED (gen/constants.py at commit f91f4c0) and names of things.
 
 Types are AI2-THOR's ("DeskLamp"). A sink is a ``SinkBasin``, a bathtub a ``BathtubBasin``: only basins hold things.
 """
@@ -19,7 +19,7 @@ def types(names: str) -> frozenset[str]:
 
 
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
-CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # hide their content while closed
+CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # types that hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
 STARTS_OPEN = types("Box Laptop")  # ALFRED's plans put into boxes unopened (127 of 127 puts) and close laptops first
 LAMPS = types("DeskLamp FloorLamp")
@@ -123,7 +123,7 @@ _ACCEPTED: dict[str, str] = {
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""Object types that ALFRED samples into each receptacle type. Goals and plans follow it; the simulator does not."""
+"""Object types that ALFRED samples per receptacle type. Goals and plans respect the table, the simulator does not."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE
@@ -131,12 +131,12 @@ KNOWN_TYPES = FIXTURES | PICKUPABLE
 
 
 def accepts(receptacle_type: str) -> frozenset[str]:
-    """Return the object types that ALFRED puts into this receptacle type; empty for a type that is no receptacle."""
+    """Return the object types that ALFRED puts into this receptacle type; empty for any other type."""
     return ACCEPTED.get(receptacle_type, frozenset())
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Return whether a goal may ask for this pair: the table, less a container in a container, which PDDL forbids."""
+    """Return whether a goal may require this pair: those in the table except nested containers, which PDDL forbids."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 
@@ -149,18 +149,18 @@ def whole(object_type: str) -> str:
 
 @cache
 def snake(object_type: str) -> str:
-    """Return the type's part of an instance id: "AlarmClock" -> "alarmclock"."""
+    """Return the type part of an instance id: "AlarmClock" -> "alarmclock"."""
     return object_type.lower()
 
 
 @cache
 def lota_words(object_type: str) -> str:
-    """Return LoTA-Bench's words for a type: "AlarmClock" -> "alarm clock", "CD" -> "CD", "SinkBasin" -> "sink"."""
+    """Return the LoTA-Bench name of a type: "AlarmClock" -> "alarm clock", "CD" -> "CD", "SinkBasin" -> "sink"."""
     short = object_type.removesuffix("Basin")
     return short if short.isupper() else " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]*", short)).lower()
 
 
 @cache
 def say(thing_id: str) -> str:
-    """Return the grounded skills' words for an instance: "cabinet_3" -> "cabinet 3"."""
+    """Return an instance's name in grounded skills: "cabinet_3" -> "cabinet 3"."""
     return thing_id.replace("_", " ")

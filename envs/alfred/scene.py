@@ -8,7 +8,7 @@ Position = tuple[float, float, float]  # metres, AI2-THOR axes: x, y (up), z
 
 
 def xyz(numbers: Position) -> dict[str, float]:
-    """Return a position, or a rotation in degrees, as AI2-THOR writes it."""
+    """Return a position, or a rotation in degrees, in AI2-THOR's format."""
     return {"x": numbers[0], "y": numbers[1], "z": numbers[2]}
 
 
@@ -26,7 +26,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPose:
-    """The pose that ALFRED gives one object before an episode begins."""
+    """Initial pose of one object, given by ALFRED."""
 
     name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; a repeated name stands for copies of the object
     position: Position
@@ -39,7 +39,7 @@ class ObjectPose:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The simulator's set-up for one ALFRED trial ("scene" of traj_data.json)."""
+    """Simulator set-up of one ALFRED trial ("scene" of traj_data.json)."""
 
     objects: tuple[ObjectPose, ...]
     toggles: tuple[tuple[str, bool], ...]  # (type, is on)
@@ -77,7 +77,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A scene and the tasks done in it one after another (a task stream when there are several)."""
+    """A scene and its sequence of tasks (a task stream if there are several)."""
 
     id: str
     scene: Scene

@@ -1,4 +1,4 @@
-"""Settings of ALFRED: skills, observability, goal matching and backend, checked and ready to play."""
+"""Setting of ALFRED: skills, observability, goal matching and backend, validated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's
 
 @dataclass
 class AlfredSetting:
-    """The choices of one ALFRED environment. Raises ConfigError for choices that do not work."""
+    """Options of one ALFRED environment. Raises ConfigError for invalid ones."""
 
     skills: str = "lota"
     observability: Observability = "full"
@@ -70,7 +70,7 @@ class AlfredSetting:
 
     @property
     def frame_shape(self) -> tuple[int, int, int] | None:
-        """The shape of an observation's frame: height, width, 3."""
+        """Shape of an observation's frame: height, width, 3."""
         if self.simulator is None or self.render is None:
             return None
         return self.simulator.options.height, self.simulator.options.width, 3

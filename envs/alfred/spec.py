@@ -1,4 +1,4 @@
-"""ALFRED's spec, and the loader of its episodes."""
+"""Spec of ALFRED, and the loader of its episodes."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class AlfredSpec(WorldSpec):
         return AlfredSetting(skills, observability)
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
-        """Without names that mean something else in this room."""
+        """Return another wording, without names that mean something else in this room."""
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
 
     def goal_text(self, task: Task) -> str:
         return asked_for(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Results in AI2-THOR 5 are not to be compared with those in 2.1, which ALFRED was recorded in."""
+        """Return the title; AI2-THOR 5's results are not comparable with those of 2.1, on which ALFRED was recorded."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         stands_in = thor_options(env.get("thor"), embedded=env.get("data") is None).stands_in

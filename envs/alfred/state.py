@@ -1,4 +1,4 @@
-"""State of a scene: snapshots of its things, fixed geometry, and queries."""
+"""State of a scene: snapshots of things, fixed geometry, and queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flat(position: Position) -> tuple[float, float]:
 
 
 class Geometry:
-    """The part of a scene that never changes; all copies of a world share it."""
+    """Immutable part of a scene, shared by all copies of a world."""
 
     __slots__ = ("_reachable", "_stands", "basin_of", "ids")
 
@@ -50,7 +50,7 @@ class Thing:
 
     id: str
     type: str
-    position: Position  # while the agent holds it: its last position before
+    position: Position  # while held: the last position before
     parent: str | None = None  # the receptacle that it is in or on; None: floor, hand, or a separate fixture
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
@@ -80,7 +80,7 @@ class Thing:
 
     @property
     def shut(self) -> bool:
-        """Whether it hides its content at present."""
+        """Whether it currently hides its content."""
         return not self.is_open and self.type in objects.CONTAINERS
 
 
@@ -124,7 +124,7 @@ REACH = 1.5  # metres; AI2-THOR's visibility distance in ALFRED
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent's floor coordinates in metres, and the thing at which it stands."""
+    """Floor coordinates of the agent in metres, and the thing at which it stands."""
 
     x: float
     z: float
@@ -133,17 +133,17 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """The memory of type-level skills within one task, from which they choose an instance."""
+    """State of type-level skills within one task, from which they choose an instance."""
 
     target: str | None = None  # the thing that the last `find` reached
-    find_history: tuple[str, ...] = ()  # instances that the same `find` has reached, one after another
+    find_history: tuple[str, ...] = ()  # instances that the repeated `find` has reached
     put_objects: frozenset[str] = frozenset()  # objects put into a receptacle in this task
-    put_receptacles: tuple[str, ...] = ()  # the receptacles of these puts, latest last
+    put_receptacles: tuple[str, ...] = ()  # receptacles of these puts, latest last
     has_cut: bool = False  # whether something was sliced in this task
 
 
 class State:
-    """Places of all things, the thing in the agent's hand, heated, cooled and cleaned things, and the agent's focus."""
+    """State: places of all things, the held thing, heated, cooled and cleaned things, and the agent's focus."""
 
     __slots__ = ("_types", "agent", "cleaned", "cooled", "focus", "geometry", "heated", "holding", "scene", "things")
 
@@ -171,7 +171,7 @@ class State:
         return copy
 
     def begin_task(self) -> None:
-        """Clear heated, cooled and cleaned marks and the focus; every thing stays in its place."""
+        """Clear the heated, cooled and cleaned marks and the focus; places stay."""
         self.heated, self.cooled, self.cleaned, self.focus = set(), set(), set(), Focus()
 
     def _state(self) -> tuple[object, ...]:
@@ -183,7 +183,7 @@ class State:
 
     @property
     def at(self) -> str | None:
-        """The id of the thing the agent stands at."""
+        """Id of the thing at which the agent stands."""
         return self.agent.at
 
     def __getitem__(self, thing_id: str) -> Thing:
@@ -210,7 +210,7 @@ class State:
             yield from self.within(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the thing at which the agent reaches this one: its fixture, or itself on the floor or in the hand."""
+        """Return the thing to stand at to reach this one: its fixture, or itself on the floor or in the hand."""
         return [thing_id, *(outer.id for outer in self.around(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
@@ -230,7 +230,7 @@ class State:
         return thing.parent is None and thing.pickupable and thing_id != self.holding
 
     def distance(self, thing_id: str) -> float:
-        """Return the metres from the agent to a thing; 0 for a thing that it carries."""
+        """Return the distance from the agent to a thing in metres; 0 for a carried thing."""
         if self.holding is not None and self.place_of(thing_id) == self.holding:
             return 0.0
         return dist((self.agent.x, EYE_HEIGHT, self.agent.z), self[thing_id].position)
@@ -249,12 +249,12 @@ class State:
         return self.hidden_in(thing_id) is None and self.near(thing_id)
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether a goal may count a thing as being in or on one of these receptacles, here the direct one only.
+        """Return whether a thing counts for a goal as in or on one of these receptacles; here only the direct one.
 
-        ``nested``: also the outer ones, if the backend is a simulator that lists them.
+        ``nested``: also outer receptacles, if a simulator lists them.
         """
         return thing.parent in places
 
     def sees(self, thing_id: str) -> bool:
-        """Return whether a goal may count a thing as seen; without a camera this is `visible`."""
+        """Return whether a thing counts for a goal as seen; without a camera this is `visible`."""
         return self.visible(thing_id)

@@ -21,12 +21,12 @@ from envs.outcome import DONE, Outcome, failed
 
 
 class World(State):
-    """A scene in which an agent can act. Every primitive returns an Outcome; an unknown id raises SkillError."""
+    """Scene in which an agent can act. Every primitive returns an Outcome; an unknown id raises SkillError."""
 
     __slots__ = ()
 
     def goto(self, thing_id: str) -> Outcome:
-        """Stand at a thing, or at the fixture that contains it, open or closed."""
+        """Go to a thing, or to the fixture that contains it, open or closed."""
         place = self.place_of(thing_id)
         if place == self.holding:
             return _in_hand(thing_id, place)
@@ -71,7 +71,7 @@ class World(State):
         return DONE
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the thing in the hand into or onto a receptacle; as in ALFRED, its type is not checked."""
+        """Put the held thing into or onto a receptacle; as in ALFRED, its type is not checked."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
             return failed(f"you are not holding {say(thing_id)}")
@@ -84,7 +84,7 @@ class World(State):
         return DONE
 
     def no_room(self, thing_id: str, receptacle_id: str) -> Outcome | None:
-        """Return the refusal to put a thing in or on a receptacle, or None if it fits."""
+        """Return the failure of putting a thing in or on a receptacle, or None if it fits."""
         thing, receptacle = self[thing_id], self[receptacle_id]
         if not receptacle.receptacle:
             return failed(f"{say(receptacle.id)} is not a receptacle")
@@ -105,7 +105,7 @@ class World(State):
         return DONE
 
     def slice(self, thing_id: str) -> Outcome:
-        """Cut with the knife in the hand: slices replace the whole thing in its place."""
+        """Cut a thing with the held knife: slices replace it in its place."""
         thing = self[thing_id]
         if thing.type not in objects.SLICEABLE:
             return failed(f"{say(thing_id)} cannot be sliced")
@@ -169,7 +169,7 @@ class World(State):
             self._change(thing.parent, contents=(*rest, *pieces))
 
     def _out_of_hand(self, thing_id: str) -> Outcome | None:
-        """Return the refusal for a thing that is carried or behind a closed door, else None."""
+        """Return the failure for a thing that is carried or behind a closed door, else None."""
         place = self.place_of(thing_id)
         if self.holding is not None and place == self.holding:
             return _in_hand(thing_id, place)
@@ -178,7 +178,7 @@ class World(State):
 
 
 def _refusal(thing_id: str, checks: Mapping[str, bool]) -> Outcome | None:
-    """Return the refusal with the first text whose condition holds, or None."""
+    """Return the failure with the first text whose condition holds, or None."""
     return next((failed(f"{say(thing_id)} {text}") for text, holds in checks.items() if holds), None)
 
 

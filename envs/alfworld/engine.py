@@ -1,6 +1,6 @@
-"""Engine of ALFWorld: TextWorld's player of PDDL games with ALFWorld's names of things.
+"""Engine of ALFWorld: TextWorld's PDDL games with ALFWorld's names of things.
 
-Every effect and every sentence comes from these packages (alfworld 0.4, textworld 1.7); no rule is repeated here.
+All effects and texts come from these packages (alfworld 0.4, textworld 1.7); no rule is reimplemented here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Engine:
     """Player of one game at a time. Loading takes about a second, a command a tenth of one."""
 
     def __init__(self) -> None:
-        """Raises ConfigError if ALFWorld or TextWorld is not installed."""
+        """Load the libraries. Raises ConfigError if ALFWorld or TextWorld is not installed."""
         self._player, self._renaming_player = _make_players()
         self._state: Any = None
 
@@ -33,12 +33,12 @@ class Engine:
                 self._state = self._renaming_player.reset()
         except _GrammarError as error:
             raise DataError(f"{name} cannot be played: {error}") from error
-        except (SystemExit, Exception) as error:  # errors of several parsers: Fast Downward's even ends the process
+        except (SystemExit, Exception) as error:  # of several parsers; Fast Downward raises SystemExit
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
 
     def do(self, command: str) -> str:
-        """Return the answer, "Nothing happens." to an impossible command. Raises DataError for forbidden grammar."""
+        """Send a command; return the answer ("Nothing happens." if impossible). Raises DataError for bad grammar."""
         try:
             self._state, _, _ = self._renaming_player.step(command)
         except _GrammarError as error:
@@ -56,12 +56,12 @@ class Engine:
         return bool(self._state["won"])
 
     def plan(self) -> list[str]:
-        """Return commands from here to the goal, by Fast Downward with the whole state; empty if it finds none."""
+        """Return commands from here to the goal, by Fast Downward on the whole state; empty if there is no plan."""
         return [command.strip() for command in self._player.plan()]
 
 
 class _GrammarError(Exception):
-    """An expression that is not allowed. No ValueError: TextWorld would hide that behind "Nothing happens."."""
+    """Forbidden expression. Not a ValueError, which TextWorld would turn into "Nothing happens."."""
 
 
 class Engines:
@@ -95,11 +95,11 @@ def _make_players() -> tuple[Any, Any]:
         except DataError as error:
             raise _GrammarError(str(error)) from error
 
-    textgen.EvalSymbol.derive = derive  # replaces eval() on text from the game's file
+    textgen.EvalSymbol.derive = derive  # replaces TextWorld's eval() of text from the game file
 
     class Player(PddlEnv):
         def plan(self) -> list[str]:
-            """Return ``policy_commands``, which the player itself computes at every step or never."""
+            """Return ``policy_commands``, which the player itself would compute at every step or never."""
             return self._pddl_state.replan(self._entity_infos)
 
     player = Player(EnvInfos(feedback=True, won=True, admissible_commands=True))
@@ -117,10 +117,10 @@ def _restored_arguments() -> Iterator[None]:
 
 
 def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
-    """Evaluate an expression in a game's grammar, which TextWorld would pass to ``eval``: a file could run any code.
+    """Evaluate an expression in a game's grammar safely; TextWorld would pass it to ``eval``, which runs any code.
 
-    Games only read an attribute of a thing, join texts, and choose the first text that is not empty:
-    ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for all else and for unknown names.
+    Games only read an attribute of a thing, join texts, and choose the first non-empty text:
+    ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for anything else and for unknown names.
     """
     if len(text) > LONGEST:
         raise DataError(f"an expression of {len(text)} characters in a game's grammar; restore the game's file")

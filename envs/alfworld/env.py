@@ -1,4 +1,4 @@
-"""The gymnasium environment over ALFWorld's games."""
+"""Gymnasium environment of ALFWorld's games."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class AlfworldEnv(WorldEnv[Episode]):
     def make_setting(self, **choices: Any) -> AlfworldSetting:
         setting: AlfworldSetting = super().make_setting(**choices)
         if (known := setting.observability) != "partial":
-            raise ConfigError(f"env.observability={known}, but ALFWorld's text tells what is seen; use partial")
-        setting.engines.give_back(setting.engines.take())  # is it there at all?
+            raise ConfigError(f"env.observability={known}, but ALFWorld's text shows only what is seen; use partial")
+        setting.engines.give_back(setting.engines.take())  # fails early if the engine is not installed
         return setting

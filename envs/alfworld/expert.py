@@ -12,7 +12,7 @@ from envs.alfworld.world import THING, World, to_id, to_words
 
 
 class Expert:
-    """Stateless expert: plans again at every step."""
+    """Stateless expert that replans at every step."""
 
     def __init__(self, skills: str) -> None:
         self.skills = skills
@@ -26,7 +26,7 @@ class Expert:
 
 
 def _precondition(world: World, skill: str) -> str:
-    """Return the skill, or a skill that must precede it: leave a lamp, turn off an appliance."""
+    """Return the skill, or one that must precede it: leave a lamp, turn off an appliance."""
     lamp = world.lamp
     if lamp is not None and not skill.startswith("go to ") and not skill.endswith(to_words(lamp)):
         return f"go to {to_words(world.state.places[lamp])}"

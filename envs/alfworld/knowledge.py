@@ -1,4 +1,4 @@
-"""Knowledge of the agent in ALFWorld: the state that the text describes, as facts."""
+"""Knowledge of the agent in ALFWorld: facts from the state that the text describes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Knowledge:
         return self.facts == value.facts and self.world == value.world
 
     def update(self) -> list[Fact]:
-        """Return every fact that is new or different since the last call; the agent's own is the last."""
+        """Return every fact that is new or changed since the last call; the fact about the agent comes last."""
         facts = [fact for fact in self._all_facts() if self.facts.get(fact.id) != fact]
         self.facts.update((fact.id, fact) for fact in facts)
         return facts

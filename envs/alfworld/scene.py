@@ -18,12 +18,12 @@ _REMEDY = "restore it from ALFWorld's download, or delete it"
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A file ``game.tw-pddl``: JSON with the rules, the grammar of the text, the start state and the goal."""
+    """File ``game.tw-pddl``: JSON with the rules, the grammar of the text, the initial state and the goal."""
 
     file: Path
 
     def read(self) -> dict[str, Any]:
-        """Read the file. Raises DataError if it is missing or no game."""
+        """Read the file. Raises DataError if it is missing or not a game."""
         content = read_json(self.file, _REMEDY)
         keys = content if isinstance(content, dict) else {}
         absent = [key for key in REQUIRED_KEYS if not isinstance(keys.get(key), str)]
@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One game with its one task."""
+    """One game with its single task."""
 
     id: str
     scene: Game

@@ -22,7 +22,7 @@ MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's ow
 
 @dataclass
 class AlfworldSetting:
-    """Setting of ALFWorld: the agent knows the text; the expert knows the state. Raises ConfigError for bad choices."""
+    """Setting of ALFWorld: the agent knows the text, the expert the state. Raises ConfigError for invalid choices."""
 
     skills: str = "grounded"
     observability: Observability = "partial"
@@ -46,11 +46,11 @@ class AlfworldSetting:
         return Knowledge(world)
 
     def conditions(self, world: World, task: Task) -> tuple[int, int]:
-        """Return 1 of 1 if the goal holds, else 0 of 1: the engine reports no parts of it."""
+        """Return (1, 1) if the goal holds, else (0, 1): the engine reports no partial goals."""
         return int(world.ever_won if self.scored == "ever" else world.won), 1
 
     def expert(self, observability: Observability | None = None) -> Expert:
         return Expert(self.skills)
 
     def close(self) -> None:
-        """Keep the engines, which end with the process."""
+        """Keep the engines, which are reused until the process ends."""

@@ -1,7 +1,7 @@
-"""Skill sets of ALFWorld: its own commands, and instance-level skills in ALFRED's words, executed as commands.
+"""Skill sets of ALFWorld: its own commands, and instance-level skills with ALFRED's names, executed as commands.
 
-Two things exist in instance-level skills only. A lamp can be a destination: the agent then goes to the receptacle
-under it. And the microwave and the faucets stay on until they are turned off; a running microwave cannot be opened.
+Two features exist only in instance-level skills. A lamp can be a destination: the agent then goes to the receptacle
+under it. Microwave and faucets stay on until they are turned off, and a running microwave cannot be opened.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _FORM = re.compile(rf"(go to|open|close|pick up|slice|turn on|turn off) ({THING}
 
 
 class Commands:
-    """Skills of planners whose prompt describes ALFWorld's commands."""
+    """ALFWorld's own commands as skills."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Send the command. Raises SkillError for words that are no command."""
+        """Send the command. Raises SkillError for a text that is not a command."""
         if skill == "done":
             return DONE
         if not _COMMAND.fullmatch(skill):
@@ -34,16 +34,16 @@ class Commands:
         return world.do(skill)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the commands possible now that name only things which the text has mentioned."""
+        """Return the commands possible now, restricted to things that the text has mentioned."""
         actions = (command for command in world.engine.commands if not _REPORT.fullmatch(command))
         return (*filter(world.state.knows, actions), "done")
 
 
 class GroundedSkills:
-    """Instance-level skills. A failure has a reason only if the skill is ours alone: ALFWorld gives none."""
+    """Instance-level skills. ALFWorld gives no reasons of failures; only checks of this module do."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for words that are no skill."""
+        """Execute a skill. Raises SkillError for a text that is not a skill."""
         if skill == "done":
             return DONE
         form = _FORM.fullmatch(skill)
@@ -58,7 +58,7 @@ class GroundedSkills:
         return failed(NO_EFFECT) if command is None else world.do(command)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the skills that work now on things which the text has mentioned, by verb and thing."""
+        """Return the skills possible now on things that the text has mentioned, sorted by verb and thing."""
         place = _place(world)
         lamps = (lamp for lamp in _lamps(world) if lamp != world.lamp)
         skills = {*_single_commands(world), *(f"go to {to_words(lamp)}" for lamp in lamps)}
@@ -85,12 +85,12 @@ def _lamps(world: World) -> list[str]:
 
 
 def _place(world: World) -> str | None:
-    """Return the receptacle whose content is within reach; None while the agent is at a lamp."""
+    """Return the receptacle within reach; None while the agent is at a lamp."""
     return world.state.at if world.lamp is None else None
 
 
 def _single_commands(world: World) -> dict[str, str]:
-    """Return the skills that are one command. A lamp is turned on once: ALFWorld reports no effect of a second use."""
+    """Return the skills that are one command. A lamp is turned on only once: ALFWorld ignores a second use."""
     lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
     commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
     if world.lamp is None:
@@ -111,7 +111,7 @@ def _go(world: World, thing: str) -> Outcome:
 
 
 def _operate(world: World, skill: str) -> Outcome | None:
-    """Execute a skill on the appliance at the agent's place; None if the skill is about something else."""
+    """Execute a skill on the appliance at the agent's place; return None for any other skill."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:
@@ -128,7 +128,7 @@ def _operate(world: World, skill: str) -> Outcome | None:
 
 
 def _obstacle(world: World, treatment: Treatment, place: str) -> str | None:
-    """Return why an appliance would have no effect now, None if it would have one."""
+    """Return the reason why an appliance would have no effect now, or None."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
         return f"{to_words(treatment.switch_of(place))} is already on"
@@ -142,7 +142,7 @@ def _obstacle(world: World, treatment: Treatment, place: str) -> str | None:
 
 
 def _start(world: World, treatment: Treatment, place: str) -> Outcome:
-    """Run the appliance. If it would have no effect, a fridge is only closed, and the others fail."""
+    """Run the appliance. Without an effect a fridge is only closed, other appliances fail."""
     reason = _obstacle(world, treatment, place)
     if reason is not None:
         return failed(reason) if treatment.switch else world.do(f"close {to_words(place)}")

@@ -1,4 +1,4 @@
-"""ALFWorld's spec, and the loader of its episodes."""
+"""Spec of ALFWorld, and the loader of its episodes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 FILE_NAME = "game.tw-pddl"
 FOLDER = "json_2.1.1"
 LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME}"
-EXCLUDED = ("movable", "Sliced")  # in the name of a task folder: ALFWorld plays no such tasks
+EXCLUDED = ("movable", "Sliced")  # parts of names of task folders that ALFWorld excludes
 
 
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them draw with ``seed``.
+    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them drawn with ``seed``.
 
-    Raises ConfigError for settings that cannot work, DataError for a folder without games or a damaged file.
+    Raises ConfigError for invalid settings, DataError for a folder without games or a damaged file.
     """
     if data is None:
         raise ConfigError(
@@ -31,7 +31,7 @@ def load_episodes(
     if stream != 1:
         raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
     check_request(None, stream, limit, "game")
-    files = [  # without those that ALFWorld excludes by the name of the task folder, or knows no solution of
+    files = [  # without those that ALFWorld excludes by task folder, or marks as unsolved
         file
         for file in _files(Path(data).expanduser(), split)
         if not any(word in file.parts[-3] for word in EXCLUDED) and Game(file).read().get("solvable") is True

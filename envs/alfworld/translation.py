@@ -1,6 +1,6 @@
-"""Translation between ALFWorld's commands and our instance-level skills.
+"""Translation between ALFWorld's commands and this project's instance-level skills.
 
-ALFWorld heats, cools and cleans the object in hand, with one command. ALFRED, and so our skills, treat the objects in
+ALFWorld heats, cools and cleans the object in hand with one command. ALFRED, and so these skills, treat the objects in
 the appliance: when the microwave is turned on, the fridge closed, or the faucet over the basin turned on. Each of these
 three skills becomes a sequence of commands: take out every object that can be treated, treat it and put it back.
 """
@@ -15,8 +15,8 @@ from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, World, to_words, type_of
 from envs.outcome import DONE, Outcome, failed
 
-LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in our skills and memory lines, objects in ALFWorld
-FAUCET = "faucet"  # each basin has the faucet of the same number; ALFWorld mentions none
+LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
+FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _T = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(command), skill)
@@ -48,7 +48,7 @@ class Treatment:
         return f"turn on {to_words(self.switch_of(place))}" if self.switch else f"close {to_words(place)}"
 
     def works_on(self, world: World, place: str) -> list[str]:
-        """Return the objects known to lie in the appliance that can be treated and put back."""
+        """Return the objects known to be in the appliance that can be treated and put back."""
         treatable = frozenset(objects.snake(kind) for kind in self.types if objects.may_hold(self.place, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
 
@@ -61,7 +61,7 @@ TREATMENTS = (
 
 
 def treatment_at(place: str | None) -> Treatment | None:
-    """Return the treatment that a receptacle's type offers."""
+    """Return the treatment of a receptacle's type."""
     if place is None:
         return None
     return next((treatment for treatment in TREATMENTS if type_of(place) == objects.snake(treatment.place)), None)
@@ -75,7 +75,7 @@ def faucets(world: World) -> list[str]:
 
 @cache
 def skill_of(command: str) -> str | None:
-    """Return the skill of a command; None if no skill corresponds to it."""
+    """Return the skill for a command; None if no skill corresponds to it."""
     for pattern, skill in _PATTERNS:
         if match := pattern.fullmatch(command):
             return skill.format(*match.groups())
@@ -83,7 +83,7 @@ def skill_of(command: str) -> str | None:
 
 
 def single_commands(world: World) -> dict[str, str]:
-    """Return the skills possible now with one command each, mapped to it; only about things that the text mentions."""
+    """Return the skills possible now as one command, with the command; only for things that the text mentions."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 

@@ -1,4 +1,4 @@
-"""World of ALFWorld: a game in progress, and its state as the text describes it: objects, doors, the hand."""
+"""World of ALFWorld: a running game, and its state from the text: objects, doors, the hand."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def sort_key(thing: str) -> tuple[str, int]:
 
 @dataclass
 class TextState:
-    """Facts from the text, by ids such as ``mug_2``. Only the agent moves objects, so that facts stay true."""
+    """Facts from the text, by ids such as ``mug_2``. Facts remain valid, since only the agent moves objects."""
 
     receptacles: tuple[str, ...] = ()
     at: str | None = None
     holding: str | None = None
-    places: dict[str, str] = field(default_factory=dict)  # receptacle of each object that lies somewhere, also of lamps
+    places: dict[str, str] = field(default_factory=dict)  # receptacle of each placed object, including lamps
     marks: dict[str, set[str]] = field(default_factory=dict)  # hot, cold, clean, sliced, on
-    doors: dict[str, str] = field(default_factory=dict)  # open or closed; no entry: no door, or not visited yet
-    inspected: set[str] = field(default_factory=set)  # receptacles whose content the text has listed
+    doors: dict[str, str] = field(default_factory=dict)  # open or closed; no entry means no door, or not visited yet
+    inspected: set[str] = field(default_factory=set)  # receptacles with listed content
 
     def begin(self, opening: str) -> None:
-        """Read the receptacles of the room from the first text of a game."""
+        """Read the receptacles of the room from a game's opening text."""
         room = opening.partition("you see ")[2].partition("Your task is to")[0]
         self.receptacles = tuple(sorted(map(to_id, _LISTING.findall(room)), key=sort_key))
 
@@ -81,7 +81,7 @@ class TextState:
         return known.issuperset(map(to_id, re.findall(THING, words)))
 
     def inside(self, place: str) -> list[str]:
-        """Return the objects known to lie in or on a receptacle, by type and number."""
+        """Return the objects known to be in or on a receptacle, sorted by type and number."""
         return sorted((thing for thing, holder in self.places.items() if holder == place), key=sort_key)
 
     def in_view(self) -> list[str]:
@@ -104,22 +104,22 @@ class TextState:
 
 
 class World:
-    """One game. The agent may read ``state`` only; ``won`` and the expert's plan come from inside the engine."""
+    """World of one game. Agents read only ``state``; ``won`` and the expert's plan use the hidden state."""
 
     def __init__(self, game: Game, engines: Engines) -> None:
-        """Raises DataError for a game that cannot be played, ConfigError if the engine is not installed."""
+        """Start the game. Raises DataError for an unplayable game, ConfigError if the engine is not installed."""
         self.game, self.engines = game, engines
         self.engine = engines.take()
         finalize(self, engines.give_back, self.engine)
         self.state = TextState()
-        self.commands: list[str] = []  # all that were sent, in order
+        self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
-        self.lamp: str | None = None  # the lamp that the agent went to: no place in ALFWorld, but one for our skills
+        self.lamp: str | None = None  # lamp at which the agent is: a place for these skills, not for ALFWorld
         self.active: set[str] = set()  # microwaves and faucets that are on: ALFWorld has switches for lamps only
         self.state.begin(self.engine.load(game.read(), str(game.file)))
 
     def __eq__(self, value: object) -> bool:
-        """Compare by game and by what was done in it."""
+        """Compare by game and executed commands."""
         if not isinstance(value, World):
             return NotImplemented
         return self.game == value.game and self._progress() == value._progress()
@@ -128,7 +128,7 @@ class World:
         return self.commands, self.lamp, self.active, self.state
 
     def copy(self) -> World:
-        """Replay every command in another engine: takes about a second, and a tenth of one per command."""
+        """Replay all commands in another engine: takes about 1 s, plus 0.1 s per command."""
         copy = World(self.game, self.engines)
         for command in self.commands:
             copy.do(command)
@@ -136,7 +136,7 @@ class World:
         return copy
 
     def begin_task(self) -> None:
-        """Keep everything: a game has one task."""
+        """Keep the state: a game has one task."""
 
     def do(self, command: str) -> Outcome:
         """Send one of ALFWorld's commands. A failure has no reason, as ALFWorld gives none."""

@@ -1,4 +1,4 @@
-"""Actions of VirtualHome script lines, and their preconditions: LoTA-Bench's and a stricter version.
+"""Actions of VirtualHome scripts, and their preconditions: LoTA-Bench's and a stricter version.
 
 ``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Things can be put into a closed
 container, and only a thing in the state CLOSED can be switched on, so that a thing without a door cannot. ``strict``:
@@ -24,14 +24,14 @@ VERBS = (WALK, GRAB, OPEN, CLOSE, SWITCH_ON, SWITCH_OFF, PUT_IN, PUT_ON, SIT)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A verb and node ids; ``place`` is the destination of putting, 0 for verbs with one thing."""
+    """Action: a verb and node ids; ``place`` is the destination of put verbs, else 0."""
 
     verb: str
     thing: int
     place: int = 0
 
     def line(self, name: str, place_name: str = "") -> str:
-        """Return the script line for the simulator; the names are the classes of thing and place."""
+        """Return the script line for the simulator, with the class names of thing and place."""
         second = f" <{place_name}> ({self.place})" if self.place else ""
         return f"<char0> [{self.verb}] <{name}> ({self.thing}){second}"
 
@@ -49,7 +49,7 @@ _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
 
 
 def refusal(home: HomeState, action: Action, rules: Rules) -> str:
-    """Return why the action is impossible now; "" if it is possible. Raises SkillError for a verb without a check."""
+    """Return the reason why the action is impossible now; "" if possible. Raises SkillError for an unknown verb."""
     if action.verb not in _CHECKS:
         raise SkillError(f"{action.verb!r} is no verb of this world; use one of {', '.join(_CHECKS)}")
     return _CHECKS[action.verb](home, action, rules == "strict")
@@ -84,7 +84,7 @@ def _grab(home: HomeState, action: Action, strict: bool) -> str:
 
 
 def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
-    """Check for closed containers: the benchmark only looks at the direct ones, the strict rule at all."""
+    """Check for closed containers: the benchmark considers only direct containers, the strict rule all."""
     containers = home.graph.containers(node.id)
     if strict:
         outermost = home.hidden_in(node.id)
@@ -111,7 +111,7 @@ def _door(node: Node, strict: bool) -> str:
 
 
 def _put(home: HomeState, action: Action, strict: bool) -> str:
-    """Check putting. The benchmark leaves it to the simulator to refuse a place that the agent holds."""
+    """Check a put action. The benchmark leaves the check for a held place to the simulator."""
     place, into = home.graph[action.place], action.verb == PUT_IN
     if not (place.container if into else place.surface):
         return f"nothing can be put {'in' if into else 'on'} {_name(place)}"

@@ -1,4 +1,4 @@
-"""The gymnasium environment over Watch-And-Help."""
+"""Gymnasium environment of Watch-And-Help."""
 
 from __future__ import annotations
 

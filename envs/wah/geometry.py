@@ -61,12 +61,12 @@ def _flat(vector: Vector) -> tuple[float, float]:
 
 
 def standing_point(target: Box, room: Box | None) -> Vector:
-    """Return the point at an arm's length before the side of a box that faces the room's middle, within the walls."""
+    """Return the point at arm's length in front of the side of a box that faces the room's middle, within the walls."""
     (x, _, z), (width, _, depth) = target.center, target.size
     if room is None:
         return x, 0.0, z - depth / 2 - ARM
     dx, dz = room.center[0] - x, room.center[2] - z
-    if abs(dx) * depth > abs(dz) * width:  # the line to the middle leaves the box through a side along x
+    if abs(dx) * depth > abs(dz) * width:  # the line to the middle crosses a side along x
         x += np.copysign(width / 2 + ARM, dx)
     else:
         z += np.copysign(depth / 2 + ARM, dz)

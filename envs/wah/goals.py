@@ -2,7 +2,7 @@
 
 ``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of a class directly on or in one instance of the place's
 class; ``turnOn_PLACE`` requires that this instance is on. All predicates must hold at the same instance; the instance
-with the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` are about the agent.
+with the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
 
 @lru_cache(maxsize=256)
 def goal_of(task: Task) -> tuple[Predicate, ...]:
-    """Return the predicates of a task, parsed once."""
+    """Return the parsed predicates of a task (cached)."""
     return parse_goal(task.goal)
 
 
@@ -99,7 +99,7 @@ def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
 
 
 def place_class(goal: Sequence[Predicate]) -> str:
-    """Return the class of a goal's one place; a seat only if there is no other, "" if the goal names none."""
+    """Return the class of a goal's place; a seat only if there is no other, "" if the goal has no place."""
     places = sorted((predicate.kind == "sit", predicate.place) for predicate in goal if predicate.place)
     return places[0][1] if places else ""
 

@@ -36,13 +36,13 @@ class Box:
 
 
 def _has_property(name: str) -> property:
-    """Return an attribute of nodes: whether they have one of VirtualHome's properties."""
+    """Return a property of nodes: whether they have one of VirtualHome's properties."""
     return property(lambda node: name in node.properties)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A thing, immutable: the graph replaces it when its state or place changes, so read it again after an action."""
+    """Immutable node: the graph replaces it when state or place change, so read it again after an action."""
 
     id: int
     class_name: str
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def position(self) -> Vector:
-        """The simulator's position; else the middle of the box, else the origin."""
+        """Position in the simulator; else the middle of the box, else the origin."""
         position = (self.transform or {}).get("position")
         return tuple(position) if position else self.box.center if self.box else (0.0, 0.0, 0.0)
 
@@ -121,7 +121,7 @@ class Graph:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """All classes in the order of their first nodes."""
+        """Classes in the order of their first nodes."""
         return tuple(self._classes)
 
     # relations
@@ -158,7 +158,7 @@ class Graph:
     # places of things
 
     def room(self, node_id: int) -> int | None:
-        """Return the room of a thing, found through its holders; for a room itself."""
+        """Return the room of a thing, found through its holders; a room is its own."""
         visited: set[int] = set()
         while node_id not in visited:
             visited.add(node_id)

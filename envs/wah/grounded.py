@@ -1,7 +1,7 @@
 """Instance-level skills: "go to kitchen 1", "open fridge 1", "put plate 2 in dishwasher 1", "sit on sofa 1" and "done".
 
-Destinations are rooms, furniture, and things that lie in a room but in or on nothing. All other skills work only on the
-furniture or thing that the agent stands at and on its content. Failure messages do not reveal where a hidden thing is.
+Destinations are rooms, furniture, and things on the floor of a room. All other skills work only on the
+furniture or thing at which the agent stands and on its content. Failure messages do not reveal where a hidden thing is.
 The strict checks of `envs.wah.action` apply.
 """
 
@@ -31,7 +31,7 @@ class GroundedSkills:
     """Skills that name instances of an apartment."""
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for words that are no skill or name no class of the apartment."""
+        """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
         if skill == "done":
             return DONE
         if match := _PUT.fullmatch(skill):
@@ -47,7 +47,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _possible(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the useful skills now on known things, by verb and id."""
+        """Return the currently useful skills on known things, sorted by verb and id."""
         known = home.things if knowledge is None else knowledge.known
         words = home.things.words
         skills = [f"go to {words(place)}" for place in destinations(home) if place in known and place != home.at]
@@ -63,7 +63,7 @@ def put_verb(home: HomeState, place: int) -> str:
 
 
 def at_hand(home: HomeState) -> list[int]:
-    """Return the furniture or thing that the agent stands at and its visible content."""
+    """Return the furniture or thing at which the agent stands, and its visible content."""
     if home.at is None or home.graph[home.at].category == ROOMS or home.at in home.inventory:
         return []
     return [home.at, *home.in_view(home.at)]
@@ -85,7 +85,7 @@ def _resolve(home: HomeState, skill: str, words: str) -> int | None:
 
 
 def _possible(home: HomeState) -> Iterator[str]:
-    """Yield every skill with each thing; those with two things only for things in the agent's hands."""
+    """Yield every skill with each thing; put skills only for held things."""
     yield "done"
     words = home.things.words
     for thing in (*home.things.fixtures, *home.things.movables):
@@ -104,7 +104,7 @@ def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
 
 
 def _unreachable(home: HomeState, thing: int | None, words: str) -> Outcome | None:
-    """Return why a thing cannot be touched from here, without revealing where it is."""
+    """Return the reason why a thing is out of reach, without revealing where it is."""
     if thing is not None and thing in home.inventory:
         return failed(f"you are holding {words}")
     if thing is not None and thing in at_hand(home):

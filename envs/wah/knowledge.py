@@ -1,8 +1,8 @@
-"""Knowledge of the agent about an apartment, and the facts that changed.
+"""Knowledge of the agent about an apartment, and the facts that have changed.
 
 ``full``: the whole state. ``partial``, as in Watch-And-Help: rooms and furniture are known from the start; the agent
 sees the things in a room when it enters, except those in a closed container, which it has to open. Until then rooms and
-containers are ``unseen``. Knowledge stays true, as only the agent moves things.
+containers are ``unseen``. Knowledge remains valid, since only the agent moves things.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Knowledge:
     """Knowledge of one agent about one household; call ``update()`` after every step."""
 
     def __init__(self, home: HomeState, observability: Observability = "full") -> None:
-        """Raises ConfigError for an unknown observability."""
+        """Initialise the knowledge. Raises ConfigError for an unknown observability."""
         check_choice("observability", observability, OBSERVABILITIES)
         self.home = home
         self.observability = observability
@@ -64,7 +64,7 @@ class Knowledge:
         return new
 
     def _look(self) -> None:
-        """See the agent's room and the containers that were opened in explored rooms."""
+        """Observe the agent's room and the open containers in explored rooms."""
         home = self.home
         if self.observability == "full" or home.room is None:
             return
@@ -74,7 +74,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
                 self._explore(thing)
-        self._see(filter(self._in_explored_room, home.changed))  # contents that a box leaves behind when it is taken
+        self._see(filter(self._in_explored_room, home.changed))  # contents that stay behind when their box is taken
         self._see(home.inventory)
 
     def _in_explored_room(self, thing: int) -> bool:
@@ -91,7 +91,7 @@ class Knowledge:
                 self.explored.add(thing)
 
     def _explore(self, place: int) -> None:
-        """See the content of a room or container."""
+        """Observe the content of a room or container."""
         self.explored.add(place)
         self._pending.add(place)
         self._see(self.home.all_contents(place))
@@ -116,7 +116,7 @@ class Knowledge:
 
     def _agent(self) -> Fact:
         home, name = self.home, self.home.things.name
-        at = home.at if home.at in home.things else home.room  # at a door or the floor, the place is the room
+        at = home.at if home.at in home.things else home.room  # at a door or on the floor the place is the room
         inventory = " ".join(map(name, home.inventory)) or None
         visible = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
         sees = tuple(name(thing) for thing in visible if thing in self.known and thing in home.things.movables)

@@ -3,14 +3,14 @@
 "find a plate", "pick up the plate", "open the fridge", "close the fridge", "switch on the dishwasher", "put down the
 plate", "done". A skill names a class; the rules choose the instance:
 
-* ``lota``: the last one in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
+* ``lota``: the last in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
   minimum.) A thing is put down at the last instance of the class that the last `find` named.
-* ``strict``: the one with the lowest rank, see `_RANKS`; distance decides ties. A thing is put down at the instance
+* ``strict``: the one of lowest rank, see `_RANKS`; distance decides ties. A thing is put down at the instance
   that the last `find` led to. The same `find`, repeated, goes to the next instance.
 
-A failure has a message under both rules: ``reasons`` gives the reason, ``lota`` is empty as in the benchmark.
+Messages of failures, under either rule: ``reasons`` gives the reason, ``lota`` is empty as in the benchmark.
 
-One skill is not in the benchmark: "sit on the sofa", for tasks that require it.
+One skill is added to the benchmark's: "sit on the sofa", for tasks that require it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VERBS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 Messages = Literal["reasons", "lota"]
 MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
-FARTHEST = 1000.0  # metres; the benchmark finds nothing beyond
+FARTHEST = 1000.0  # metres; the benchmark's maximum distance
 SEATS = ("sofa", "chair", "bed", "bench")
 
 
@@ -57,7 +57,7 @@ class LotaSkills:
         self.messages: Messages = messages
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for words that are no skill or name no class of the apartment."""
+        """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
         if skill == "done":
             return DONE
         verb, kind = self._parse(home, skill)
@@ -144,7 +144,7 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
 
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
-    """Return the instances that the repeated `find` has not led to; after the last one the first one again."""
+    """Return the instances not yet reached by the repeated `find`; after the last one the first again."""
     attempts = home.focus.attempts if home.focus.class_name == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]

@@ -26,7 +26,7 @@ MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
 
 @dataclass
 class WahSetting:
-    """Setting of Watch-And-Help. Raises ConfigError for bad choices.
+    """Setting of Watch-And-Help. Raises ConfigError for invalid choices.
 
     ``rules`` and ``messages`` apply to type-level skills; instance-level skills are strict and give reasons of failure.
     """
@@ -36,8 +36,8 @@ class WahSetting:
     rules: Rules = "lota"
     messages: Messages = "reasons"  # "lota": no messages, and failures are reported to the planner as successes
     max_steps: int | None = None  # per task; None: the skill set's default
-    simulator: str | None = None  # URL of a VirtualHome simulator, or a recording; None: no simulator
-    record: str | None = None  # file to record the simulator's answers in
+    simulator: str | None = None  # URL of a VirtualHome simulator, or a recording file; None: no simulator
+    record: str | None = None  # file for a recording of the simulator's answers
     space: SkillSet = field(init=False)
     _connection: Simulator | None = field(init=False, default=None)
 
@@ -66,9 +66,9 @@ class WahSetting:
         return home
 
     def connect(self) -> None:
-        """Connect to the simulator, if one is set. Raises ConfigError for a bad address, else SimulatorError."""
+        """Connect to the simulator, if one is set. Raises ConfigError for an invalid address, else SimulatorError."""
         if self.simulator is not None and self._connection is None:
-            from envs.wah.virtualhome.client import connect  # imported here: only a simulator needs it
+            from envs.wah.virtualhome.client import connect  # lazy: only a simulator needs it
 
             self._connection = connect(self.simulator, self.record)
 

@@ -1,4 +1,4 @@
-"""Watch-And-Help's spec, and the loader of its episodes."""
+"""Spec of Watch-And-Help, and the loader of its episodes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def load_episodes(
 
     Embedded: ``limit`` apartments (10,000 by default) with ``stream`` tasks each; ``tasks`` are further options of
     `generate_episode`, and each ``seed`` has its own apartments of the split. Files: one episode per instruction,
-    ``limit`` of them drawn with ``seed``. Raises ConfigError for settings that cannot work, DataError for missing or
+    ``limit`` of them drawn with ``seed``. Raises ConfigError for invalid settings, DataError for missing or
     damaged files.
     """
     check_request(data, stream, limit, "apartment")
     if data is None:
         return LazyEpisodes(partial(_apartment, split, stream, tasks), indices(split, seed, limit, "apartment"))
-    from envs.wah.data.official import load_official  # imported here, as below: only the source in use is loaded
+    from envs.wah.data.official import load_official  # lazy, as below: only the source in use is loaded
 
     return load_official(data, split, seed, limit)
 
@@ -41,16 +41,16 @@ def _apartment(split: str, stream: int, tasks: Mapping[str, Any], index: int) ->
     return generate_episode(apartment_seed(split, index), stream, **tasks)
 
 
-STRICT = 0.4  # share of the other training episodes
+STRICT = 0.4  # share of ``strict`` among episodes that both rules can solve
 
 
 class WatchAndHelpSpec(WorldSpec):
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
-        """Embedded ones, whatever is played: files of Watch-And-Help are not for training."""
+        """Load generated episodes, since Watch-And-Help's files are for tests only."""
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Both rules; where two of a class are asked for the strict one, since the other knows the last one only."""
+        """Return either rule, but ``strict`` for two things of a class, since ``lota`` finds only the last one."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")

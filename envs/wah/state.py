@@ -10,7 +10,7 @@ from typing import Self
 from envs.wah.geometry import never_close
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Graph, Node
 
-# Parts of the building: they have properties (a floor is a surface), but are left out of memory.
+# Parts of the building: they have properties (a floor is a surface), but are excluded from memory.
 BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", "curtains", "powersocket"))
 
 
@@ -31,7 +31,7 @@ def _tangible(node: Node) -> bool:
 
 
 def _holds_things(graph: Graph, node: Node) -> bool:
-    """Return whether something lies in or on furniture: a wall shelf may lack the properties of a holder."""
+    """Return whether furniture holds something: a wall shelf may lack the properties of a holder."""
     contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
     return _furniture(node) and any(movable(graph[thing]) for thing in contents)
 
@@ -44,7 +44,7 @@ def movable(node: Node) -> bool:
 class Things:
     """Index of a graph's fixtures and movables, by id and by name: "kitchencabinet_3", numbered within the class.
 
-    It stays valid while nodes change state and place, and is shared by all copies of a household.
+    It stays valid when nodes change state and place, and is shared by all copies of a household.
     """
 
     __slots__ = ("_ids", "_names", "_words", "fixtures", "movables")
@@ -75,13 +75,13 @@ class Things:
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """Memory of type-level skills within one task."""
+    """State of type-level skills within one task."""
 
-    class_name: str | None = None  # the class that the last `find` named
-    target: int | None = None  # the node that this `find` led to
-    attempts: tuple[int, ...] = ()  # instances that the same `find`, repeated, led to
+    class_name: str | None = None  # class in the last `find`
+    target: int | None = None  # node reached by this `find`
+    attempts: tuple[int, ...] = ()  # instances reached by the repeated `find`
     put_down: frozenset[int] = frozenset()  # things put down in this task
-    destinations: tuple[int, ...] = ()  # the places where they were put, latest last
+    destinations: tuple[int, ...] = ()  # their places, latest last
 
 
 class HomeState:
@@ -93,11 +93,11 @@ class HomeState:
         self.graph = graph
         self.things = Things(graph)
         self.agent = 0  # node id
-        self.at: int | None = None  # the furniture, room or thing on the floor that the agent stands at
+        self.at: int | None = None  # furniture, room or thing on the floor at which the agent stands
         self.room: int | None = None
         self.focus = Focus()
         self.changed: set[int] = set()
-        self.allows_sitting = False  # whether a task of the episode requires to sit down
+        self.allows_sitting = False  # whether a task of the episode requires sitting down
         self._loose: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
 
     def copy(self) -> Self:
@@ -119,17 +119,17 @@ class HomeState:
         return self.agent, self.at, self.room, self.focus, self.allows_sitting
 
     def begin_task(self) -> None:
-        """Reset the skills' memory of the last task; every thing keeps its place and state."""
+        """Clear the skills' state of the last task; things keep their places and states."""
         self.focus = Focus()
 
     @property
     def inventory(self) -> tuple[int, ...]:
-        """The things in the agent's right and left hand, in this order."""
+        """Things in the agent's right and left hand, in this order."""
         return tuple(thing for hand in HANDS for thing in self.graph.targets(self.agent, hand))
 
     @property
     def sitting(self) -> int | None:
-        """The seat that the agent sits on."""
+        """Seat of the agent."""
         return next(iter(self.graph.targets(self.agent, SITTING)), None)
 
     def close(self, thing: int) -> bool:
@@ -137,12 +137,12 @@ class HomeState:
         return self.graph.linked(thing, CLOSE, self.agent)
 
     def holder(self, thing: int) -> int | None:
-        """Return the container that a thing is directly in, else what it lies on.
+        """Return the container that a thing is directly in, else the thing that it is on.
 
-        None: it stands on the floor, hangs on a wall or is carried.
+        None if it is on the floor, on a wall or carried.
         """
         graph = self.graph
-        if containers := graph.containers(thing):  # the innermost one is itself in the most containers
+        if containers := graph.containers(thing):  # the innermost container is in the most containers
             return containers[0] if len(containers) == 1 else max(containers, key=lambda c: len(graph.containers(c)))
         surfaces = [below for below in graph.targets(thing, ON) if not never_close(graph[below])]
         return min(surfaces, default=None)
@@ -157,12 +157,12 @@ class HomeState:
             outer = self.holder(outer)
 
     def contents(self, thing: int) -> list[int]:
-        """Return what lies directly in or on a thing, by id."""
+        """Return the things directly in or on a thing, by id."""
         graph = self.graph
         return sorted(set(graph.sources(thing, INSIDE)) | set(graph.sources(thing, ON)))
 
     def all_contents(self, thing: int) -> list[int]:
-        """Return all that is in or on a thing, nested things included, outer ones first; without the agent."""
+        """Return all things in or on a thing, nested things included, outer things first; without the agent."""
         order, queue = dict.fromkeys((thing, self.agent)), [thing]
         for outer in queue:
             inner = [content for content in self.contents(outer) if content not in order]
@@ -171,7 +171,7 @@ class HomeState:
         return [content for content in order if content not in (thing, self.agent)]
 
     def in_view(self, thing: int) -> list[int]:
-        """Return all contents of a thing that an agent at it can see: those behind no closed door."""
+        """Return all contents of a thing that are not behind a closed door."""
         graph, visible, queue = self.graph, {thing, self.agent}, [thing]
         for outer in queue:
             inner = set(graph.sources(outer, ON))
@@ -205,7 +205,7 @@ class HomeState:
         return hiding
 
     def loose(self) -> tuple[int, ...]:
-        """Return the movable things that lie in a room, but in or on nothing, by id."""
+        """Return the movable things directly in a room, in or on no other thing, by id."""
         if self._loose is None:
             self._loose = self._without_holder(*self.things.movables)
         return self._loose
@@ -215,5 +215,5 @@ class HomeState:
         return tuple(sorted(thing for thing in candidates if self.holder(thing) is None))
 
     def distance(self, thing: int) -> float:
-        """Return the metres from the agent between positions, heights included, as LoTA-Bench measures."""
+        """Return the distance from the agent in metres, heights included, as LoTA-Bench measures it."""
         return dist(self.graph[self.agent].position, self.graph[thing].position)

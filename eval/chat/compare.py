@@ -1,6 +1,6 @@
 """Comparison of runs that answered the same questions: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions that every run has answered count. All runs are compared with the first. Intervals are 95 % intervals
+Only questions answered by every run count. All runs are compared with the first. Intervals are 95 % intervals
 clustered by conversation (docs/evaluation.md#intervals); "12+ 9-" means that 12 answers are better and 9 worse.
 """
 
@@ -26,11 +26,11 @@ from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import read_config
 
-SETTING = (  # settings that a fair comparison shares; the budget and the retrieval belong to the method
+SETTING = (  # settings that must be equal in a fair comparison; budget and retrieval belong to the method
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # settings in a name
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # shown in names
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
@@ -52,7 +52,7 @@ def name_of(config: Mapping[str, Any]) -> str:
 
 
 def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
-    """Return each run's rows of the questions that all runs have answered. Raises DataError if there are none."""
+    """Return each run's rows for the questions answered by all runs. Raises DataError if there are none."""
     shared = set.intersection(*({_key(row) for row in rows} for rows in runs))
     if not shared:
         raise DataError("these runs have no question in common; compare runs of the same data and seed")
@@ -60,7 +60,7 @@ def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
-    """Identify a question; generated conversations of different seeds share ids and even questions, but not golds."""
+    """Return a question's key; generated conversations of different seeds share ids and questions, but not golds."""
     return row.id, row.question, row.gold
 
 
@@ -92,7 +92,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
         gain = difference(None if rows is runs[0] else f1_difference(rows, runs[0]))
         quality.append([name, percent(text["f1"]), gain, *map(percent, shares)])
         lengths = summary["encoded_tokens"]["mean"], summary["kv_length"]["mean"]
-        ttft = None if config["profile"] else summary["ttft_ms"]["p50"]  # profiling slows the whole run
+        ttft = None if config["profile"] else summary["ttft_ms"]["p50"]  # profiling slows down the whole run
         costs = prefill, first / prefill, *lengths, ttft
         cost.append([name, *(number(value, 1) for value in costs)])
     title = f"{len(runs[0])} questions that all runs have answered"

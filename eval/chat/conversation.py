@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 
 UNITS = ("turn", "session")
-ADVERSARIAL = "adversarial"  # category of questions that the conversation does not answer
+ADVERSARIAL = "adversarial"  # category of questions without an answer in the conversation
 
 
 def one_line(text: str) -> str:
@@ -35,7 +35,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question about a conversation. With ``choices`` it is multiple choice, and ``answer`` is one of them."""
+    """Question about a conversation; multiple choice if it has ``choices``, of which ``answer`` is one."""
 
     id: str
     text: str
@@ -54,9 +54,9 @@ class Question:
 class Conversation:
     """Sessions that fill one memory, and the questions asked about them.
 
-    Conversations of one ``group`` share a memory, one after another: blocks encoded for one stay for the next.
-    ``incremental``: the sessions enter the memory one by one before the questions; otherwise the conversation is only
-    read in the prompt of its question, whose rows also stay for the next conversation of the group.
+    Conversations of one ``group`` share a memory in sequence: blocks encoded for one are kept for the next.
+    ``incremental``: the sessions are stored one by one before the questions; otherwise the conversation is only
+    part of its question's prompt, whose rows are also kept for the next conversation of the group.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Conversation:
                 )
 
     def shares_memory(self, conversation: Conversation) -> bool:
-        """Return whether both use one memory: they are the same conversation or have the same group."""
+        """Return whether both use the same memory: they are the same conversation or have the same group."""
         return self is conversation or (self.group != "" and self.group == conversation.group)
 
 
@@ -113,7 +113,7 @@ Item = tuple[Conversation, Question]  # one evaluated question, with its convers
 
 
 def draw(conversations: Sequence[Conversation], limit: int | None, seed: int) -> list[Item]:
-    """Return all questions in order, or ``limit`` of them drawn with ``seed``, in the same order."""
+    """Return all questions, or ``limit`` of them drawn with ``seed``, in order."""
     questions = [(conversation, question) for conversation in conversations for question in conversation.questions]
     if limit is None or limit >= len(questions):
         return questions

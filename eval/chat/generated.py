@@ -1,6 +1,6 @@
-"""Conversations and debates generated from a seed: people tell each other facts, some of which change later.
+"""Generator of conversations and debates from a seed: people tell each other facts, some of which change later.
 
-The questions cover LoCoMo's categories, changed facts and multiple choice, and are easy with the full conversation.
+Questions cover LoCoMo's categories, changed facts and multiple choice, and are easy given the full conversation.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _questions(latest: Latest, people: Sequence[str], rng: random.Random) -> Ite
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # that a person never mentioned: a speaker, or else an absent person
+    for relation in rng.sample(RELATIONS, 2):  # never mentioned by the person: a speaker, else an absent person
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -172,7 +172,7 @@ REASONS = (
 def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
     """Return one conversation per prompt: in each of ``rounds`` rounds every agent reads all others.
 
-    A prompt is [new][reused][new][reused]...: a note of the reader precedes every contribution of the other agents in
+    A prompt is [new][reused][new][reused]...: a note by the reader precedes every contribution of the other agents in
     the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most the
     first line. All prompts of a debate share one memory.
     """
@@ -185,7 +185,7 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for round in range(1, rounds + 1):
-        contributions = []  # with their figures; the same text for every reader
+        contributions = []  # with their figures; same text for every reader
         for agent in people:
             figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
             text = f"In round {round} I say there are {figure} {topic}. {reasons}"

@@ -22,7 +22,7 @@ REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
 
 
 def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:
-    """Return ``row[name]`` of type ``kind``. Raises DataError, in which ``where`` names the file and the entry."""
+    """Return ``row[name]`` of type ``kind``. Raises DataError; ``where`` names file and entry in it."""
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: an object with the field {name!r} was expected, not {type(row).__name__}")
     if name not in row:
@@ -91,7 +91,7 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
         sizes = f"{len(chats)} haystack_sessions but {len(dates)} haystack_dates"
         raise DataError(f"{where}: {sizes}; each needs the other")
     order = list(enumerate(dates))
-    if all(_DATED.match(str(date)) for date in dates):  # the file that contains only evidence sessions is not sorted
+    if all(_DATED.match(str(date)) for date in dates):  # LongMemEval's evidence-only file is not sorted
         order.sort(key=lambda pair: pair[1])
     sessions, evidence = [], []
     for number, (index, date) in enumerate(order, 1):
@@ -116,7 +116,7 @@ _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 
 
 def personamem(questions: Path) -> list[Conversation]:
-    """Load the questions; those with the same messages form one conversation. Raises DataError."""
+    """Load the questions; questions on the same messages form one conversation. Raises DataError."""
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
     contexts: dict[str, list[Any]] = {}  # messages by context id; each line is an object of one key
     for number, line in enumerate(read_text(contexts_file, REMEDY).split("\n"), 1):
@@ -165,7 +165,7 @@ def _options(text: str, where: str) -> list[str]:
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too deep nesting
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two from too deep nesting
             continue
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return options

@@ -30,7 +30,7 @@ class QuestionPrompt:
         self._chat = bool(getattr(tokenizer, "chat_template", None))
         parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
         before, self._after = parts or (one_line(instruction) + "\n", CUE)
-        default = None if self._chat else tokenizer.bos_token_id  # a template contains its start token
+        default = None if self._chat else tokenizer.bos_token_id  # a chat template contains the start token
         first = default if start is None else self._splice.token(start)
         self._context = ([] if first is None else [first]) + self._splice.lines(before)
 
@@ -42,11 +42,11 @@ class QuestionPrompt:
         return self._splice.lines(text)
 
     def pause(self) -> list[int]:
-        """Return an empty query, to prefill the memory without a question."""
+        """Return the empty query, which prefills the memory without a question."""
         return [self._splice.newline]
 
     def query(self, question: Question) -> list[int]:
-        """Return the token ids after the memory, up to the beginning of the answer."""
+        """Return the token ids after the memory, up to the start of the answer."""
         lines = [f"Today is {one_line(question.date)}."] if question.date else []
         lines.append(f"Question: {one_line(question.text)}")
         if question.choices and self._letters:
@@ -63,7 +63,7 @@ class QuestionPrompt:
 
     @property
     def reduce(self) -> str:
-        """Reduction of token scores: texts differ in length, letters do not."""
+        """Reduction of token scores: the mean for texts, which differ in length; the sum for letters."""
         return "sum" if self._letters else "mean"
 
     def stops(self) -> set[int]:

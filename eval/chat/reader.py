@@ -37,10 +37,10 @@ def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> Split:
     """Return the parts of the latest run; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
     times, spans = prefill.timings, timer.spans
     loads = [(load.start, load.end) for load in prefill.trace.loads]
-    loading = _within(spans["rope"], loads)  # rotations that are part of a transfer
+    loading = _within(spans["rope"], loads)  # rotations within a transfer
     rotating = [span for span in spans["rope"] if span not in loading]
     parts = {part: _length(part_spans) for part, part_spans in spans.items()}
-    inside = _within([*loads, *rotating], spans["attention"])  # layers that choose their blocks load during attention
+    inside = _within([*loads, *rotating], spans["attention"])  # with per-layer retrieval, loads happen during attention
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
@@ -71,7 +71,7 @@ class Answer:
     text: str
     prefill: Prefill
     tokens: int  # generated tokens, or scored rows for multiple choice
-    kv_length: int  # rows in the working cache at the last token
+    kv_length: int  # rows in the working cache at the answer's last token
     wall_ms: float
     score_ms: float  # part of wall_ms for generation or scoring
     split: Split | None = None
@@ -80,7 +80,7 @@ class Answer:
 class Reader:
     """Reader with one memory session, which reads conversations one after another.
 
-    :param unit: a segment is a turn or a whole session; each segment advances time by one step
+    :param unit: a segment is a turn or a whole session; each segment advances the step counter by one
     :param replay: prefill a prompt at the end of each session of an incremental conversation, so that methods can
         harvest rows; None: only for methods that harvest
     """
@@ -95,7 +95,7 @@ class Reader:
         self._read: Conversation | None = None
 
     def read(self, conversation: Conversation) -> Reading:
-        """Store the conversation in the memory, unless the memory already holds it."""
+        """Store the conversation in the memory, unless it is already there."""
         before, self._read = self._read, conversation
         if before is conversation:
             return Reading()
@@ -117,13 +117,13 @@ class Reader:
         self._prefill(item[1])
 
     def answer(self, question: Question) -> Answer:
-        """Answer with greedy text or the likeliest choice; questions of incremental conversations leave no rows."""
+        """Answer with greedy text or the likeliest choice; questions on incremental conversations leave no rows."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
             began = time.perf_counter()
             prefill = self._prefill(question)
             scoring = time.perf_counter()
-            if question.choices:  # the first of equally likely ones wins; scoring leaves the working cache unchanged
+            if question.choices:  # ties go to the first; scoring leaves the working cache unchanged
                 result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
                 text, tokens, decoded = question.choices[int(result.scores.argmax())], result.computed_tokens, 0
             else:

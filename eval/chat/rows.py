@@ -33,7 +33,7 @@ class Scores:
 class AnswerRow:
     index: int
     id: str  # conversation/question
-    conversation: str  # its id, or the group of conversations that share a memory
+    conversation: str  # conversation id, or the group that shares a memory
     category: str
     choice: bool  # multiple choice
     question: str

@@ -50,7 +50,7 @@ def _evaluate(
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
-    # a latency split needs transfers inline, so that parts do not overlap
+    # a latency split needs inline transfers, so that parts do not overlap
     with closing(make_engine(config, "inline" if config.profile else None)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)
@@ -66,7 +66,7 @@ def _evaluate(
         done, total, enabled = len(run.results), len(questions), config.eval.progress
         with progress_bar(console, "questions", total, done, run, "questions", enabled) as update:
             update(description=_so_far(run))
-            skipped: list[Item] = []  # answered by an earlier run, so that this memory lacks their effects
+            skipped: list[Item] = []  # answered before a resume, so that this memory lacks their effects
             for index, item in enumerate(questions):
                 if index in run.finished:
                     skipped.append(item)
@@ -91,7 +91,7 @@ def make_conversations(config: DictConfig) -> list[Conversation]:
 
 
 def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> Reader:
-    """Make a reader with the config's method; a first encoding loads everything that loads lazily."""
+    """Make a reader with the config's method; a first encoding triggers all lazy loading."""
     method, tokenizer = make_method(config.memory), make_tokenizer(config.model, engine.model)
     prompt = QuestionPrompt(tokenizer, config.prompt.instruction, config.choices, config.prompt.start)
     session = MemorySession(engine, method, encoder, prompt.line, config.prompt.budget, prompt.context())
@@ -105,7 +105,7 @@ def _check(config: DictConfig) -> None:
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
     check_settings(config, LEAST, OPTIONAL, SWITCHES)
-    make_method(config.memory)  # refuses impossible compositions before a model is loaded
+    make_method(config.memory)  # rejects invalid compositions before a model is loaded
     if config.replay not in (None, True, False):
         raise ConfigError(f"replay={config.replay} is invalid; use true, false or null")
     if config.bertscore is not None:

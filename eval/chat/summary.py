@@ -45,7 +45,7 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
 
 
 def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
-    """Return means over the rows that have a value, None without any; intervals are clustered by conversation."""
+    """Return means over the rows with a value, None without any; intervals are clustered by conversation."""
     texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
     metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
     free = [row for row in rows if not row.choice]

@@ -1,6 +1,6 @@
 """JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-Its chain of checksums starts with the settings in ``FILE.jsonl.json``; ``FILE.end`` holds the number of lines.
+Its hash chain starts with the settings in ``FILE.jsonl.json``; ``FILE.end`` holds the number of lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEDY = "restore the file, or name another one"
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
-    """Open ``path`` for appending, locked; yield it with the values of its lines, a partial last one removed.
+    """Open and lock ``path`` for appending; yield it with the values of its lines, after removing a partial last line.
 
     :raises ConfigError: the file was written with another ``config``, or another process holds it
     :raises DataError: a line is damaged or missing, or the file belongs to other settings
@@ -30,7 +30,7 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFil
     with path.open("ab") as stream:
         if lock_is_held(stream):
             raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
-        sync(path.parent)  # makes the name of a new file durable
+        sync(path.parent)  # makes the directory entry of a new file durable
         yield _open_lines(path, config)
 
 

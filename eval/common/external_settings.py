@@ -1,6 +1,6 @@
-"""Settings that reach outside a run folder: programs to start, network addresses, files written elsewhere.
+"""Settings with effects outside a run folder: programs to start, network addresses, files written elsewhere.
 
-A run folder may come from another user, so only the command line can choose them.
+A run folder may come from another user, so only the command line may set them.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from keep_agent.config.literal import as_override
 from keep_agent.config.settings import LAUNCHER, RAY
 from keep_agent.errors import ConfigError
 
-EXTERNAL_KEYS = {  # the kind of choice, and the values that are always harmless
+EXTERNAL_KEYS = {  # kind of setting, and values that are always harmless
     "env.thor.executable": ("a program", (None, "stand-in")),
     "env.thor.display": ("an address", (None,)),
     "env.simulator": ("an address", (None,)),
     "env.record": ("a file to write", (None,)),
     "eval.ray.address": ("an address", (None, "auto")),
 }
-FOLDER = "folder"  # key of a storage at any depth of a method
+FOLDER = "folder"  # key of a storage, at any depth of a method's config
 STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
 def check_external(saved: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: str) -> None:
-    """Check that the command line has all external settings with which a ``run`` continues. Raises ConfigError."""
+    """Check that the command line repeats all external settings of a resumed ``run``. Raises ConfigError."""
     command_line = dict(_external_settings(command_config))
     for key, value in _external_settings(saved):
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
-            continue  # the address is not used
+            continue  # the address is unused
         what, harmless = EXTERNAL_KEYS.get(key, STORAGE_FOLDER)
-        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # if only for one of several methods
+        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # also for one of several methods
         if value not in (*harmless, command_line.get(key)) and not any(map(pattern.search, overrides)):
             raise ConfigError(
                 f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if you trust it, give "

@@ -1,4 +1,4 @@
-"""Hydra commands: composed with a command line that was checked, each job guarded, no empty folder left behind."""
+"""Hydra commands: composed with a validated command line; jobs report errors on one line and leave no empty folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from keep_agent.config.model_names import expand_model
 from keep_agent.errors import ConfigError
 from keep_agent.guard import INTERRUPTED, guarded
 
-SWEEP_RECORD = "multirun.yaml"  # Hydra's, written before the first job
+SWEEP_RECORD = "multirun.yaml"  # Hydra's files, written before the first job
 
 
 def check_target(file: Path) -> None:
@@ -36,7 +36,7 @@ def check_target(file: Path) -> None:
 def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
-    With -m the job runs once per combination, also after a failure; the exit code is that of the worst failure. In a
+    With -m the job runs once per combination, even after a failure; the exit code is that of the worst failure. In a
     launcher's own process errors are raised, so that the launcher reports them here.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise composition errors instead of printing them over many lines
@@ -47,7 +47,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _tidy(folder, sweep, missing)  # the run writes elsewhere, and may be killed before it ends
+            _tidy(folder, sweep, missing)  # before the job, which writes elsewhere and may be killed
 
         def play() -> None:
             job(config, folder, list(hydra_config.overrides.task))  # may raise: overrides may interpolate
@@ -81,7 +81,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 def missing_folders(arguments: Sequence[str]) -> list[Path]:
     """Return the missing folders on the path of ``eval.out``, innermost first.
 
-    Raises ConfigError for a path that Hydra would interpolate, also if it is escaped.
+    Raises ConfigError for a path that Hydra would interpolate, even if escaped.
     """
     default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]
@@ -92,8 +92,8 @@ def missing_folders(arguments: Sequence[str]) -> list[Path]:
 
 
 def _tidy(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
-    """Remove the folders that Hydra made before the job, if nothing was written into them."""
-    with suppress(OSError):  # not empty: then it stays
+    """Remove the folders that Hydra made before the job, if they are empty."""
+    with suppress(OSError):  # a non-empty folder stays
         folder.rmdir()
         if sweep:
             if [path.name for path in folder.parent.iterdir()] == [SWEEP_RECORD]:

@@ -2,7 +2,7 @@
 
 Shares have Wilson's interval; means, differences and ratios a bootstrap that resamples whole clusters. If all clusters
 are equal, a bootstrap has no width, so an exact bound on unobserved clusters replaces it. A single cluster has no
-interval (None), because it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
+interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 SAME = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE, FEW = 0.2, 10  # too few to tell: a share's interval is wider, or a difference has fewer clusters
+WIDE, FEW = 0.2, 10  # too few observations: a share's interval is wider, or a difference has fewer clusters
 SIGNS = 6  # fewest clusters that differ, all in one direction, for which a sign test excludes zero
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference between two runs on the same tasks: ``more`` of the ``pairs`` went better, ``fewer`` went worse."""
+    """Difference between two runs on the same tasks: ``more`` of the ``pairs`` are better, ``fewer`` are worse."""
 
     mean: float
     interval: Interval
@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def unclear(self) -> bool:
-        """Whether there are too few tasks to tell: few clusters, or a wide interval that contains zero."""
+        """Whether there are too few tasks for a conclusion: few clusters, or a wide interval that contains zero."""
         if self.interval is None or self.clusters < FEW:
             return True
         low, high = self.interval
@@ -78,8 +78,8 @@ def share_interval(samples: Samples) -> Interval:
     """Return Wilson's interval of the share of values that are 1, among values of 0 or 1.
 
     Values of one cluster are correlated, so the effective sample size is smaller: the number of independent values with
-    the variance that the clusters show (Korn and Graubard 1998). Student's t replaces the normal distribution, because
-    few clusters show their variance badly. If all values are equal, the sample size is the number of clusters.
+    the observed variance of the clusters (Korn and Graubard 1998). Student's t replaces the normal distribution, since
+    few clusters estimate their variance badly. If all values are equal, the sample size is the number of clusters.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
@@ -97,7 +97,7 @@ def share_interval(samples: Samples) -> Interval:
 
 
 def is_wide(interval: Interval) -> bool:
-    """Return whether there are too few observations to tell a share."""
+    """Return whether there are too few observations to determine a share."""
     return interval is None or interval[1] - interval[0] > WIDE
 
 
@@ -116,7 +116,7 @@ def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[fl
     """Return the percentile interval of the mean over all values; clusters are resampled whole.
 
     :param within: the least and the greatest possible value: if the means of all clusters are equal, clusters that
-        were not observed may lie anywhere in between
+        were not observed may have any value in between
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:

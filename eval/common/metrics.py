@@ -50,7 +50,7 @@ def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
 
 
 def summarize(results: Sequence[EpisodeResult]) -> dict[str, Any]:
-    """Summarize outcome and cost of a run; crashed episodes stay in every denominator."""
+    """Summarize outcome and cost of a run; crashed episodes count as failures."""
     tasks = [task for result in results for task in result.tasks]
     steps = [step for result in results for step in result.steps]
     types, rates = sorted({task.type for task in tasks}), _rates(tasks)

@@ -1,4 +1,4 @@
-"""Options of the commands that are not composed by Hydra."""
+"""Options of the commands without Hydra."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import argparse
 
 
 def options(about: str | None, name: str | None = None) -> argparse.ArgumentParser:
-    """Return a parser of the installed command ``name``, whose help begins with the text ``about``."""
+    """Return a parser for the installed command ``name``, with the description ``about``."""
     return argparse.ArgumentParser(name, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -20,7 +20,7 @@ MARKERS = "os^Dv<>PX*"
 
 
 def check_figure(file: Path) -> None:
-    """Check, before hours of computing, that a figure can be written; makes its folder. Raises ConfigError."""
+    """Check before the computation that a figure can be written; make its folder. Raises ConfigError."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ModuleNotFoundError as error:

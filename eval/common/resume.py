@@ -1,4 +1,4 @@
-"""Start of a run, new or resumed. A resumed run keeps its saved config, which the command line may not contradict."""
+"""Start of a new or resumed run. A resumed run keeps its saved config; conflicting overrides are rejected."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from memory.config.component_names import check_names, named_classes
 from memory.segments.sentence_encoder import chosen_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
-Create = Callable[[Mapping[str, Any]], Folder]  # makes the run folder of a config
+Create = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
 THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # the workers that play
 # Settings that may change when a run is resumed.
 MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
 RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
 NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal")  # missing in older runs
-CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # groups whose keys depend on the choice
+CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # config groups whose keys depend on the option
 MODEL_KEYS = ("engine", "model")  # not needed by planners without a model
 ENV_KEYS = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
-REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # needed with every choice
-CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # a class in an override
+REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # needed with every option
+CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # class in an override
 FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)
 
 
@@ -70,7 +70,7 @@ def begin(
 
 
 def _resolve_encoder(config: DictConfig) -> None:
-    """Replace the encoder ``auto`` by its choice here, so that a run resumed elsewhere keeps its encoder."""
+    """Resolve the encoder ``auto``, so that a run resumed on another machine keeps its encoder."""
     if "prompt" in config:
         config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
 
@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set the number of torch threads; by default processes with models share the number that torch would choose."""
+    """Set the number of torch threads; by default processes with models divide torch's default among them."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -147,7 +147,7 @@ def check_played(episodes: Sequence[Episode], ids: Mapping[int, str], place: Pat
 
 
 def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
-    """Return the classes that the command line chooses: those of its config, and those named in its overrides."""
+    """Return the classes chosen by the command line: those in its config, and those in its overrides."""
     names = {name for _, name in named_classes(OmegaConf.to_container(config, resolve=False))}
     return names.union(*(CLASS_OVERRIDE.findall(override) for override in overrides))
 

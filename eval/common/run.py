@@ -41,10 +41,10 @@ PATTERN = re.compile(r"(\d+)/(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Shard:
-    """Share ``number`` of ``of`` shares, counted from 0 and written ``number/of``.
+    """Shard ``number`` of ``of``, counted from 0 and written ``number/of``.
 
     A shard takes every ``of``-th episode. Official data are sorted by task type, so contiguous shares would hold only
-    short or only long tasks; annotations of one trial, which take equally long, go to different shards.
+    short or only long tasks; annotations of one trial, which take equally long, are in different shards.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: Any) -> Shard:
-        """Parse the value of ``eval.shard``; null is the whole run. Raises ConfigError for other text."""
+        """Parse the value of ``eval.shard``; null means the whole run. Raises ConfigError for any other text."""
         if text is None:
             return cls(0, 1)
         match = PATTERN.fullmatch(str(text))
@@ -75,7 +75,7 @@ class Shard:
 def progress_bar(
     console: Console, noun: str, total: int, completed: int, run: RunFolder, results: str, enabled: bool
 ) -> Iterator[Callable[..., None]]:
-    """Yield the update function of a bar. An interrupt prints how to resume the run after its ``results``."""
+    """Yield the update function of a progress bar. An interrupt prints the command that resumes the run."""
     columns = (TextColumn(noun, markup=False), BarColumn(), MofNCompleteColumn())
     text = TextColumn("{task.description}", markup=False)
     bar = Progress(*columns, text, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
@@ -85,7 +85,7 @@ def progress_bar(
             yield partial(bar.update, bar.add_task("", total=total, completed=completed))
         except KeyboardInterrupt:
             bar.stop()
-            console.print(f"interrupted after {len(run.results)} {results}; go on with eval.resume={run.path}")
+            console.print(f"interrupted after {len(run.results)} {results}; continue with eval.resume={run.path}")
             raise
 
 
@@ -127,7 +127,7 @@ def _evaluate(
                     log.episode(record.result)
                     update(advance=1, description=_progress_text(run))
             except WorkerError as error:
-                raise WorkerError(f"{error}; go on with eval.resume={run.path}") from error
+                raise WorkerError(f"{error}; continue with eval.resume={run.path}") from error
     results = sorted(run.results, key=lambda result: result.index)
     summary = summary_of(results, plain, versions_of(run, bool(todo)))
     run.write_summary(summary)
@@ -142,10 +142,10 @@ def _check_setup(setup: Setup, episodes: Sequence[Episode], earlier: RunFolder |
         raise WorkerError(f"{setup.where} has {setup.episodes} episodes, not {count}; put the same env.data there")
     if earlier is None:
         return
-    if (before := earlier.config.get("episodes", count)) != count:  # indices would mean other episodes
+    if (before := earlier.config.get("episodes", count)) != count:  # indices would refer to other episodes
         started = f"{earlier.path} was started with {before} episodes"
         raise ConfigError(f"{started}, but the data now have {count}; start a new run")
-    if earlier.config["env"]["data"] is not None:  # generated episodes depend on the seed alone
+    if earlier.config["env"]["data"] is not None:  # generated episodes depend only on the seed
         check_played(episodes, {result.index: result.id for result in earlier.results}, earlier.path)
     earlier.check_weights(setup.weights, setup.trained)
 
@@ -178,7 +178,7 @@ def _title(config: Mapping[str, Any]) -> str:
 
 
 def versions_of(run: RunFolder, any_played: bool) -> Mapping[str, str]:
-    """Return the present versions, or the saved ones of a finished run that played nothing now."""
+    """Return the current versions, or the saved ones of a finished run that played nothing this time."""
     if any_played or not (run.path / SUMMARY).exists():
         return versions()
     with unpacking(run.path / SUMMARY, "no summary of a run", AGAIN):
@@ -194,7 +194,7 @@ def _progress_text(run: RunFolder) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages on which the numbers depend."""
+    """Return the versions of the packages that affect the numbers."""
     packages = {"python": platform.python_version(), "keep-agent": keep_agent.__version__}
     for name in VERSION_PACKAGES:
         with suppress(PackageNotFoundError):
@@ -213,12 +213,12 @@ def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervis
     count = max(1, min(workers, episodes))
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     if launcher == RAY:
-        from eval.workers.ray_actors import ActorPool  # imported here because Ray is an extra
+        from eval.workers.ray_actors import ActorPool  # lazy: Ray is an extra
 
         return Supervisor(ActorPool(plain, count), count)
     return InProcessRunner(config) if count == 1 else Supervisor(ProcessPool(plain, count), count)
 
 
 def world_command(name: str) -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
     sys.exit(hydra_command(name, lambda config, folder, words: evaluate(config, folder, make_console(), words)))

@@ -14,7 +14,7 @@ from rich.table import Table
 from eval.common.intervals import Difference, is_wide
 from keep_agent.console import make_console
 
-Column = tuple[str, Callable[[Any], str]]  # heading, and text of a row's cell
+Column = tuple[str, Callable[[Any], str]]  # heading, and function from a row to its cell's text
 MISSING = "–"
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_overlapped_ms", "decision_ms", "score_ms")
@@ -91,7 +91,7 @@ def points(difference: Difference | None) -> str:
 
 
 def pairs(difference: Difference | None) -> str:
-    """Format the numbers of pairs that went better (+) and worse (-), and whether they are too few to tell."""
+    """Format the numbers of better (+) and worse (-) pairs, with a note if they are too few."""
     if difference is None:
         return MISSING
     more, fewer = difference.more, difference.fewer
@@ -132,7 +132,7 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:
-    """Build the table of a run's times and rows; None if no model ran."""
+    """Build the table of a run's times and rows; None without a model."""
     if summary["ttft_ms"] is None:
         return None
     parts = {f"  {name}": spread for name, spread in summary["ttft_parts_ms"].items()}

@@ -1,4 +1,4 @@
-"""Overrides ``KEY=VALUE`` that a command accepts, and variants of methods.
+"""Overrides ``KEY=VALUE`` of a command, and variants of methods.
 
 A variant is ``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+...``, such as ``one_hop:keep+memory.recompute.max_hops=0``.
 """
@@ -20,7 +20,7 @@ from keep_agent.errors import ConfigError, did_you_mean
 
 
 def key_of(override: str) -> str:
-    """Return the dotted key that an override sets, also for a config group."""
+    """Return the dotted key or config group that an override sets."""
     return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
 
 
@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raises ConfigError for keys outside ``read`` and for keys replaced by an option (``instead``: option by key)."""
+    """Raises ConfigError for keys outside ``read``, and for those with an option ``instead`` (option by key)."""
     for override in overrides:
         key = key_of(override)
         if key in instead:
@@ -40,14 +40,14 @@ def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Ma
             raise ConfigError(f"{override} is not read here; these keys are: {', '.join(read)}{hint}")
 
 
-PLAIN = "transformers"  # the plain forward, compared with the methods
-METHOD_KEYS = ("memory", "planner")  # if all methods read the same prompts
+PLAIN = "transformers"  # name of the plain forward among the methods
+METHOD_KEYS = ("memory", "planner")  # keys of a method if all methods read the same prompts
 MEMORY_KEYS = ("memory", "prompt.budget")
 DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
 
 
 def names(text: str) -> list[str]:
-    """Split a comma-separated list; ``none`` and commas alone are an empty list."""
+    """Split a comma-separated list; ``none`` and lone commas give an empty list."""
     return [] if text == "none" else [part for part in text.split(",") if part]
 
 
@@ -60,7 +60,7 @@ def as_list(value: Any) -> list[Any]:
 
 @contextmanager
 def separate_hydra() -> Iterator[None]:
-    """Allow composing other configs while Hydra runs a job."""
+    """Allow the composition of other configs while Hydra runs a job."""
     running = Singleton.get_state()
     GlobalHydra.instance().clear()
     try:
@@ -74,7 +74,7 @@ def compose_variants(
 ) -> dict[str, DictConfig]:
     """Compose the config of every variant, by name, with the common ``overrides`` and the variant's own after ``+``.
 
-    :param allowed: keys in which methods may differ; the caller takes all others from the first method
+    :param allowed: keys in which methods may differ; all others come from the first method
     :raises ConfigError: a variant is named twice, has no memory, or overrides a key outside ``allowed``
     """
     parts = [variant.partition(":") for variant in variants]
@@ -105,7 +105,7 @@ def compose_variants(
 
 def check_methods(configs: Mapping[str, DictConfig]) -> None:
     """Raises ConfigError for a method that cannot be built, before a model is loaded."""
-    from keep_agent.config.planner_factory import make_method  # imported here because it loads torch
+    from keep_agent.config.planner_factory import make_method  # lazy: it loads torch
 
     for config in configs.values():
         make_method(config.memory)

@@ -1,7 +1,7 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
-The scripted expert acts in generated houses of both worlds and, with --data, in ALFRED's official train split. Some of
-its steps are replaced by random ones, alone or in sequences; the label is always the expert's skill, so that a planner
+The scripted expert acts in generated houses of both worlds, and with --data in ALFRED's official train split. Some of
+its steps are replaced by random ones, single or in sequences; the label is always the expert's skill, so that a planner
 learns to recover. ALFRED's annotations, including those of single steps, are written as lessons. NAME.json records the
 settings.
 
@@ -43,11 +43,11 @@ from planners.training.rollout_files import write_rollouts
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
 PER_FILE = 1000
-ACTED_PER_FILE = 50  # a planner is slow, so that an interruption loses less
+ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses a file
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
-    """Yield embedded houses with ``stream`` tasks each; 0: one task in two thirds, up to four in the others."""
+    """Yield generated houses with ``stream`` tasks each; 0: one in two thirds of them, up to four in the others."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -80,7 +80,7 @@ def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
     for key, default in (("stream", 0), ("acting", []), ("worlds", ["alfred"])):
         if settings[key] == default:
-            del settings[key]  # as in folders that are older than the option
+            del settings[key]  # omitted, as in folders older than the option
     settings["official"] = bool(args.data)
     old = read_json(file, "choose another --name or --out") if file.exists() else settings
     if not isinstance(old, dict):

@@ -1,6 +1,6 @@
 """Recorder of episodes: observed facts, executed skills, and the expert's skill at every step.
 
-The expert acts, with some random steps, or a planner does; the expert supplies the labels (DAgger, arXiv 1011.0686).
+The expert (with some random steps) or a planner acts; the expert supplies the labels (DAgger, arXiv 1011.0686).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from planners.training.rollout_files import FactRecord, Rollout, StepRecord, Tas
 
 DISTURBED = 0.6  # share of tasks in which some of the expert's steps are random
 LASTING = 0.5  # probability that another random step follows a random one
-ASTRAY = 12  # steps that differ from the labels, after which the expert acts
+ASTRAY = 12  # number of steps that differ from the labels after which the expert takes over
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Episodes of one house, made on access: one trial with several annotators' instructions, or one to be reworded."""
+    """Episodes of one house, made on access: a trial with several annotators' instructions, or an episode to reword."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
@@ -59,7 +59,7 @@ class Recorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """Take the probability ``perturb`` per step that random steps begin, and a ``planner`` that acts."""
+        """Store the options. ``perturb``: probability per step that random steps begin; a ``planner`` acts."""
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random
@@ -105,9 +105,9 @@ class Recorder:
         return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
 
     def _choice(self, play: Play, label: str, rate: float, astray: int) -> str:
-        """Return the skill to execute where the expert's is ``label``. Only the expert ends a task.
+        """Return the skill to execute, given the expert's ``label``. Only the expert ends a task.
 
-        The planner decides at every step, even if its skill is not used, because its transcript holds all prompts.
+        The planner decides at every step, even if its skill is not used, since its transcript contains all prompts.
         """
         decision = label if self._planner is None else self._planner.decide(play.admissible(), {}).skill
         if label == DONE:

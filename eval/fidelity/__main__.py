@@ -8,7 +8,7 @@ With ``planner=NAME[,NAME...]`` the command draws a curve instead: full recomput
 (or --model), and every method chooses a skill at each step with several shares of recomputed rows (--ratios). The table
 and the figure show how often it chooses the same skill, and the KL divergence of the next token.
 
-KEY=VALUE are overrides of `python -m eval.alfred`; overrides without effect here are refused.
+KEY=VALUE are overrides of `python -m eval.alfred`; overrides without effect here are rejected.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _share(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Parse a number; other texts give NaN, for which every comparison is false."""
+    """Parse a number; other texts give NaN, which fails every comparison."""
     try:
         return float(text)
     except ValueError:
@@ -72,20 +72,20 @@ def _number(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     p = options(__doc__, "keep-eval-fidelity")
     add = p.add_argument
-    overrides = f"of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}"
+    overrides = f"overrides of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}"
     families = f"tiny random models, or none (default: {','.join(FAMILIES)})"
-    methods = f"skills are compared with the first (default: {','.join(METHODS)})"
+    methods = f"methods; skills are compared with the first's (default: {','.join(METHODS)})"
     ratios = f"recomputed shares of the curve, or own: as configured (default: {','.join(map(str, RATIOS))})"
     reach = "name each method's cheapest point of the curve with this agreement"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
     add("--families", type=names, metavar="A,B", help=families)
     add("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
     add("--methods", type=names, metavar="A,B", help=methods)
-    add("--tokenizer", help="of the random models (default: planner-tiny's)")
+    add("--tokenizer", help="tokenizer of the random models (default: planner-tiny's)")
     add("--ratios", type=_shares, metavar="R,R", help=ratios)
     add("--reach", type=_share, metavar="PERCENT", help=reach)
-    add("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
-    add("--json", type=Path, metavar="FILE", help="also write the tables there")
+    add("--plot", type=Path, metavar="FILE", help="file for the curve (PNG)")
+    add("--json", type=Path, metavar="FILE", help="also write the tables to a file")
     return p
 
 
@@ -127,14 +127,14 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     check_methods(configs)
     check_outputs(arguments)
     use_threads(configs[BASELINE])
-    from eval.fidelity.agreement import report_curve  # lazy, because it loads torch: typing errors are reported before
+    from eval.fidelity.agreement import report_curve  # lazy: it loads torch; typing errors are reported before
 
     shares = RATIOS if arguments.ratios is None else arguments.ratios
     report_curve(methods, shares, configs[BASELINE], overrides, arguments, console)
 
 
 def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
-    """Report laws and deviations of tiny random models, and deviations of trained models."""
+    """Report engine laws and deviations of tiny random models, and deviations of trained models."""
     methods = METHODS if arguments.methods is None else arguments.methods
     random = FAMILIES if arguments.families is None else arguments.families
     if not methods or not (random or arguments.model):
@@ -154,7 +154,7 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
     check_methods(configs)
     check_outputs(arguments)
     use_threads(next(iter(configs.values())))
-    from eval.fidelity.deviation import report_deviations  # lazy, because it loads torch
+    from eval.fidelity.deviation import report_deviations  # lazy: it loads torch
 
     report_deviations(random, configs, arguments, console)
 

@@ -1,7 +1,7 @@
 """Agreement curve: how often a method chooses full recomputation's skill, against the share of rows it computes.
 
-Full recomputation plays episodes; before every step each variant also chooses a skill, from its own prompt. A knob of
-the method sets how many rows it recomputes (an average, a ratio, the first k rows of a unit); the curve shows the
+Full recomputation plays episodes; before every step each variant chooses a skill too, from its own prompt. An option of
+the method (its knob) sets how many rows it recomputes (average, ratio, first k rows of a unit); the curve shows the
 measured share.
 """
 
@@ -65,7 +65,7 @@ class Variant:
 
     @property
     def text(self) -> str:
-        """The variant in the form of `compose_variants`."""
+        """Variant in the format of `compose_variants`."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
@@ -109,7 +109,7 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
         return [Variant(label, base, "", 0.0)]
-    if config.memory.recompute.get("limit") is not None:  # the limit would cap the knob
+    if config.memory.recompute.get("limit") is not None:  # the limit would cap the share
         base = f"{base}+memory.recompute.limit=null"
     return [Variant(label, base, knob, value) for value in (FIRSTS if target == FIRST else ratios)]
 
@@ -118,7 +118,7 @@ def measure_curve(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, methods: Sequence[str], ratios: Sequence[float],
     overrides: Sequence[str], watch: Callable[[int, int], None],
 ) -> list[Point]:  # fmt: skip
-    """Measure the points of all methods; the first leads. ``watch`` gets the number of finished and of all episodes."""
+    """Measure all methods; the first one acts. ``watch`` gets the numbers of finished and total episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
         variant

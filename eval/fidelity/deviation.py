@@ -102,7 +102,7 @@ class Record(Protocol):
 
 
 class Shadow:
-    """Planner that runs several planners on the same observations, records them, and executes one skill."""
+    """Planner that runs several planners on the same observations, records their decisions, and executes one skill."""
 
     name = "shadow"
 
@@ -110,7 +110,7 @@ class Shadow:
         self, engine: Engine, planners: Mapping[str, KVPlanner], records: Mapping[str, Record],
         oracle: Oracle | None = None, common: bool = False,
     ) -> None:  # fmt: skip
-        """Create the planner; all skills are compared with those of the first of ``planners``.
+        """Create the planner; all skills are compared with the skills of the first of ``planners``.
 
         :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
             planner's own prompt the reference of its logits; otherwise the first planner's logits are
@@ -129,14 +129,14 @@ class Shadow:
             planner.observe(facts)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
+        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # shared, since most methods have the same prompt
         leader, *followers = self._planners.values()
         if self._common:
-            leader.understand()  # before the measurement; the followers adopt its result
+            leader.understand()  # before the measurement; the other planners adopt its result
         decisions = {}
         for name, planner in self._planners.items():
             if self._common:
-                planner.adopt(leader)  # the leader's goals, so that this planner does not derive its own
+                planner.adopt(leader)  # the leader's goals, so that this planner does not generate its own
             decisions[name] = planner.decide(admissible, info)
         first = next(iter(decisions.values()))
         executed, reference = self._oracle(info) if self._oracle else first.skill, first.prefill.logits[0]
@@ -177,7 +177,7 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Measure methods of one setting. Raises ConfigError for one without a single prompt for the plain forward."""
+    """Measure methods of one setting. Raises ConfigError for a method without a single prompt for the plain forward."""
     setting = next(iter(configs.values()))
     deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)
@@ -189,7 +189,7 @@ def measure(
             )
     shadow = Shadow(engine, planners, deviations, expert_oracle(setting.env))
     for _ in play(shadow, setting):
-        pass  # the shadow records every step
+        pass  # `Shadow` records every step
     return list(deviations.values())
 
 

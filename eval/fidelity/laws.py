@@ -1,6 +1,6 @@
-"""Laws of the engine as numbers: difference between two computations of the same logits, on random prompts.
+"""Laws of the engine: numerical difference between two computations of the same logits, on random prompts.
 
-Each number is the largest difference of the last row's logits, relative to their largest magnitude.
+Each is the largest difference of the last row's logits, relative to their largest magnitude.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def load_otherwise(engine: Engine) -> float:
 def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
     """Return the logits (vocabulary,) of transformers' own forward of a prompt's rows at their positions.
 
-    Positions with gaps need explicit masks, because transformers takes a gap for the start of another text.
+    Positions with gaps need explicit masks, since transformers treats a gap as the start of another sequence.
     """
     positions = layout.positions
     gaps = bool((positions.diff() != 1).any())
@@ -110,7 +110,7 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return additive masks in the form that the family's forward takes, for rows at the positions ``positions``."""
+    """Return additive masks in the format of the family's forward, for rows at the positions ``positions``."""
     info = engine.info
     window = next(filter(None, info.windows), None)
 

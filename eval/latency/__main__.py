@@ -16,20 +16,20 @@ from keep_agent.console import make_console
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    """Run the command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
     sys.exit(hydra_command("latency", _evaluate))
 
 
 def _evaluate(config: DictConfig, folder: Path, overrides: Sequence[str]) -> None:
     check_values(config)
     check_names(config)
-    from eval.latency.run import evaluate  # imported here because it loads torch
+    from eval.latency.run import evaluate  # lazy: it loads torch
 
     evaluate(config, folder, make_console(), overrides)
 
 
 def check_names(config: DictConfig) -> None:
-    """Raises ConfigError for unknown models and planners; their settings are checked later."""
+    """Raises ConfigError for unknown models and planners; other settings are checked later."""
     for model in as_list(config.latency.models):
         check_model(str(model))
     names = [(str(name).partition(":")[2] or str(name)).split("+")[0] for name in as_list(config.latency.planners)]

@@ -1,4 +1,4 @@
-"""Runner of a run's cells: all contenders take each step in rotating order, so that noise affects all equally."""
+"""Runner of a run's cells: all contenders execute each step in rotating order, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from planners.prompts.formats import Format, make_format
 
 
 class FixedLengthFormat:
-    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, of which the newline is the last.
+    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, newline included.
 
-    A line is cut at its start, because changes are at its end. Lines that become equal share a block.
+    A line is cut at its start, since changes are at its end. Lines that become equal share a block.
     """
 
     def __init__(self, format: Format, tokens: int) -> None:
@@ -46,7 +46,7 @@ class FixedLengthFormat:
         return [*islice(cycle(body[-room:]), room), newline]
 
 
-STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender cannot do a step
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # of a contender that does not support a step
 
 
 @dataclass
@@ -56,7 +56,7 @@ class InterleavedTiming:
     contenders: Sequence[Contender]
     device: torch.device
     meter: RateMeter
-    report: Callable[[int], None]  # called with the number of steps done
+    report: Callable[[int], None]  # called with the number of finished steps
     rates: list[Rates] = field(default_factory=list)
     steps: int = 0
 
@@ -64,7 +64,7 @@ class InterleavedTiming:
         self.tracks = {contender.name: Track(contender.name, contender.prompt) for contender in self.contenders}
 
     def warm_up(self, script: Script) -> None:
-        """Run steps untimed, and measure their peak memory."""
+        """Run untimed steps, and measure their peak memory."""
         self._begin(script)
         for number, step in enumerate(script.steps):
             for contender in self._order(number):
@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active contenders, starting with the next one at every step; a plain forward follows its reference."""
+        """Yield active contenders, rotated by one at every step; a plain forward follows its reference."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))
@@ -118,7 +118,7 @@ class InterleavedTiming:
 
     @contextmanager
     def _excluding(self, contender: Contender) -> Iterator[None]:
-        """Exclude the contender, and the plain forward of its prompt, if it cannot do its work."""
+        """Exclude the contender, and the plain forward of its prompt, if the block fails."""
         try:
             yield
         except STEP_ERRORS as error:
@@ -132,9 +132,9 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-REFERENCE = "full_recompute"  # the plain forward reads its prompt
+REFERENCE = "full_recompute"  # the plain forward reads this contender's prompt
 IndexedCell = tuple[int, Cell]
-Report = Callable[..., None]  # called with the current work, and its step if it has begun
+Report = Callable[..., None]  # called with the current phase, and its step once it has started
 
 
 def run_cells(
@@ -181,7 +181,7 @@ class CellRunner:
         return CellResult(index, cell.id, cell, [tracks[name] for name in names], timing.rates, seconds=seconds)
 
     def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, Track]]:
-        """Make the contenders; return those that can be made, and tracks with the refusals of the others."""
+        """Make the contenders; return the supported ones, and tracks with the refusals of the others."""
         setting = next(iter(configs.values()))
         tokenizer = make_tokenizer(setting.model, self._engine.model)
         examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
@@ -201,7 +201,7 @@ class CellRunner:
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:
-        """The encoder of all methods, loaded and without a cache."""
+        """Return the encoder of all methods, loaded and without a cache."""
         encoder = make_encoder(self._composer.setting.prompt.encoder).inner
         encoder.encode(["ready\n"])
         return encoder

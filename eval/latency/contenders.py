@@ -1,4 +1,4 @@
-"""Contenders of a timing: planners with their memory methods, and the plain forward of transformers."""
+"""Contenders of a timing: planners with memory methods, and the plain forward of transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planners.prompts.formats import Format
 
 
 class ContenderEncoder(CachedEncoder):
-    """Sentence encoder with a cache for one contender alone; a shared cache would favour later contenders."""
+    """Sentence encoder with a cache per contender; a shared cache would favour later contenders."""
 
     def forget(self) -> None:
         self._vectors.clear()
@@ -69,7 +69,7 @@ class PlannerContender:
     def stored(self) -> int | None:
         """Return the bytes in its storage, if it has one."""
         method = self._planner.session.method
-        is_transcript = method.capabilities.keeps_cache  # its rows stay in a working cache, not in storage
+        is_transcript = method.capabilities.keeps_cache  # rows stay in a working cache, not in storage
         return None if is_transcript else method.storage.stats().get("bytes")
 
 
@@ -107,7 +107,7 @@ class PlainForward:
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return (vocabulary,) logits after the prompt, on the host, which waits for the device."""
+        """Return the logits (vocabulary,) after the prompt on the host, which synchronises with the device."""
         out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
         return out.logits[0, -1].float().cpu()
 

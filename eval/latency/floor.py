@@ -6,13 +6,13 @@ Counted per layer:
   values are needed: if a stage chooses by attention, the row's queries, output and MLP are left out. A stage that
   compares the next layer's values (CacheBlend) must finish the layer for all rows and compute those values too;
 * in the last layer, keys and values of the active rows, and everything else for the last row alone;
-* attention over the rows that a row sees (causal, within the layer's window). The trace does not say which stored rows
-  were recomputed: the floor takes the first ones, which see least;
+* attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
+  were recomputed: the floor assumes the first ones, which see least;
 * the same for missing blocks, which must be encoded: in the same pass, so that weights are read once. The context
   prefix and the query states of a latent choice are counted there too, without their attention;
 * the layer's weights, and the prompt's keys and values, read once.
 
-After the layers comes the head for one row. Each of these pieces depends on the one before, and takes the larger of its
+Last comes the head for one row. Each of these pieces depends on the previous one, and takes the larger of its
 times for operations and for bytes. Loading blocks may overlap with all of it: the floor is at least the link's time.
 
 For comparison, `rows_ms` is the cost if each row computed in a layer goes through the whole layer, attention and MLP,
@@ -46,7 +46,7 @@ class Work:
     flops: tuple[int, ...] = ()  # operations per piece
     nbytes: tuple[int, ...] = ()  # of device memory, per piece
     loaded: int = 0  # bytes from blocks
-    through: tuple[int, ...] = ()  # operations per piece if all rows go through whole layers
+    through: tuple[int, ...] = ()  # operations per piece if all rows pass through whole layers
 
     def rows_ms(self, rates: Rates) -> float:
         """Return the least time of rows x layers in milliseconds."""
@@ -82,20 +82,20 @@ def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
 
 
 def _work(shape: Shape, least: Sequence[int], through: Sequence[int], rows: int, loaded: int) -> Work:
-    """Return the work of layers with these operations, which all read keys and values of ``rows``, and of the head."""
+    """Return the work of the head and of layers with these operations, which all read keys and values of ``rows``."""
     nbytes = shape.layer_bytes + rows * shape.row_bytes
     return Work((*least, shape.head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*through, shape.head))
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of ``count`` active rows that see least: the fresh rows, and the first of the others."""
+    """Return positions of the ``count`` active rows that see least: the fresh rows, and the first of the others."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
 
 
 def _visible_pairs(positions: Positions, window: int | None) -> int:
-    """Count the rows that the rows at ``positions`` see, themselves included."""
+    """Count the rows visible to the rows at ``positions``, themselves included."""
     return int(np.minimum(positions + 1, np.inf if window is None else window).sum())
 
 
@@ -112,7 +112,7 @@ def _pass_flops(shape: Shape, active: Sequence[Positions], compares: bool) -> li
 
 
 def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
-    """Return the operations of each layer if its ``active`` rows go through the whole layer."""
+    """Return the operations of each layer if its ``active`` rows pass through the whole layer."""
     row = 2 * shape.value + shape.rest
     layers = zip(active, shape.windows, strict=True)
     return [len(rows) * row + shape.pair * _visible_pairs(rows, window) for rows, window in layers]
@@ -126,7 +126,7 @@ def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> l
 
 
 def _other_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return the operations of a pass of which only the number of rows is known; the last layer as above."""
+    """Return the operations of a pass from its number of rows alone; the last layer as above."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value), int(rows * shape.rest)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Hardware and library versions, named beside every result."""
+    """Hardware and library versions, stored with every result."""
 
     cpu: str
     cores: int  # available to this process
@@ -115,13 +115,13 @@ class RateMeter:
 
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_MARK = "5"  # resets the high-water mark of the resident set to its present size (Linux)
+RESET_MARK = "5"  # resets the high-water mark of the resident set (Linux)
 
 
 class Peak:
     """Growth of the high-water mark: of the allocator on CUDA, of the resident set on the CPU (Linux only).
 
-    The constructor first returns freed memory to the system, so that the work cannot use memory of earlier work. This
+    The constructor first returns freed memory to the system, so that the work cannot reuse it. This
     causes page faults, so a step is either timed or measured here, never both.
     """
 

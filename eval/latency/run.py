@@ -28,7 +28,7 @@ from eval.latency.settings import Composer, cells_of, check, method_overrides
 from keep_agent.errors import ConfigError, KeepError
 
 FIGURE = "latency.png"
-DISPLAY_KEYS = ("markdown", "plot")  # settings of the display, which may change when a run is resumed
+DISPLAY_KEYS = ("markdown", "plot")  # display settings, which may change when a run is resumed
 DISPLAY_OVERRIDES = [f"latency.{key}" for key in DISPLAY_KEYS]
 
 
@@ -43,7 +43,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequ
         config.latency.update({key: command_config.latency[key] for key in DISPLAY_KEYS})
         common = method_overrides(list(config.get("overrides", overrides)))
         machine, cells = this_machine(), cells_of(config)
-        if earlier is not None and earlier.config.get("machine") != asdict(machine):  # its times are not comparable
+        if earlier is not None and earlier.config.get("machine") != asdict(machine):  # times are not comparable
             raise ConfigError(f"{earlier.path} was started on another machine or with other versions; start a new run")
         composer = Composer(config, common, Path(scratch))
         if earlier is not None:

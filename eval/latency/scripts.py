@@ -1,4 +1,4 @@
-"""Scripts of steps that all contenders execute, and their recording from episodes of the scripted expert."""
+"""Scripts of steps for all contenders, and their recording from episodes of the scripted expert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planners.prompts.text import Edit, FactView, make_style
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision of an episode and its outcome. ``skill`` is executed whatever a planner decides."""
+    """One decision of an episode and its outcome. ``skill`` is executed regardless of a planner's decision."""
 
     edits: tuple[Edit, ...]  # segments that changed since the last step
     admissible: tuple[str, ...]
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One episode. Its ``aged`` segments have been in memory for ``age`` steps at the start, so they are static."""
+    """One episode. Its ``aged`` segments are ``age`` steps old at the start, so that they are static."""
 
     instruction: str
     skills: str  # name of the skill set
@@ -53,7 +53,7 @@ def sample_candidates(admissible: Sequence[str], skill: str, count: int | None) 
 
 
 class ScriptRecorder(ExpertPlanner):
-    """Planner that executes the expert's skills and records the inputs of a planner with a model."""
+    """Planner that executes the expert's skills and records the inputs for a planner with a model."""
 
     def __init__(self, style: str, oracle: Oracle) -> None:
         super().__init__(oracle)
@@ -95,12 +95,12 @@ class Recordings:
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        """Instructions of the first episodes, used as texts of finished tasks."""
+        """Instructions of the first episodes, used as texts of synthetic finished tasks."""
         return tuple(episode.tasks[0].instruction for episode in self._first)
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the first episodes, which differ if the data differ."""
+        """Ids of the first episodes, to detect changed data."""
         return [episode.id for episode in self._first]
 
     def __getitem__(self, number: int) -> Script:

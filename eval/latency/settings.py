@@ -43,7 +43,7 @@ SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
 
 
 def check(config: DictConfig) -> None:
-    """Raises ConfigError for settings that cannot be timed."""
+    """Raises ConfigError for invalid settings."""
     check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *NULLABLE), SWITCHES)
     settings = config.latency
     for key, least in (("segments", 2), ("segment_tokens", LEAST_TOKENS)):
@@ -137,7 +137,7 @@ class Composer:
 
     @property
     def setting(self) -> DictConfig:
-        """Return the first contender's config, for the settings that all share."""
+        """Return the first contender's config, for the shared settings."""
         return next(iter(next(iter(self._configs.values())).values()))
 
     def of(self, cell: Cell) -> Mapping[str, DictConfig]:
@@ -147,7 +147,7 @@ class Composer:
             configs[name] = changed = deepcopy(config)
             changed.model.device, changed.model.dtype, changed.prompt.budget = cell.device, cell.dtype, cell.segments
             storage = changed.memory.storage
-            for number, part in enumerate([storage, *storage.get("tiers", [])]):  # each on disk has its own folder
+            for number, part in enumerate([storage, *storage.get("tiers", [])]):  # own folder per storage
                 if "folder" in part and part.folder is None:
                     part.folder = literal(str(self._scratch / name / str(number)))
         return configs

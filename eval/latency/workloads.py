@@ -23,7 +23,7 @@ class Plan:
 
     segments: int  # in a prompt
     store: int  # segments in memory
-    churn: int | str  # segments that change per step, or "alfred": replay
+    churn: int | str  # segments that change per step, or "alfred" for a replay
     steps: int
     candidates: int | None  # scored per step; None: all
     age: int  # steps after which a group is static
@@ -63,7 +63,7 @@ def synthetic(plan: Plan, recordings: Recordings) -> Script:
 
 
 def replayed(plan: Plan, recordings: Recordings) -> list[Script]:
-    """Return recorded episodes, with finished tasks added if a house alone would not fill the prompt."""
+    """Return recorded episodes, with finished tasks added until the prompt is full."""
     scripts: list[Script] = []
     while remaining := plan.steps - sum(len(script.steps) for script in scripts):
         real = recordings[len(scripts)].first(remaining)

@@ -33,7 +33,7 @@ from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
 from memory.recompute.value_deviation import ValueDeviation
 
-RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of loading to computing
+RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # ratios of loading to computing time
 MEASURED_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -76,7 +76,7 @@ def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: 
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Prompt, Schedule, str]:
-    """Return the prompt, the schedule of its recomputation, and the time of the choice of rows, as in `Work`."""
+    """Return the prompt, the recomputation schedule, and the time of the choice of rows, as in `Work`."""
     prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
     narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
     return prompt, schedule_of(arguments.recompute, arguments.schedule, arguments.average), narrow

@@ -1,4 +1,4 @@
-"""Comparison of loading stages on the same work, with the distance of each from two lower bounds of the makespan."""
+"""Comparison of loading stages on the same work, and their distances from two lower bounds of the makespan."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Bounds:
 
 
 def bounds(work: Work, link: Link) -> Bounds:
-    """Compute the bounds over all schedules in which a job moves slices of one layer after they are known to be needed.
+    """Compute the bounds for schedules in which each job moves slices of one layer, after they are known to be needed.
 
     Let K_i be the earliest time at which the rows that rest from layer i on are known, A_m the earliest start of layer
     m, and T(i, m) the link's time for the slices of layers up to m of the rows that rest from layer i or a later one
     on. These slices move after K_i, one job after another, and before layer m starts. So A_m >= K_i + T(i, m) for all
-    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link whose jobs may be
-    interrupted at no cost, earliest deadline first, would meet the bound.
+    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link with free preemption,
+    earliest deadline first, would reach the bound.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
@@ -63,7 +63,7 @@ def bounds(work: Work, link: Link) -> Bounds:
 def _moving(work: Work, link: Link) -> NDArray[np.float64]:
     """Return T(i, m), shape (layers, layers): one job per layer, one copy per run of rows.
 
-    A row counts from the first layer at which it may move: it rests there, or lies in a gap that moves with its run. A
+    A row counts from the first layer at which it may move: it rests there, or is in a gap that moves with its run. A
     run counts if any of its rows does.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
@@ -73,7 +73,7 @@ def _moving(work: Work, link: Link) -> NDArray[np.float64]:
     seconds = np.zeros((layers, layers))
     for layer in range(layers):
         spans = [(starts[place] + first, starts[place] + last) for place, (first, last) in runs[layer]]
-        latest = [int(since[first:last].max()) for first, last in spans]  # the layer from which on a whole run may move
+        latest = [int(since[first:last].max()) for first, last in spans]  # first layer at which a whole run may move
         counts = np.bincount(since[work.resting[layer]], minlength=layers), np.bincount(latest, minlength=layers)
         later_rows, later_runs = (np.cumsum(count[::-1])[::-1] for count in counts)
         for i in range(layer + 1):
@@ -136,7 +136,7 @@ def run_stages(names: Sequence[str], work: Work, link: Link, chunk: float = math
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """All stages with one bandwidth, with which the bytes take ``ratio`` times as long as computing."""
+    """Results of all stages at one bandwidth; loading takes ``ratio`` times as long as computing."""
 
     ratio: float
     link: Link

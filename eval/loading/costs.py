@@ -71,12 +71,12 @@ class Shape:
 
     @property
     def query_weights(self) -> int:
-        """Weights of a layer's query projection; its output projection has as many."""
+        """Weights of a layer's query projection; the output projection has as many."""
         return self.hidden * self.heads * self.head_dim
 
     @property
     def value_weights(self) -> int:
-        """Weights of a layer's value projection; its key projection has as many."""
+        """Weights of a layer's value projection; the key projection has as many."""
         return self.hidden * self.kv_heads * self.head_dim
 
     @property
@@ -86,7 +86,7 @@ class Shape:
 
     @property
     def value(self) -> int:
-        """Operations of a row's values; its keys need as many."""
+        """Operations of a row's values; the keys need as many."""
         return 2 * self.value_weights
 
     @property
@@ -120,7 +120,7 @@ class Shape:
         nbytes = (2 * self.value_weights + 2 * self.query_weights + self.mlp_weights) * self.itemsize
         if self.parameter_bytes is None:
             return nbytes
-        return min(nbytes, (self.parameter_bytes - self.head_bytes) // self.layers)  # packed weights are fewer bytes
+        return min(nbytes, (self.parameter_bytes - self.head_bytes) // self.layers)  # quantised weights are smaller
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Roofline:
     """Roofline: a piece takes max(FLOPs / rate, bytes / bandwidth), divided by the ``attainable`` share of both.
 
     Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
-    input and output rows. Norms, RoPE and kernel launches are left out, so times are too short for few rows. The last
+    input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last
     layer computes keys and values of its active rows, and everything else for the last row alone.
     """
 
@@ -156,7 +156,7 @@ class Roofline:
         )
 
     def _attention(self, active: torch.Tensor, query_rows: torch.Tensor, rows: int) -> float:
-        """Return the time of keys and values of ``active`` rows, and of all else for ``query_rows``."""
+        """Return the time of keys and values of ``active`` rows, and of everything else for ``query_rows``."""
         s, count = self.shape, query_rows.numel()
         flops = 4 * (count * s.query_weights + active.numel() * s.value_weights) + self._pairs(query_rows) * s.pair
         nbytes = rows * s.row_bytes + (active.numel() + count) * self._row
@@ -188,5 +188,5 @@ class Roofline:
 
     @staticmethod
     def _pairs(active: torch.Tensor) -> int:
-        """Count pairs of query row and visible row: itself and all before."""
+        """Count pairs of query row and visible row (itself and all earlier rows)."""
         return int((active + 1).sum())

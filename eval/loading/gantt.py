@@ -1,4 +1,4 @@
-"""Gantt chart of prefills: the layer on each lane over time, one panel per loading stage."""
+"""Gantt chart of prefills: layers on lanes over time, one panel per loading stage."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, lo
 
     start, width = 1e3 * event.start, 1e3 * event.seconds
     colour = to_rgb(INK) if event.kind not in TINTS else _tint(colours(event.layer / last), TINTS[event.kind])
-    edge = 0.5 if event.seconds > 0.003 * longest else 0.0  # thin bars would be all edge
+    edge = 0.5 if event.seconds > 0.003 * longest else 0.0  # thin bars would show only their edges
     axis.barh(lane, width, left=start, height=0.74, color=colour, edgecolor=PAPER, linewidth=edge)
     if event.kind in NUMBERED and event.seconds > 0.014 * longest:
         look = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
@@ -81,7 +81,7 @@ def _headline(run: StageRun, runs: Sequence[StageRun]) -> str:
     same_source = [r for r in runs if r.source == run.source]
     base = next((r.timeline.makespan for r in same_source if r.stage == BASELINE), None)
     faster = f", {base / line.makespan:.2f}x next_layer" if base and run.stage != BASELINE else ""
-    waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # never -0 %
+    waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # avoids -0 %
     idle = "idle: compute {:.0%}, link {:.0%}".format(*waits)
     name = f"{run.stage}, {run.source}" if run.source else run.stage
     return f"{name}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"

@@ -1,4 +1,4 @@
-"""Devices and links by name, from data sheets, and this machine's CPU, measured."""
+"""Devices and links by name, from data sheets, and this machine's measured CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THIS_CPU = "cpu"
 
 @dataclass(frozen=True)
 class Device:
-    """Peak rates of a processor, of which a model attains a share."""
+    """Peak rates of a processor; a model attains a share of them."""
 
     name: str
     flops: float  # bfloat16 multiplications and additions per second, dense
@@ -42,7 +42,7 @@ LINKS = {
     "nvme": Link("nvme", 6e9, latency=80e-6, per_copy=5e-6),
     # host and device share memory (Jetson, Apple, CPU): blocks are read in place
     SHARED: Link(SHARED, math.inf),
-}  # latency and per_copy are rough: time of a driver to start a copy, and to queue another one
+}  # latency and per_copy are rough: driver time to start a copy, and to queue another one
 
 
 def device_named(name: str) -> Device:
@@ -67,7 +67,7 @@ def link_named(name: str) -> Link:
 
 def measure_cpu(samples: int = 7) -> Device:
     """Measure a bfloat16 matrix product and a copy on this CPU with torch's threads; medians."""
-    import torch  # imported here because data sheets need no torch
+    import torch  # lazy: data sheets need no torch
 
     from eval.latency.machine import RateMeter, Rates
 

@@ -1,4 +1,4 @@
-"""Measured prefills: the engine's loader over a throttled link, each stage in turn, beside the simulator."""
+"""Measured prefills: the engine's loader over a throttled link, each stage in turn, with its simulation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecordingRecompute:
 
 @dataclass(frozen=True)
 class RealPrefill:
-    """One prefill of the engine: its events, its work, and the time that the compute worker waited for slices."""
+    """One prefill of the engine: its events, its work, and the compute worker's waiting time."""
 
     timeline: Timeline
     work: Work
@@ -55,11 +55,11 @@ class RealPrefill:
 
     @property
     def between(self) -> float:
-        """Seconds between the compute worker's pieces, without waiting for slices."""
+        """Seconds between the compute worker's pieces, without waiting times."""
         return self.timeline.idle(COMPUTE) - self.waiting
 
     def late(self, link: Link) -> float:
-        """Return the seconds by which the jobs exceeded the times of ``link``."""
+        """Return the excess of the jobs over the times of ``link``, in seconds."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
 
@@ -87,7 +87,7 @@ class PrefillPair:
 
 
 def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> RealPrefill:
-    """Prefill a prompt whose units all have a block; ``narrow``: the time of the choice of rows, as in `Work`."""
+    """Prefill a prompt whose units all have blocks; ``narrow``: the time of the choice of rows, as in `Work`."""
     recording = RecordingRecompute(recompute)
     trace = engine.prefill(layout, recording, loading).trace
     timeline = Timeline.of_trace(trace, beside=narrow == BESIDE)
@@ -125,7 +125,7 @@ class StageTurns:
 
     @property
     def typical(self) -> PrefillPair:
-        """The turn with the median makespan (the lower one of an even number)."""
+        """Turn with the median makespan (the lower one for an even number)."""
         return sorted(self.pairs, key=lambda pair: pair.measured.timeline.makespan)[(len(self.pairs) - 1) // 2]
 
     def faster(self, baseline: StageTurns) -> tuple[float, tuple[float, float] | None]:
@@ -149,14 +149,14 @@ class StageTurns:
 
 @dataclass(frozen=True)
 class Bench:
-    """A model, a prompt with blocks, and the settings of its prefill."""
+    """Benchmark: a model, a prompt with blocks, and the settings of its prefill."""
 
     model: LoadedModel
     layout: Layout
     recompute: Callable[[], Recompute]
     importance: str  # the engine's setting, ``before`` or ``beside``
     narrow: str  # the same for `Work`
-    chunk: float | None  # bytes of a job that loads ahead; None: the engine's choice for the link
+    chunk: float | None  # bytes of a prefetch job; None: the engine's choice for the link
 
     def alone(self) -> tuple[float, int]:
         """Return the seconds of computing without waiting for loads, and the bytes to load."""
@@ -189,7 +189,7 @@ class Bench:
 
 
 def throttle_of(link: Link) -> Throttle:
-    """Return the throttle that imitates ``link``. Raises ConfigError for shared memory, or a time per copy."""
+    """Return the throttle that emulates ``link``. Raises ConfigError for shared memory, or a time per copy."""
     if link.shared or link.per_copy:
         raise ConfigError(f"link {link.name} cannot be imitated by a throttle; use a bandwidth, and no time per copy")
     return Throttle(link.bandwidth / 1e9, 1e6 * link.latency)

@@ -1,7 +1,7 @@
-"""Simulator of a loading stage with given times, which follows the order of the engine's loader.
+"""Simulator of a loading stage with given times, in the order of the engine's loader.
 
 Three workers: one computes, one (with ``narrow=beside_mlp``) chooses the next layer's rows, one moves slices, earliest
-deadline first. They wait for each other by KEEP's two rules (arXiv 2602.23592, section 5): importance of layer l and
+deadline first. They synchronise by KEEP's two rules (arXiv 2602.23592, section 5): importance of layer l and
 the slices of l + 1 come before computing l + 1; attention of l comes before importance of l.
 """
 
@@ -42,7 +42,7 @@ class Link:
 
     @property
     def shared(self) -> bool:
-        """Whether the device reads host memory, so that nothing moves."""
+        """Whether the device reads host memory, so that nothing is transferred."""
         return math.isinf(self.bandwidth)
 
     def seconds(self, nbytes: float, runs: int) -> float:
@@ -54,11 +54,11 @@ Run = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 
 
 class SimulatedTransfers:
-    """Worker that moves requested slices without pause, in one job per layer, the layer that is due first.
+    """Worker that moves requested slices without pause, one job per layer, earliest deadline first.
 
-    Adjacent runs of rows are one copy. A job is not interrupted; so that early loads do not delay urgent requests, a
+    Adjacent runs of rows are one copy. Jobs are not preempted; so that prefetching does not delay urgent requests, a
     job for a later layer is cut after the run that completes ``chunk`` bytes.
-    `submit` and `arrival` advance the clock, and must be called in the order of time.
+    `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
 
     def __init__(self, link: Link, layers: int, row_bytes: int, chunk: float = math.inf) -> None:
@@ -78,7 +78,7 @@ class SimulatedTransfers:
                 queue.append((transfer.placement, *transfer.rows))
 
     def arrival(self, layer: int) -> float:
-        """Return the arrival time of all requested slices of ``layer`` if nothing else is requested before."""
+        """Return the arrival time of all requested slices of ``layer`` if nothing else is requested until then."""
         while any(self._queues[: layer + 1]):
             self._run_job()
         return self._arrival_times[layer]
@@ -102,7 +102,7 @@ def _rows(runs: Iterable[Run]) -> int:
 
 
 def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) -> Timeline:
-    """Simulate a prefill; jobs that load ahead end after ``chunk`` bytes. Raises ConfigError for a row without keys."""
+    """Simulate a prefill; prefetch jobs end after ``chunk`` bytes. Raises ConfigError for a row without keys."""
     transfers = SimulatedTransfers(link, work.layers, work.row_bytes, chunk)
     covered = np.zeros(work.resting.shape, bool)
     events: list[Event] = []
@@ -119,7 +119,7 @@ def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) 
 
 
 def _pieces(work: Work, layer: int, start: float) -> list[Event]:
-    """Return the events of a layer's attention, choice and MLP; a choice without duration is left out."""
+    """Return the events of a layer's attention, choice and MLP; a choice without duration is omitted."""
     attended, known = start + work.times.attention[layer], start + work.to_choice(layer)
     importance, mlp = work.times.importance[layer], work.times.mlp[layer]
     mlp_start = known if work.narrow == BEFORE else attended
@@ -133,7 +133,7 @@ def _pieces(work: Work, layer: int, start: float) -> list[Event]:
 
 
 def _scheduled(loading: Loading, work: Work, layer: int, covered: NDArray[np.bool_]) -> list[Transfer]:
-    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Refuses missing rows."""
+    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Raises for missing rows."""
     transfers = loading.schedule(work.layout, layer, work.active[layer], work.layers)
     for transfer in transfers:
         start = work.layout.placements[transfer.placement].start

@@ -12,14 +12,14 @@ COMPUTE, IMPORTANCE, LINK = LANES = ("compute", "importance", "link")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of work of a ``lane``'s worker: ``kind`` of ``layer``."""
+    """One piece of work on a ``lane``: ``kind`` of ``layer``."""
 
     lane: str
-    kind: str  # attention | importance | mlp | load | layer (a whole one, if a trace has no pieces)
+    kind: str  # attention | importance | mlp | load | layer (if a trace has no pieces)
     layer: int
     start: float
     end: float
-    nbytes: int = 0  # moved by a load
+    nbytes: int = 0  # bytes moved by a load
     runs: int = 0  # contiguous pieces of a load
 
     @property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
-NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting; for choices that read only the attention
+NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that depend only on attention
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Times:
 
 @dataclass(frozen=True)
 class Work:
-    """Prompt, active rows (sorted row numbers) at every layer, and the costs of computing and moving them.
+    """Work of a prefill: prompt, active rows (sorted numbers) per layer, and the costs of computing and moving them.
 
     ``narrow`` is the time of choosing the next layer's rows: ``before_mlp`` on the compute worker, between a layer's
-    attention and its MLP, which skips the dropped rows; ``beside_mlp`` on a separate worker, while the MLP runs for all
-    rows of the layer (KEEP, arXiv 2602.23592, section 5); ``after_mlp`` if the choice reads the layer's output
+    attention and its MLP, which skips dropped rows; ``beside_mlp`` on a separate worker, while the MLP computes all
+    rows of the layer (KEEP, arXiv 2602.23592, section 5); ``after_mlp`` if the choice depends on the layer's output
     (CacheBlend).
     """
 
@@ -84,7 +84,7 @@ class Work:
 
     @cached_property
     def resting(self) -> NDArray[np.bool_]:
-        """(layers, rows) bool: rows with a block that are not active, whose slices must move."""
+        """Mask (layers, rows): rows with a block that are not active, whose slices must be transferred."""
         resting = np.tile(self.layout.block_of >= 0, (self.layers, 1))
         for layer, rows in enumerate(self.active):
             resting[layer, rows.cpu().numpy()] = False
@@ -104,7 +104,7 @@ class LayerTimes:
 
 
 def times_of(line: Timeline, layers: int) -> Times:
-    """Return the measured time of each piece, for the simulation of other schedules."""
+    """Return the measured time of each piece, to simulate other schedules."""
     seconds = {kind: [0.0] * layers for kind in KEYS[:3]}
     for event in line.events:
         if event.kind in seconds:
@@ -116,7 +116,7 @@ def read_times(file: Path) -> LayerTimes:
     """Read a file of `LayerTimes`, in the format of the command's help. Raises DataError."""
     content = read_json(file, "name a file of times per layer")
     try:
-        import torch  # imported here, so that the command reports typing errors before it loads torch
+        import torch  # lazy: typing errors are reported before torch is loaded
 
         if unknown := sorted(set(content) - set(KEYS)):
             raise ValueError(f"unknown: {', '.join(unknown)}")

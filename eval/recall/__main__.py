@@ -1,13 +1,13 @@
-"""Long-memory probes: how much each memory method still recalls. ``python -m eval.recall [KEY=VALUE ...]``.
+"""Long-memory probes of each memory method's recall: ``python -m eval.recall [KEY=VALUE ...]``.
 
 Two families of probes. Probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`) are lines that
-must be combined to answer one question; the question's cue comes before the lines, after them, or both, and the answer
+must be combined to answer one question; the question's cue precedes the lines, follows them, or both, and the answer
 must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model: each segment is a
 document, and an answer scores the share of the expected words that it contains. All methods get the same probes and
 decode greedily. Methods that harvest computed rows prefill the segments once before the question: in an earlier turn
 (`append` layout), or one by one (SparseX).
 
-A method may have overrides and a label of its own:
+A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
 """
 
@@ -40,22 +40,22 @@ from planners.training.recall_probes import CUES, GREATEST, KINDS
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep", "keep_contextual")
 # Every prompt contains every line in its original order. A bound of one line per group keeps similar lines apart; a
-# similarity threshold of 1 could not, because the encoder maps `watch_1 box_2` and `watch_2 box_1` to one vector.
+# similarity threshold of 1 could not, since the encoder maps `watch_1 box_2` and `watch_2 box_1` to one vector.
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
 READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
 INSTEAD = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
-FREE = ("out", "mark", "ranks")  # options that do not affect answers: they may differ when a run resumes
+FREE = ("out", "mark", "ranks")  # options that do not affect answers, and may change when a run is resumed
 
 
 def parser() -> argparse.ArgumentParser:
     p = options(__doc__, "keep-eval-recall")
     add = p.add_argument
     kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
-    out = "write answers, recall.json and figures there; the same command resumes the run"
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"of {', '.join(READ)}; after {' '.join(SETTING)}")
-    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the others are compared with the first")
+    out = "folder for answers, recall.json and figures; the same command resumes the run"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(READ)}; after {' '.join(SETTING)}")
+    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
     add("--kinds", type=names, default=list(KINDS), metavar="A,B", help=kinds)
     add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
     add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuse options that are out of range, repeated, unknown or without effect. Raises `ConfigError`."""
+    """Raise `ConfigError` for options that are out of range, repeated, unknown or without effect."""
     if not all(size.isascii() and size.isdecimal() for size in arguments.segments or ()):
         raise ConfigError(f"--segments {','.join(arguments.segments)} are not whole numbers; use numbers such as 20,40")
     for option, least in (("trials", 1), ("quiet", 0), ("filler", 0), ("ranks", 0)):
@@ -131,7 +131,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         run = RecallFolder.find(arguments.out, settings)
     with run or nullcontext():
         use_threads(next(iter(configs.values())))
-        from eval.recall.run import run_probes  # lazy, because it loads torch: typing errors are reported before
+        from eval.recall.run import run_probes  # lazy: it loads torch; typing errors are reported before
 
         run_probes(arguments, cells, configs, settings, run, console)
 

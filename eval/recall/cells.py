@@ -1,4 +1,4 @@
-"""Cells of probes, answers to them, and the run folder of answers. Plain data that needs no model."""
+"""Cells of probes, answers to them, and the run folder of answers. Loads no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer of one method to one probe, with the cost of its question turn."""
+    """Answer of one method to one probe, and the cost of its question turn."""
 
     cell: Cell
     trial: int
@@ -86,7 +86,7 @@ class RecallFolder(RunFolder):
         saved = read_config(path)
         if saved.keys() != settings.keys() | {"weights"}:
             raise ConfigError(f"{path} holds a run of another command; give --out another folder")
-        for part in settings:  # options first: they explain more than the configs composed from them
+        for part in settings:  # options first: they are clearer than the configs composed from them
             if changed := changed_settings(settings[part], saved[part]):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
                 raise ConfigError(f"{path} has other settings: {text}; use the same, or give --out another folder")

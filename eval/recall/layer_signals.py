@@ -57,8 +57,8 @@ class Ranks:
 
     cell: Cell
     signal: str
-    question_line: list[float]  # the line that the question names
-    answer_line: list[float]  # the line with the answer
+    question_line: list[float]  # line that the question names
+    answer_line: list[float]  # line with the answer
 
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:

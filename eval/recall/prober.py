@@ -1,4 +1,4 @@
-"""Prober: sends long-memory probes to one memory session per method; all sessions share one engine."""
+"""Prober: runs long-memory probes in one memory session per method; all sessions share one engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prober:
         """Create one session per method.
 
         :param quiet: steps between the lines and the question, in which KEEP's groups may become static
-        :param filler_lines: irrelevant lines between the lines and the question; they exceed a prompt's budget, so
+        :param filler_lines: irrelevant lines between the lines and the question, above a prompt's budget, so that
             every method must retrieve stored blocks
         """
         self._budget = max(config.prompt.budget for config in configs.values())
@@ -51,7 +51,7 @@ class Prober:
             )
 
     def check(self, cell: Cell, trial: int, seed: int) -> Probe:
-        """Return a probe, if it and its answer fit. Raises `CapacityError` or `ConfigError` otherwise."""
+        """Return a probe if it fits together with its answer. Raises `CapacityError` or `ConfigError` otherwise."""
         probe = cell.probe(trial, seed, self._make)
         for name in self._sessions:
             self._check_pool(name, probe)
@@ -94,7 +94,7 @@ class Prober:
         return len(self._format.line(text))
 
     def prefill(self, session: MemorySession, probe: Probe) -> Prefill:
-        """Store the lines, let the quiet steps pass, and prefill the question."""
+        """Store the lines, run the quiet steps, and prefill the question."""
         session.reset()
         for fact in probe.facts:
             session.store.put(fact.id, "object", fact.text, fact.parent)
@@ -115,7 +115,7 @@ class Prober:
         return session.prefill(probe.question, question, front_ids=front)
 
     def _check_pool(self, name: str, probe: Probe) -> None:
-        """Check that a pool can hold all lines: one too small would silently evict some. Raises `ConfigError`."""
+        """Raise `ConfigError` for a pool that cannot hold all lines, and would silently evict some."""
         session = self._sessions[name]
         if not _pins(session):
             return
@@ -130,5 +130,5 @@ class Prober:
 
 
 def _pins(session: MemorySession) -> bool:
-    """Return whether the method finds lines by their tokens, so that each can be stored before the question."""
+    """Return whether the method looks up lines by token ids, so that each can be stored before the question."""
     return session.method.layout != "append" and session.method.construction.capabilities.pins

@@ -28,7 +28,7 @@ CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 
 class Words:
-    """Generator of distinct artificial words. All have one length, so that none is part of another."""
+    """Generator of distinct artificial words of equal length, so that none is part of another."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng, self._words = rng, set[str]()
@@ -63,7 +63,7 @@ class Task(Protocol):
 class MultiQuery:
     """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys."""
 
-    hidden: int = 8  # at least; rounded up so that every document has the same number
+    hidden: int = 8  # minimum; rounded up so that every document has the same number
     queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."

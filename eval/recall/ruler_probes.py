@@ -1,6 +1,6 @@
 """RULER's tasks as probes: documents of a given size in the model's tokens, with the cue before or after them.
 
-A cue before the documents describes them and asks the question; if it comes only there, a reminder follows the
+A cue before the documents describes them and asks the question; if it is only there, a reminder follows the
 documents. Each document is a reusable segment.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TextFormat:
-    """Format of a user turn followed by the beginning of the answer.
+    """Format of a user turn followed by the start of the answer.
 
     ``turn`` is the text between the question and the first words of the answer. Without a chat template it is a
     newline, and the prompt begins with the start token as in the `default` prompt format. The token ``start``, if set,
@@ -46,7 +46,7 @@ class TextFormat:
         return self._splice.raw(whole) + [self._splice.newline] * (len(text) - len(whole))
 
     def stops(self) -> set[int]:
-        """Return the end-of-text token, which alone ends an answer: an answer may have several lines."""
+        """Return the end-of-text token, the only stop, since an answer may have several lines."""
         end = self._tokenizer.eos_token_id
         return set() if end is None else {end}
 
@@ -57,7 +57,7 @@ class TextFormat:
 SEGMENT_TOKENS = 4096  # segment size in SparseX
 PIECE = 4  # approximate tokens of the shortest sentence or list entry
 TOLERANCE = 0.05  # relative error of a document's size
-TRIES = 12  # to reach that size; each try is much closer than the previous one
+TRIES = 12  # tries to reach that size; each is much closer than the previous one
 MANNERS = 48  # extra answer tokens for phrasing around the expected words
 
 
@@ -81,7 +81,7 @@ class RulerProbe:
 
 
 def check_ruler(segments: int, cue: str) -> None:
-    """Check what needs no model. Raises `ConfigError` for an unknown cue, or for fewer than one document."""
+    """Check without a model. Raises `ConfigError` for an unknown cue, or for fewer than one document."""
     if cue not in CUES:
         raise ConfigError(f"cue {cue!r} is unknown; choose one of: {', '.join(CUES)}")
     if segments < 1:
@@ -105,7 +105,7 @@ class Ruler:
         return RulerProbe(front, facts, f"{ending}{self.format.turn}{task.lead}", instance.answers)
 
     def _sized(self, kind: str, segments: int, seed: int) -> tuple[Instance, tuple[Fact, ...]]:
-        """Write the instance of ``seed`` in several sizes, from large to small, until documents have the right one."""
+        """Write the instance of ``seed`` in decreasing sizes until the documents have the right size."""
         size, tokens = max(1, self.segment_tokens // PIECE), 0.0
         for _ in range(TRIES):
             instance = TASKS[kind].write(size * segments, segments, random.Random(seed))

@@ -35,7 +35,7 @@ def run_probes(
     arguments: argparse.Namespace, cells: Sequence[Cell], configs: Mapping[str, DictConfig],
     settings: Mapping[str, Any], run: RecallFolder | None, console: Console,
 ) -> None:  # fmt: skip
-    """Answer the probes that ``run`` (or a new folder with ``settings``) lacks; print and write all results."""
+    """Answer the probes missing in ``run`` (or a new folder with ``settings``); print and write all results."""
     first = next(iter(configs.values()))
     with ExitStack() as stack, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
@@ -59,7 +59,7 @@ def run_probes(
         console.print(rank_table(ranks))
     if arguments.out:
         options = {key: value for key, value in vars(arguments).items() if key != "out"}
-        keys = {"question_line": "named", "answer_line": "holds"}  # of ranks in the file
+        keys = {"question_line": "named", "answer_line": "holds"}  # keys of ranks in the file
         rows = [{keys.get(key, key): value for key, value in asdict(rank).items()} for rank in ranks]
         record = {"settings": options, "scores": list(map(asdict, table_scores)), "ranks": rows}
         write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")

@@ -1,7 +1,7 @@
-"""The cost of eviction: ``python -m eval.retention [KEY=VALUE ...]``.
+"""Cost of eviction: ``python -m eval.retention [KEY=VALUE ...]``.
 
 The scripted expert plays task streams. Before every step the full cache and each method choose a skill from the same
-transcript; each method keeps only a budget of rows (semantic: all rows in fewer bits). The tables show how often a
+transcript; each method keeps a budget of rows (semantic: all rows in fewer bits). The tables show how often a
 method agrees with the full cache and with the expert once the transcript has --history tokens, and how many rows it
 keeps and reads. At *far* steps the expert's skill names something last mentioned more than a budget of tokens ago, so
 that the decision depends on memory. --out FILE.jsonl saves every episode; the same command resumes a stopped run.
@@ -109,7 +109,7 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
 
 
 def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:
-    """Return the methods in the form of `compose_variants`; add the budget to those that evict and do not set it."""
+    """Return the methods in the format of `compose_variants`; add the budget to eviction methods that do not set it."""
     texts = [BASELINE]
     for method, config in zip(methods, compose_variants(methods, overrides).values(), strict=True):
         label, _, base = method.rpartition(":")
@@ -121,7 +121,7 @@ def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> l
 def report(arguments: Sequence[str]) -> None:
     p, methods = options(__doc__), ",".join(METHODS)
     add = p.add_argument
-    add("--methods", default=methods, help=f"in addition to full_cache (default {methods})")
+    add("--methods", default=methods, help=f"methods besides full_cache (default {methods})")
     add("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
     add("--history", type=int, default=2048, help="minimum transcript of a counted step, in tokens (default 2048)")
     add("--out", type=Path, help="JSONL file of episodes; the same command resumes a stopped run")
@@ -135,7 +135,7 @@ def report(arguments: Sequence[str]) -> None:
     check_overrides(args.overrides, READ, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[BASELINE])
-    from eval.retention.forgetting import measure  # lazy, because it loads torch: typing errors are reported before
+    from eval.retention.forgetting import measure  # lazy: it loads torch; typing errors are reported before
 
     episodes = measure(args.out, configs)
     rows = [summarise(name, steps, episodes[BASELINE], args.history, args.budget) for name, steps in episodes.items()]

@@ -1,4 +1,4 @@
-"""Measurement of retention methods: each decides on the same transcript as the full cache, at every step."""
+"""Measurement of retention methods: at every step each decides on the same transcript as the full cache."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from planners.prompts.text import entity_names
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision of one method. Files store the values in this order."""
+    """One decision of one method. Files store the fields in this order."""
 
     prompt: int  # tokens of the transcript, evicted ones included
-    same_skill: bool  # as the full cache
-    right: bool  # as the expert
+    same_skill: bool  # same skill as the full cache
+    right: bool  # same skill as the expert
     mention_distance: int  # tokens since the last mention of every entity that the expert's skill names
     kl: float  # nats, KL(full cache || method) of the next token
     live: int  # rows kept after the turn
     prefix: int  # rows reused from the cache
     raw_reads: int
     live_reads: int
-    ms: float  # prefill up to the logits, plus eviction after them
+    ms: float  # ms of prefill up to the logits, plus the eviction after them
 
 
 @dataclass
@@ -83,7 +83,7 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         planners = make_planners(engine, tokenizer, configs)
         trained = {name: planner.session.method.trained for name, planner in planners.items()}
         settings |= {"weights": engine.model_key, "trained": trained}
-        if file is not None and setting.env.data is not None:  # generated episodes depend on the seed alone
+        if file is not None and setting.env.data is not None:  # generated episodes depend only on the seed
             settings["ids"] = [episode.id for episode in make_episodes(setting.env, setting.eval)]
         out, done = (None, []) if file is None else stack.enter_context(begin_lines(file, settings))
         for line in done:
@@ -92,7 +92,7 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         recorders = {name: Recorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         shadow = Shadow(engine, planners, recorders, expert_oracle(setting.env), common=True)
-        for _ in chain(play(shadow, setting, first=len(done)), [None]):  # the last one ends after the loop of `play`
+        for _ in chain(play(shadow, setting, first=len(done)), [None]):  # the last ends after the loop of `play`
             steps_of = {name: recorder.take() for name, recorder in recorders.items()}
             if not all(steps_of.values()):
                 continue  # before the first episode

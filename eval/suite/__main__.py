@@ -1,7 +1,7 @@
 """Pages of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
 
 A page (one of eval/suite/pages, or a .yaml file) names rows, such as planners, and settings, such as ALFRED's
-valid_seen. Every row is played in every setting; finished runs are kept, interrupted ones resumed. The page then shows
+valid_seen. Every row is run in every setting; finished runs are kept, interrupted ones resumed. The page then shows
 paired differences with intervals, and the commands that made them.
 """
 
@@ -24,7 +24,7 @@ from memory.files.atomic import write_atomic
 
 def parser() -> argparse.ArgumentParser:
     p, default = options(__doc__, "keep-eval-suite"), os.environ.get("KEEP_AGENT_DATA")
-    add, words = p.add_argument, f"pages: {', '.join(pages())}; and overrides of all runs"
+    add, words = p.add_argument, f"pages: {', '.join(pages())}; or overrides of all runs"
     data = "folder with alfred/ and wah/ (default: $KEEP_AGENT_DATA)"
     add("words", nargs="*", metavar="PAGE | KEY=VALUE", help=words)
     add("--data", type=os.path.abspath, default=default, help=data)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input or a run that failed; 130: interrupted, the same command goes on."""
+    """Run the command. Exit code 0: done; 2: bad input or failed run; 130: interrupted, run again to continue."""
     arguments = parser().parse_intermixed_args()  # overrides may follow options
     sys.exit(guarded(lambda: run(arguments)))
 

@@ -1,6 +1,6 @@
 """Page of results: plays its runs, each in its own folder, and renders tables with paired differences in Markdown.
 
-Finished runs are kept, and interrupted ones resumed. A page has no times, which depend on the load of the machine.
+Finished runs are kept, and interrupted ones resumed. A page has no times, since these depend on machine load.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
 
     def is_fixed(key: str) -> bool:
-        """Return whether the page sets ``key``, or rows differ in it; parts of a planner or a memory are free."""
+        """Return whether the page sets ``key``, or rows differ in it; keys below a planner or memory are free."""
         in_rows = key in CHOICES or within(key, rows - CHOICES) or any(within(row, {key}) for row in rows)
         return within(key, reserved) or in_rows
 
@@ -85,7 +85,7 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
 
 
 def command_output(title: str, words: Sequence[str], out: Path) -> str | None:
-    """Return the stored output of a command, or None if its words have changed or a run that it reads is newer."""
+    """Return the stored output of a command, or None if the command has changed or a run that it reads is newer."""
     file = _output_file(title, out)
     if not file.exists():
         return None

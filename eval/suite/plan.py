@@ -55,7 +55,7 @@ class Page:
     name: str
     title: str
     about: str
-    against: str  # the row that the others are compared with
+    against: str  # baseline row
     settings: tuple[Setting, ...]
     rows: Mapping[str, tuple[str, ...]]  # overrides by name
     commands: Mapping[str, tuple[str, ...]]  # arguments of ``python -m`` by title
@@ -75,10 +75,10 @@ def pages() -> list[str]:
 
 
 def read_page(name: str, data: str | None) -> Page:
-    """Read a page of the package, or a YAML file; ``data``: folder with alfred/ and wah/. Raises ConfigError."""
+    """Read a packaged page or a YAML file; ``data``: folder with alfred/ and wah/. Raises ConfigError."""
     content = _read_yaml(name)
     rows = content["rows"]
-    if isinstance(rows, str):  # names of pages whose rows are used
+    if isinstance(rows, str):  # names of pages whose rows are included
         rows = {row: value for page in rows.split() for row, value in _read_yaml(page)["rows"].items()}
     rows = {str(row): _overrides(value, data) for row, value in rows.items()}
     against = content.get("against") or next(iter(rows), "")
@@ -98,7 +98,7 @@ def read_page(name: str, data: str | None) -> Page:
 
 def _read_yaml(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else None
-    if path is not None and path.stem in pages():  # would overwrite the runs and the page of the package
+    if path is not None and path.stem in pages():  # would overwrite the packaged page and its runs
         raise ConfigError(f"{name} has the name of a page of the package; rename it")
     if path is None and name not in pages():
         known, hint = ", ".join(pages()), did_you_mean(name, pages())

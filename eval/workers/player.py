@@ -16,7 +16,7 @@ from keep_agent.rollout.loop import run_episode
 
 
 class Player:
-    """World and planner of one config, which play any of its episodes. Raises KeepError if they cannot be loaded."""
+    """World and planner of one config, for any of its episodes. Raises KeepError if they cannot be loaded."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -58,8 +58,8 @@ class InProcessRunner:
 
 
 def timed_on(config: DictConfig) -> str:
-    """Name what times depend on besides the settings: machine, library versions and number of workers."""
-    from eval.latency.machine import this_machine  # imported here because it loads torch
+    """Describe the conditions of times besides the settings: machine, library versions and number of workers."""
+    from eval.latency.machine import this_machine  # lazy: it loads torch
 
     machine, workers = this_machine(), config.eval.get("workers") or 1
     return f"{machine.text}, transformers {machine.transformers}, {workers} worker{'s' if workers > 1 else ''}"

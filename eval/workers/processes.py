@@ -32,7 +32,7 @@ class ProcessPool:
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         self._config, self._count = config, count
-        self._context = get_context("spawn")  # a fork would copy the state of torch's threads
+        self._context = get_context("spawn")  # a fork would copy the state of torch's thread pools
         self._workers: list[Worker] = []
 
     def start(self) -> Worker:
@@ -87,7 +87,7 @@ def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # the supervisor is gone
+    with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # the supervisor has exited
         try:
             config = as_config(plain)
             use_threads(config, count)

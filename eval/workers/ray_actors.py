@@ -95,7 +95,7 @@ class ActorPool:
             return worker, ray.get(done[0])
         except ACTOR_FAILURES as error:
             self._workers.remove(worker)
-            ray.kill(worker)  # it may still run on a node that cannot be reached
+            ray.kill(worker)  # it may still run on an unreachable node
             return worker, WorkerDeath(" ".join(str(error).split()))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, KeepError) else error) from None
@@ -105,7 +105,7 @@ class ActorPool:
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=GRACE)
         for worker in self._workers:
-            ray.kill(worker)  # and the processes that it started
+            ray.kill(worker)  # including its child processes
         ray.shutdown()
 
 
@@ -120,13 +120,13 @@ def _connect(address: str | None) -> None:
     """Connect to a cluster, or start one. Raises ConfigError if that fails."""
     options = {} if address else {"include_dashboard": False}
     try:
-        if address not in (None, "auto"):  # fails at once without an answer; Ray itself would retry for minutes
+        if address not in (None, "auto"):  # fails at once without a response; Ray itself would retry for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
         before = signal.getsignal(signal.SIGTERM)
         ray.init(address or "local", logging_level=logging.WARNING, log_to_driver=False, **options)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # an interruption for `keep_agent.guard`; Ray's handler would exit
+            signal.signal(signal.SIGTERM, before)  # for `keep_agent.guard`; Ray's handler would exit
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"eval.ray.address={address} cannot be joined ({error}); give HOST:PORT of a running head, auto or null"
@@ -134,7 +134,7 @@ def _connect(address: str | None) -> None:
 
 
 def _capacity(needs: Mapping[str, float]) -> float:
-    """Return the number of workers that fit on the living nodes if nothing else runs there."""
+    """Return the number of workers that fit on the alive nodes if nothing else runs there."""
     living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     needed = {name: need for name, need in needs.items() if need}
     fits = ([math.floor(has.get(name, 0) / need + 1e-6) for name, need in needed.items()] for has in living)

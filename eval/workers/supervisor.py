@@ -13,7 +13,7 @@ from keep_agent.rollout.results import EpisodeResult
 
 
 class WorkerError(KeepError, RuntimeError):
-    """Workers that die repeatedly, or whose data or weights differ."""
+    """Workers that die repeatedly, or have different data or weights."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Setup:
     """Data and weights of one worker; all workers of a run must have the same."""
 
     weights: str | None  # hash of the model's weights
-    episodes: int  # in all shards
+    episodes: int  # number of episodes in all shards
     where: str = field(compare=False)
     trained: str | None = None  # hash of a trained retention head
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """One finished episode, as a run folder commits it."""
+    """One finished episode, to be committed to a run folder."""
 
     result: EpisodeResult
     entries: Sequence[Mapping[str, Any]]  # of the trace; empty without eval.trace
@@ -41,7 +41,7 @@ MAX_DEATHS = 3  # during one episode, or in a row during setup
 
 @dataclass(frozen=True)
 class WorkerDeath:
-    """The end of a worker, and with it of its current episode."""
+    """Death of a worker, which aborts its current episode."""
 
     cause: str
 
@@ -53,7 +53,7 @@ class WorkerPool(Protocol[W]):
         """Start a worker. Its `Setup` is received when it is ready."""
 
     def assign(self, worker: W, index: int) -> None:
-        """Let an idle worker play an episode. If the worker is dead, its death is received later."""
+        """Assign an episode to an idle worker. If the worker is dead, its death is received later."""
 
     def receive(self) -> tuple[W, Setup | EpisodeRecord | WorkerDeath]:
         """Wait for the next message of any worker. Raises the error that a player raised."""
@@ -121,7 +121,7 @@ class Supervisor(Generic[W]):
         return None
 
     def _replace(self, worker: W, death: WorkerDeath) -> None:
-        """Start a worker in place of a dead one, whose episode is played again before all others."""
+        """Start a worker in place of a dead one, whose episode is played again first."""
         if worker in self._idle:
             self._idle.remove(worker)
         else:

@@ -1,4 +1,4 @@
-"""Planner API: one robot's agent observes facts, plans skills, takes their outcomes, and remembers."""
+"""Planner API: one robot's agent observes facts, plans skills, records their outcomes, and remembers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GROUNDED = "grounded"
-MAX_MESSAGE = 200  # characters of a failure's message in a prompt
+MAX_MESSAGE = 200  # characters of a failure message in a prompt
 HISTORY = 1000  # executed skills, and finished tasks
 EMBED_BATCH = 32  # texts per job on the engine's worker: a plan waits for one job at most
 
@@ -41,7 +41,7 @@ EMBED_BATCH = 32  # texts per job on the engine's worker: a plan waits for one j
 class _OpenDecision:
     decision: Decision
     request: str  # digest of the instruction and the skills
-    settled: bool = True  # no fact was observed since
+    settled: bool = True  # no fact was observed since the decision
 
 
 class Agent(Asynchronous, AbstractContextManager["Agent"]):
@@ -54,9 +54,9 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
     one decision, so that a request may be repeated after a lost answer.
 
     :param ahead: encode changed segments in the background while the robot moves; plans have priority
-    :param limit: maximum number of remembered things; further ones are refused
+    :param limit: maximum number of remembered things; facts about more things are rejected
     :param history: maximum number of remembered skills, and of finished tasks; the oldest are forgotten
-    :param record: takes the trace entries that an episode would leave (docs/evaluation.md)
+    :param record: called with each trace entry, in the format of a rollout (docs/evaluation.md)
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
-        self.number = self._steps = self._tasks = 0  # number: of the last decision, from 1
+        self.number = self._steps = self._tasks = 0  # `number`: of the last decision, from 1
         self._open: _OpenDecision | None = None
-        self._facts: dict[str, FactView] = {}  # by id, since the last decision
+        self._facts: dict[str, FactView] = {}  # changed since the last decision, by id
         self._record(agent_entry(name))
 
     @classmethod
@@ -81,24 +81,24 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         cls, planner: str = "keep", *, model: str = "planner-tiny", overrides: Sequence[str] = (), name: str = "agent",
         ahead: bool = True, record: Callable[[Entry], None] | None = None,
     ) -> Agent:  # fmt: skip
-        """Make an agent with a model of its own; `close` it, or use it as a context manager.
+        """Make an agent that loads its own model; `close` it, or use it as a context manager.
 
         :param planner: a name in ``configs/planner`` that has a model
         :param model: a name in ``configs/model``, a folder, or a name on the hub
         :param overrides: ``KEY=VALUE`` as on a command line: ``prompt.style=linked``, ``memory=cacheblend``, ...
         :raises KeepError: a component that cannot be loaded or combined; Hydra's own errors for an unknown name
         """
-        from keep_agent.config.compose import choose_agent  # here: it loads Hydra
+        from keep_agent.config.compose import choose_agent  # lazy: it loads Hydra
 
         config = choose_agent(planner, model, overrides)
-        from keep_agent.config.planner_factory import agent_brain  # here: it loads torch, after the options are checked
+        from keep_agent.config.planner_factory import agent_brain  # lazy: it loads torch, after the options are checked
 
         agent = cls(agent_brain(config).planner(name), name, ahead, record=record)
         agent._owns_engine = True
         return agent
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> list[Fact]:
-        """Remember new or changed facts: all of them, or none if one is wrong. Returns the facts as they were read.
+        """Remember new or changed facts: all of them, or none if one is invalid. Returns the parsed facts.
 
         :param facts: `envs.fact.Fact`, or mappings with its fields
         :raises DataError: a fact that cannot be remembered
@@ -111,14 +111,14 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
     ) -> Decision:
         """Choose the next of ``skills``: the skills possible now, in any order. After an error nothing has changed.
 
-        Skills that name instances ("open fridge 1") are another set than those that name types ("open the fridge").
+        Skills that name instances ("open fridge 1") and skills that name types ("open the fridge") are different sets.
 
         :param ready: called between prefill and choice with ``queued_ms``, ``timings`` and ``counts``
-        :param after: number of the caller's last known decision. If this plan was made since, its decision is returned
-            again, whatever was observed in between
+        :param after: number of the caller's last known decision. If this plan already followed it, its decision is
+            returned again, regardless of observations in between
         :raises ConfigError: no skills, too many, or invalid texts
         :raises CapacityError: the prompt would be longer than the model's positions
-        :raises StaleError: the last decision has another number than ``after``
+        :raises StaleError: the last decision is not number ``after``
         """
         start = time.perf_counter()
         instruction, skills = validation.checked_request(instruction, skills)
@@ -126,7 +126,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         return self._engine.run(partial(self._plan, instruction, skills, start, ready or (lambda entry: None), after))
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
-        """Take the result of the last decision; with its ``number`` it may be sent twice. Raises ConfigError."""
+        """Record the result of the last decision; a call with its ``number`` may be repeated. Raises ConfigError."""
         validation.check_report(outcome, number)
         self._engine.run(partial(self._report, outcome, number))
 
@@ -135,11 +135,11 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     def save(self, path: str | Path) -> None:
-        """Write the memory to a file, completely or not at all. `load` encodes keys and values again."""
+        """Write the memory to a file atomically, without keys and values: `load` encodes them again."""
         write_packed(memory_path(path), packed(self.dump()))
 
     def load(self, path: str | Path) -> None:
-        """Replace the memory by a file of `save`. After a DataError nothing has changed."""
+        """Load a memory from a file that `save` wrote. After a DataError nothing has changed."""
         self.restore(read_memory(memory_path(path)))
 
     def dump(self) -> dict[str, Any]:
@@ -147,9 +147,9 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         return self._engine.run(self._dump)
 
     def restore(self, state: Mapping[str, Any], bounded: bool = True) -> None:
-        """Replace memory and task by a state of `dump`. After an error nothing has changed.
+        """Replace memory and task with a state from `dump`. After an error nothing has changed.
 
-        :raises DataError: the state is none of `dump`
+        :raises DataError: the state does not come from `dump`
         :raises CapacityError: it is ``bounded`` and holds more than ``limit`` allows
         """
         numbers, last, planner_part = validation.read_agent_state(state)
@@ -164,7 +164,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
 
     @property
     def last_decision(self) -> dict[str, str]:
-        """Arguments of `replay_decision` for the last decision, by the names that a journal has for them."""
+        """Arguments of `replay_decision` for the last decision, with the key names of the journal."""
         assert self._open is not None
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": self._open.decision.skill,
@@ -172,7 +172,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision in `replay`. ``skills`` names the skill set, ``request`` is the digest."""
+        """Repeat a decision in `replay`. ``skills`` names the skill set, ``request`` is the request's digest."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)
@@ -192,7 +192,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         return len(self._session.store)
 
     def close(self) -> None:
-        """Release the memory, and the model of an agent that was made by `from_config`. No call follows."""
+        """Release the memory, and the model if `from_config` loaded it. The agent cannot be used afterwards."""
         if self._ahead is not None:
             self._ahead.stop()
         if self._owns_engine:
@@ -267,7 +267,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         return self._accept(decision, request)
 
     def _warnings(self) -> tuple[str, ...]:
-        """Return what the plan lacked; the first warning is logged as well."""
+        """Return warnings about facts that the plan lacked; the first one is logged as well."""
         if self._planner.knows_agent:
             return ()
         if not self._warned:
@@ -283,12 +283,12 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
             return last.decision
         raise StaleError(
             f"after={after}, but the last decision is number {self.number}, of another request: report its outcome, "
-            "and plan after that one"
+            "then plan with its number"
         )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Undo the block after an error, such as a prompt too long: its task, its reports and its trace entries."""
+        """Undo the block's task, reports and trace entries after an error, such as a prompt that is too long."""
         before = self._instruction, self._skills, self._steps, self._tasks, self._open
         record, entries = self._record, list[Entry]()
         self._record = entries.append
@@ -342,7 +342,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         message = "" if outcome.ok else outcome.message[:MAX_MESSAGE]
         self._planner.feedback(decision.skill, outcome.ok, message)
         self._steps += 1
-        if decision.trace:  # empty for a decision of an earlier process
+        if decision.trace:  # empty if an earlier process made the decision
             self._record({**decision.trace, "ok": outcome.ok, "message": message})
 
     def _finish(self, success: bool) -> None:

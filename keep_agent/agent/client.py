@@ -27,17 +27,17 @@ except ImportError as error:
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-AGAIN = (429, 503)  # the server says when to try again
+AGAIN = (429, 503)  # statuses with a time to retry
 TIMEOUT = 60.0  # seconds for one answer
-PATIENCE = 30.0  # seconds after the first failure in which a request is repeated
-PAUSE = 0.5  # seconds before a repetition, if the server does not say
-# errors that a repetition cannot mend
+PATIENCE = 30.0  # seconds after the first failure in which a request is retried
+PAUSE = 0.5  # seconds before a retry, if the server gives none
+# errors that a retry cannot fix
 USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Error response of a server, or a missing one; may succeed again after ``retry_after`` seconds, if given."""
+    """Error response or no response of a server; a retry may succeed after ``retry_after`` seconds, if given."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -54,11 +54,11 @@ class About:
 class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
-    A request is repeated while the server is busy, down, too slow or loses the connection; every request may be sent
-    twice. Every error is a ServerError; a value of the wrong type is refused before it is sent.
+    A request is retried while the server is busy, down, too slow or loses the connection; every request may be sent
+    twice. Every error is a ServerError; a value of the wrong type is rejected before it is sent.
 
     :param timeout: seconds for one answer
-    :param patience: seconds after the first failure in which a request is repeated, plus at most twice the timeout
+    :param patience: seconds after the first failure in which a request is retried, plus at most twice the timeout
     :raises ConfigError: an invalid URL
     """
 
@@ -77,12 +77,12 @@ class Client(AbstractContextManager["Client"]):
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:
-        """Return the agent of an id; a missing one is created, unless ``create`` is false."""
+        """Return the agent with an id; create it if it does not exist and ``create`` is true."""
         if create:
             try:
                 self.ask("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
-                if error.status != 409:  # it exists
+                if error.status != 409:  # the agent exists
                     raise
         return RemoteAgent(self, name)
 
@@ -97,18 +97,18 @@ class Client(AbstractContextManager["Client"]):
             try:
                 self._once("DELETE", _path(name))
             except ServerError as error:
-                if not (has_failed and error.status == 404):  # else only the response was lost
+                if not (has_failed and error.status == 404):  # 404 after a failed try: that try deleted the agent
                     has_failed = True
                     raise
 
         self.patiently(once)
 
     def ask(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
-        """Return ``read`` of the response's JSON; ``body`` as for `send`."""
+        """Send a request; return its JSON response, converted by ``read``. ``body`` as for `send`."""
         return _read(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        """Return a successful response to ``json`` or ``content``."""
+        """Send ``json`` or ``content``; return the successful response."""
         return self.patiently(partial(self._once, method, path, **body))
 
     def _once(self, method: str, path: str, **body: Any) -> httpx.Response:
@@ -116,7 +116,7 @@ class Client(AbstractContextManager["Client"]):
             return _checked(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield names and data of a streamed response. Sent once: see `patiently`."""
+        """Yield names and data of a streamed response. The request is sent once: `patiently` retries it."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
@@ -130,7 +130,7 @@ class Client(AbstractContextManager["Client"]):
                     yield name, value
 
     def patiently(self, once: Callable[[], T]) -> T:
-        """Return ``once()``, repeated while a later try may succeed."""
+        """Call ``once``, with retries while a later try may succeed, and return its result."""
         ends = None
         while True:
             try:
@@ -170,7 +170,7 @@ class RemoteAgent:
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
-        """Choose the next of ``skills``. After an error of status 409, `report` refers to another client's decision.
+        """Choose the next of ``skills``. After a 409, the last decision is another client's.
 
         :param ready: called with the cost of the prompt between prefill and choice; again for a repeated request
         :param trace: none | summary | full: content of the decision's trace
@@ -196,7 +196,7 @@ class RemoteAgent:
     def finish(self, success: bool) -> None:
         """End the task. Raises ConfigError for a ``success`` that is neither True nor False."""
         self._tell("finish", {"success": checked_flag("success", success)})
-        self._number = None  # a decision whose response was lost is over as well
+        self._number = None  # also ends a decision whose response was lost
 
     def about(self) -> About:
         return self._client.ask("GET", self._path, _about)
@@ -214,7 +214,7 @@ class RemoteAgent:
         self._number = None
 
     def _last(self) -> int:
-        """Return the number of the last decision, with which a repeated request takes effect once."""
+        """Return the number of the last decision, which makes a repeated request idempotent."""
         if self._number is None:
             self._number = self.about().decisions
         return self._number
@@ -230,11 +230,11 @@ class RemoteAgent:
                 return _read(_decision, data)
             elif name == "error":
                 raise _read(_error_event, data)
-        raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
+        raise ServerError("the response ended before the decision; send the request again", retry_after=PAUSE)
 
 
 def lines(parts: Iterable[bytes]) -> Iterator[str]:
-    """Split at newlines alone, since JSON may contain the other line separators of Unicode."""
+    """Split at newlines only, since JSON may contain the other line separators of Unicode."""
     rest = b""
     for part in parts:
         *whole, rest = (rest + part).split(b"\n")
@@ -261,7 +261,7 @@ def _error_event(body: Any) -> ServerError:
 
 
 def _read(read: Callable[[Any], T], text: str) -> T:
-    """Return ``read`` of JSON. Raises ServerError for content that no KEEP Agent server sends."""
+    """Parse JSON and convert it by ``read``. Raises ServerError for content that no KEEP Agent server sends."""
     try:
         return read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -273,7 +273,7 @@ def _unexpected(text: str) -> ServerError:
 
 
 def _checked(response: httpx.Response) -> httpx.Response:
-    """Return a successful response. Raises the error of any other, with the seconds that the server gives."""
+    """Return a successful response. Raises ServerError for any other, with the server's retry time."""
     if response.is_success:
         return response
     status, after = response.status_code, response.headers.get("Retry-After", "")

@@ -26,25 +26,26 @@ if TYPE_CHECKING:
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER = "agent"  # in the memory file
 CALLS, BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
-VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # a line of version 0.2
+VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
 
 
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
-    """Return the journal, to append to, and its calls since the memory file of ``start``, ``owner`` in errors.
+    """Open a journal for appending; return it with its calls since the memory file of ``start``.
 
-    It has one checked line per call, synced before the call is acknowledged. Its chain of checksums begins with the
-    agent and the memory file, and the mark beside it counts the acknowledged calls, so that changed, missing and
-    exchanged lines are noticed. Only a last line that was never acknowledged is cut off.
+    It has one checksummed line per call, synced before the call is acknowledged. Its chain of checksums begins with the
+    agent and the memory file, and a separate mark counts the acknowledged calls, so that changed, missing and
+    swapped lines are detected. Only a last line that was never acknowledged is cut off.
 
-    :param new: there may be no journal yet
-    :raises CorruptError: a line or the mark is damaged, missing, or belongs to something else
+    :param owner: name of the agent in errors
+    :param new: the journal may not exist yet
+    :raises CorruptError: a line or the mark is damaged, missing, or belongs to another file
     """
     with reading(path), path.open("rb") as stream:
         if VERSION_0_2.match(stream.readline()):
             raise DataError(
                 f"{path} was left behind by version 0.2; open and close the agent with that version, or delete the "
-                "file to go on without the calls in it"
+                "file to continue without the calls in it"
             )
     if new and not end_of(path).exists() and not path.stat().st_size:
         return MarkedFile.begin(path, start), []
@@ -56,7 +57,7 @@ def claim(stream: IO[bytes], folder: Path) -> None:
     """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent holds it."""
     if lock_is_held(stream):
         stream.close()
-        raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder")
+        raise ConfigError(f"another server or agent uses {folder}; stop it, or choose another folder")
 
 
 def lock_folder(folder: Path) -> BinaryIO:
@@ -70,16 +71,16 @@ def lock_folder(folder: Path) -> BinaryIO:
 class DurableAgent:
     """`Agent` with a folder: its memory file, and a journal of the calls since. Safe to call from several threads.
 
-    Killed at any moment and opened again, it remembers every call that has returned. Keys and values are encoded again.
+    After a kill at any time, a new instance remembers every call that has returned; it encodes keys and values again.
     """
 
     def __init__(self, agent: Agent, folder: Path, instead: Mapping[str, Any] | None = None) -> None:
-        """Open the agent in a folder, or begin one.
+        """Open the agent in a folder, or create it there.
 
-        :param instead: state of `dump` that replaces the folder's content, which may be damaged
+        :param instead: state from `dump` that replaces the folder's content, which may be damaged
         :raises ConfigError: another agent has the folder open
         :raises StorageError: it cannot be written
-        :raises DataError: files, or ``instead``, are damaged, of another agent or planner, or of different times
+        :raises DataError: files or ``instead`` are damaged, of another agent or planner, or of different states
         """
         if instead is not None:
             agent.restore(instead)
@@ -87,9 +88,9 @@ class DurableAgent:
             folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
-        self._incomplete = False  # whether the journal lacks a call
+        self._incomplete = False  # the journal lacks a call
         with writing(folder / JOURNAL):
-            self._stream = (folder / JOURNAL).open("ab")  # whose lock keeps other agents out
+            self._stream = (folder / JOURNAL).open("ab")  # its lock excludes other agents
         claim(self._stream, folder)
         self._journal = MarkedFile(folder / JOURNAL)
         try:
@@ -115,7 +116,7 @@ class DurableAgent:
             try:
                 decision = self.agent.plan(instruction, skills, ready, after)
             except BaseException:
-                self._incomplete |= self.agent.number != before  # an error after the decision
+                self._incomplete |= self.agent.number != before  # the error came after the decision
                 raise
             if decision.number != before or self._incomplete:
                 self._keep("plan", **self.agent.last_decision)
@@ -129,21 +130,21 @@ class DurableAgent:
     def finish(self, success: bool) -> None:
         with self._open():
             self.agent.finish(success)
-            self._keep("finish", success=checked_flag("success", success))  # numpy's cannot be written as JSON
+            self._keep("finish", success=checked_flag("success", success))  # a numpy bool cannot be written as JSON
 
     def dump(self) -> dict[str, Any]:
         with self._open():
             return self.agent.dump()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the memory by a state of `dump`. Raises DataError; then nothing has changed."""
+        """Replace the memory with a state from `dump`. After a DataError nothing has changed."""
         with self._open():
             self.agent.restore(state)
             self._incomplete = True
             self._write()
 
     def compact(self) -> None:
-        """Write the whole memory, which empties the journal."""
+        """Write the whole memory and empty the journal."""
         with self._open():
             self._write()
 
@@ -165,7 +166,7 @@ class DurableAgent:
             yield
 
     def _keep(self, call: str, **values: Any) -> None:
-        """Write a call to the disk; after a failure the next call writes the whole memory."""
+        """Append a call to the journal; after a failure the next call writes the whole memory."""
         incomplete, self._incomplete = self._incomplete, True
         if not incomplete:
             self._journal.append([{"call": call, **values}])
@@ -174,20 +175,20 @@ class DurableAgent:
             self._write()
 
     def _write(self) -> None:
-        self._incomplete = True  # until both files are written: a call must not follow either memory
+        self._incomplete = True  # until both files are written, no call may be appended
         content = packed({**self.agent.dump(), OWNER: self.name})
         start = self._start(content)
-        self._journal.announce(start)  # after a kill before `restart`, the journal fits the old memory, too
+        self._journal.announce(start)  # after a kill before `restart`, the journal is valid for the old memory, too
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the chain of a journal that continues a memory file of this content; empty for none."""
+        """Return the hash chain of a journal that continues a memory file of this content; empty for none."""
         return Chain.bound(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # the line with its checksum
 
     def _read(self) -> None:
-        """Read the folder. A memory file of version 0.2, which names no agent, is written again."""
+        """Load the folder. A memory file of version 0.2, which names no agent, is rewritten."""
         path = self.folder / MEMORY
         content, bound = b"", False
         if path.exists():
@@ -220,7 +221,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent; those of version 0.2 do not. Raises CorruptError for another."""
+    """Return whether a memory file names its agent (not in version 0.2). Raises CorruptError for another agent's."""
     if OWNER in state and state[OWNER] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER]!r}, not of {name!r}; restore its own, or give it to this "

@@ -1,4 +1,4 @@
-"""An agent's memory as one file: JSON on one line behind a line with its checksum."""
+"""Memory file of an agent: a line with a checksum, then JSON on one line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAGIC = "keep-agent memory 1 sha256:"
 
 
 def memory_path(path: str | Path) -> Path:
-    """Raises ConfigError for what names no file."""
+    """Return the path of a memory file. Raises ConfigError for one that names no file."""
     if not isinstance(path, str | Path) or not Path(path).name or "\0" in str(path):
         raise ConfigError(f"path={path!r:.80}: name a file, such as 'kitchen.memory'")
     return Path(path)
 
 
 def write_packed(path: Path, content: bytes) -> None:
-    """Write content of `packed`: a complete file or none. Missing folders are made."""
+    """Write content of `packed` atomically; missing folders are made."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     clean(path.parent)  # of partial files of a killed writer
@@ -31,7 +31,7 @@ def write_packed(path: Path, content: bytes) -> None:
 
 
 def read_memory(path: Path) -> dict[str, Any]:
-    """Read a file of `write_packed`. Raises DataError for another file, CorruptError for a damaged one."""
+    """Read a file that `write_packed` wrote. Raises DataError for another file, CorruptError for a damaged one."""
     return unpacked(read_packed(path), str(path))
 
 
@@ -47,7 +47,7 @@ def packed(state: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
-    """Return the state in ``content``, which errors call ``name``; it has up to ``most`` separators of values."""
+    """Return the state in ``content``, which errors call ``name``; it may have up to ``most`` value separators."""
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(
@@ -55,7 +55,7 @@ def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, An
         )
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
-        raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
+        raise CorruptError(f"{name} is damaged: its checksum does not match; use an older copy")
     if most is not None and (count := count_values(body)) > most:
         raise DataError(f"{name} holds {count} values, more than {most}; give one that save() wrote")
     state = parsed(body, name, "use an older copy", finite=True)

@@ -1,4 +1,4 @@
-"""Prefetcher: encodes what changed while the robot moves, so that the next plan finds it done."""
+"""Prefetcher: encodes changed segments while the robot moves, so that the next plan need not encode them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Encoded:
 
     tokens: int = 0
     ms: float = 0.0
-    left: int = 0  # tokens without a block after the last job
-    error: str = ""  # the last job's; a plan that needs the same segments raises it
+    left: int = 0  # tokens that had no block after the last job
+    error: str = ""  # of the last job; a plan that needs the same segments raises it
 
 
 class Prefetcher:
-    """Encoder of a session's changed segments, in jobs after all plans; ``query`` is the text that chooses segments."""
+    """Encoder of a session's changed segments, in jobs behind all plans; ``query`` returns the retrieval text."""
 
     def __init__(self, session: MemorySession, query: Callable[[], str]) -> None:
         self._session, self._query = session, query
@@ -38,7 +38,7 @@ class Prefetcher:
             self._session.engine.later(self._work)
 
     def take(self) -> Encoded:
-        """Return the work since the last call."""
+        """Return the background encoding since the last call."""
         done, self._done = self._done, Encoded()
         return done
 

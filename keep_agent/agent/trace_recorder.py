@@ -1,4 +1,4 @@
-"""Trace recorder of a running agent: run folders that the viewer opens, of which the newest grows."""
+"""Trace recorder of a running agent: run folders for the viewer; entries are appended to the newest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writer of trace entries in ``root/STEM.1``, ... An agent continues without a trace that cannot be written."""
+    """Writer of trace entries in ``root/STEM.1``, ... If one cannot be written, the agent runs without a trace."""
 
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MOST) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
@@ -46,7 +46,7 @@ class Recorder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _complete(self, entry: Entry) -> Entry:
-        """Add all known texts, and this process's facts, to a folder's first step; later ones hold the changes only."""
+        """Add all known texts, and this process's facts, to a folder's first step; later steps hold changes only."""
         if entry["event"] != "step":
             return entry
         extra = entry.get("extra", {})
@@ -89,7 +89,7 @@ class Recorder:
 
 
 def quietly(record: Callable[[Entry], None] | None) -> Callable[[Entry], None]:
-    """Return ``record`` with its errors logged instead of raised: an agent's call has taken effect all the same."""
+    """Wrap ``record`` so that errors are logged instead of raised, since the agent's call has taken effect."""
 
     def tell(entry: Entry) -> None:
         try:

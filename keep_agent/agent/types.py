@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from envs.outcome import Outcome
     from planners.prompts.text import FactView
 
-Ready = Callable[[dict[str, Any]], None]  # takes the cost of a prompt, between prefill and choice
+Ready = Callable[[dict[str, Any]], None]  # called with the cost of a prompt, between prefill and choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,20 @@ class Decision:
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first
     trace: Mapping[str, Any] = field(default_factory=dict)  # rows, units and timings of the prompt as JSON: docs/api.md
     number: int = 0
-    warnings: tuple[str, ...] = ()  # what the plan lacked, in a sentence each
+    warnings: tuple[str, ...] = ()  # sentences about facts that the plan lacked
 
 
 class Planning(Protocol):
     """One robot's planner, in this process or behind a server."""
 
     def observe(self, facts: Iterable[FactView]) -> None:
-        """Take new or changed facts; also while a skill is carried out."""
+        """Record new or changed facts; also called while a skill is carried out."""
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        """Choose the next of ``skills``. Another instruction than before begins another task."""
+        """Choose the next of ``skills``. A new instruction begins a new task."""
 
     def report(self, outcome: Outcome) -> None:
-        """Take the result of the last decision."""
+        """Record the result of the last decision."""
 
     def finish(self, success: bool) -> None:
         """End the task."""

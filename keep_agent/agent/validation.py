@@ -1,4 +1,4 @@
-"""Validation of what robots and callers send: requests, facts and saved memories."""
+"""Validation of input from robots and callers: requests, facts and saved memories."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 MAX_TEXT = 2000  # characters of an instruction or a message
 MAX_SKILL = 200  # characters of a skill
 MAX_SKILLS = 1000  # skills to choose from
-MAX_ALL_SKILLS = 20_000  # characters of all of them: each is computed
+MAX_ALL_SKILLS = 20_000  # characters of all skills, since each is computed
 LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, separators of lines, surrogates
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
-PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the segments that the planner writes itself
+PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the planner's own segments
 MAX_WORDS = 64  # states of a thing, or visible things
 AGENT_UNKNOWN = (
-    "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
+    "a plan was requested, but no fact gives the agent's place and hands: observe one of category 'agent', "
     "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # greatest number in a memory
 MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's line: a type and a name for each visible thing
-MAX_SEGMENTS = 10_000_000  # created in the life of a memory
+MAX_SEGMENTS = 10_000_000  # segments created in the lifetime of a memory
 SEGMENTS_PER_THING = 4  # segments per remembered thing: its first and its latest line, a skill and a task
 MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: mean of a segment; allowed for every memory
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
@@ -99,7 +99,7 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    """Return whether a value is a text that can be written as UTF-8: halves of surrogate pairs cannot."""
+    """Return whether a value is a text that UTF-8 can encode, without halves of surrogate pairs."""
     return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not HALF.search(value)
 
 
@@ -124,7 +124,7 @@ def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
-    """Read facts; the last of a thing counts. ``category_of`` returns a known thing's category. Raises DataError."""
+    """Parse facts; the last one per id counts. ``category_of`` returns a known thing's category. Raises DataError."""
     items = [_fact(fact) for fact in facts]
     known: dict[str, str] = {}
     for fact in items:
@@ -170,18 +170,18 @@ def _check_fact(fact: Fact) -> None:
         if fact.id in ids:
             raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another thing than itself")
     if PLANNER_IDS.fullmatch(fact.id):
-        raise DataError(f"fact id {fact.id!r} is what the planner calls segments of its own; use another")
+        raise DataError(f"fact id {fact.id!r} is reserved for the planner's own segments; use another")
     if not isinstance(fact.gone, bool):
         raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
 
 
 def check_snapshot(state: Mapping[str, Any]) -> None:
-    """Raises DataError for a state of the form of `Agent.dump` that no agent would have saved."""
+    """Raises DataError for a state in the format of `Agent.dump` that no agent could have saved."""
     planner = state["planner"]
     memory = planner["memory"]
     problems = {
         "a number is too large": any(number >= MAX_NUMBER for number in _numbers(state)),
-        "more groups than segments were ever founded": not memory["founded"] <= memory["created"] <= MAX_SEGMENTS,
+        "more groups were founded than segments created": not memory["founded"] <= memory["created"] <= MAX_SEGMENTS,
         "its instruction is too long": len(planner["instruction"]) > MAX_TEXT or len(planner["now"]) > MAX_AGENT_LINE,
         "a skill or its message is invalid": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
         "the open decision's skill is invalid": state["open"] is not None and not _is_turn(state["open"][0], ""),
@@ -190,7 +190,7 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
         ),
     }
     for problem in (problem for problem, is_present in problems.items() if is_present):
-        raise DataError(f"this memory is none that an agent saved: {problem}; give one that was saved, unchanged")
+        raise DataError(f"this is not a memory that an agent saved: {problem}; give a saved one, unchanged")
 
 
 def check_size(texts: Sequence[str], limit: int | None) -> None:
@@ -220,7 +220,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 
 def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
-    """Return whether ids of the planner's own segments, up to its counts, belong to these segments only."""
+    """Return whether the ids reserved for the planner's own segments, up to its counts, belong to these only."""
     match = PLANNER_IDS.fullmatch(id)
     if match is None:
         return category not in ("history", "task")

@@ -1,4 +1,4 @@
-"""Composition of settings: a file of ``configs`` with overrides, which are all checked."""
+"""Composition of settings: a file of ``configs`` with validated overrides."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ LONGEST = 100  # skills
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """Return ``count`` examples from the train split of ``env.data``, alternating between task types.
 
-    Their plans use the rules of ``env`` and reach their goals; their houses differ from those of played tasks.
+    Plans follow the rules of ``env`` and reach the goals, in other houses than those of the evaluated tasks.
     Raises ConfigError for too few examples, and if the official train split itself is played.
     """
     if not count:
         return []
     world = spec_of(env.id)
     if world.learns_from_files and env.data is not None and env.split == "train":
-        raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
+        raise ConfigError("env.split=train would have its own plans as examples; use another split, or no examples")
     by_type: dict[str, list[Example]] = {}
     for kind, example in _plans(world, env, seed, max(POOL, 2 * count)):
         by_type.setdefault(kind, []).append(example)
@@ -38,7 +38,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
 
 
 def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
-    """Yield type and plan of the first task of training episodes, if the expert, which knows all states, solves it."""
+    """Yield type and plan of the first task of each training episode that the omniscient expert solves."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         home, task = setting.begin(episode), episode.tasks[0]

@@ -21,7 +21,7 @@ Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the episodes to play, lazily: ``env.limit`` restricts the data, ``eval.episodes`` takes the first ones."""
+    """Return the episodes to play, lazily: the first ``eval.episodes`` of the data, which ``env.limit`` restricts."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
@@ -58,7 +58,7 @@ def make_planner(config: DictConfig) -> Planner:
     if kind == "random":
         return RandomPlanner(config.eval.seed)
     from keep_agent.config.examples import make_examples
-    from keep_agent.config.planner_factory import load_brain  # here: expert and random need no torch
+    from keep_agent.config.planner_factory import load_brain  # lazy: expert and random need no torch
 
     return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
 

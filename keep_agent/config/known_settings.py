@@ -22,12 +22,12 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRAS = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENTS = "memory."  # settings below it are a component's, whose class may have defaults for them
-ABSENT = object()  # in place of a setting's value
+ARGUMENTS = "memory."  # keys below it are a component's arguments, which may have defaults
+ABSENT = object()  # stands for the value of a missing setting
 
 
 class UnknownSetting(ConfigError):
-    """A key that no setting has."""
+    """An unknown setting key."""
 
 
 def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()) -> None:
@@ -35,7 +35,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
 
     :param folders: more folders of configs, as ``--config-dir`` names them
     :raises UnknownSetting: for a key
-    :raises ConfigError: for an option of a config group, or for the value of a setting that takes certain words
+    :raises ConfigError: for an unknown option of a config group, or value of a setting with a fixed set of words
     """
     items = [item for item in _parsed(overrides) if not _is_hydras(item)]
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
@@ -53,14 +53,14 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         _check_key(item, tree, groups, custom)
         for value in _values(item):
             if not any(looked_up(value)) and not (on_nodes and item.key_or_group in PLACES):
-                check_word(item.key_or_group, as_read(value))  # others are checked when composed, or on the nodes
+                check_word(item.key_or_group, as_read(value))  # other values are checked when composed, or on the nodes
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
     return OmegaConf.to_container(compose(name, list(overrides)), resolve=False)
 
 
-_packaged = lru_cache(maxsize=32)(_tree)  # composing takes a tenth of a second, and the package's configs stay
+_packaged = lru_cache(maxsize=32)(_tree)  # composing takes 0.1 s, and the package's configs are constant
 
 
 def _parsed(overrides: Sequence[str]) -> list[Override]:
@@ -73,7 +73,7 @@ def _parsed(overrides: Sequence[str]) -> list[Override]:
 class Groups:
     def __init__(self, loader: ConfigLoader, name: str, path: Sequence[str]) -> None:
         self._loader, self._name, self._path = loader, name, list(path)
-        self._within = cache(loader.list_groups)  # it copies all configs that are read, every time
+        self._within = cache(loader.list_groups)  # `list_groups` copies all loaded configs at every call
 
     def has(self, group: str) -> bool:
         parent, _, last = group.rpartition("/")
@@ -93,24 +93,24 @@ class Groups:
         public = sorted(option for option in options if not option.startswith("_"))
         choose = f"choose one of: {', '.join(public)}"
         if override.is_delete():
-            raise ConfigError(f"{override.input_line} takes away settings that are needed; {choose}")
+            raise ConfigError(f"{override.input_line} removes required settings; {choose}")
         for option in _values(override):
             if option is None or isinstance(option, list | dict):
-                raise ConfigError(f"{override.input_line} is no choice of one {group}; {choose}")
+                raise ConfigError(f"{override.input_line} does not choose one {group}; {choose}")
             if str(option) not in options:
                 hint = new_name(f"{group}={option}") or f"; {choose}{did_you_mean(str(option), public)}"
                 raise ConfigError(f"unknown {group} {str(option)!r}{hint}")
 
 
 def _is_hydras(override: Override) -> bool:
-    """Tell whether Hydra reads an override. Raises ConfigError if it would replace all of Hydra's settings."""
+    """Return whether an override is Hydra's own. Raises ConfigError if it would replace all of Hydra's settings."""
     if override.key_or_group == HYDRAS:
         raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRAS}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRAS
 
 
 def _values(override: Override) -> list[Any]:
-    """Return the value that an override sets, or those of a sweep that lists them."""
+    """Return the value of an override as a list, or the values of a sweep."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return [item.text if isinstance(item, QuotedString) else item for item in value.list]
@@ -123,12 +123,12 @@ def _first(override: Override) -> str:
 
 
 def _check_key(override: Override, tree: Any, groups: Groups, custom: tuple[str, ...]) -> None:
-    """Raises ConfigError for a key that no setting has, and for an override that removes settings that are read."""
+    """Raises ConfigError for an unknown key, and for an override that removes a required setting."""
     line, key = override.input_line, override.key_or_group.replace("[", ".").replace("]", "")
     if groups.has(key):
         key = key.replace("/", ".")
     if key.startswith(custom):
-        return  # the arguments of a class of the caller's, which checks them itself
+        return  # arguments of a user's class, which checks them itself
     node = _find(tree, key.split("."))
     if node is ABSENT:
         raise UnknownSetting(f"{line}: there is no setting {key!r}{new_name(key) or _hint(key, tree, groups)}")
@@ -136,9 +136,9 @@ def _check_key(override: Override, tree: Any, groups: Groups, custom: tuple[str,
     if replaces and isinstance(node, Mapping) and not groups.has(override.key_or_group):
         group = key.replace(".", "/")
         remedy = f"did you mean {group}=...?" if groups.has(group) else f"give {key}.NAME=VALUE"
-        raise ConfigError(f"{line} takes the place of settings; {remedy}")
+        raise ConfigError(f"{line} replaces settings; {remedy}")
     if override.is_delete() and not key.startswith(ARGUMENTS):
-        raise ConfigError(f"{line} takes away a setting that is read; give {key}=VALUE")
+        raise ConfigError(f"{line} removes a required setting; give {key}=VALUE")
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:
@@ -155,7 +155,7 @@ def _find(tree: Any, parts: Sequence[str]) -> Any:
 
 
 def _hint(key: str, tree: Any, groups: Groups) -> str:
-    """Return a hint: the setting or group of that name elsewhere, else a similar one beside it, else all beside it."""
+    """Return a hint: the setting or group of that name elsewhere, else a similar sibling, else all siblings."""
     known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]
@@ -168,7 +168,7 @@ def _hint(key: str, tree: Any, groups: Groups) -> str:
 
 
 def keys_of(tree: Any, prefix: str = "") -> Iterator[str]:
-    """Yield all dotted keys, those of groups before those in them."""
+    """Yield all dotted keys, parents before children."""
     for name, inner in tree.items() if isinstance(tree, Mapping) else ():
         yield f"{prefix}{name}"
         yield from keys_of(inner, f"{prefix}{name}.")

@@ -46,7 +46,7 @@ def _escaped(text: str) -> str:
 
 
 def as_read(value: Any) -> Any:
-    """Return an override's value as OmegaConf reads it; without interpolations in it."""
+    """Return an override's value, which has no interpolations, as OmegaConf parses it."""
     config: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
     return config["value"]
 
@@ -59,7 +59,7 @@ def unreadable(override: str) -> str:
 
 
 def looked_up(value: Any) -> Iterator[str]:
-    """Yield the texts with interpolations, at any depth of a config's values."""
+    """Yield the texts in a config that contain interpolations, at any depth."""
     if isinstance(value, str) and any(len(match[1]) % 2 == 0 for match in INTERPOLATION.finditer(value)):
         yield value
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

@@ -16,7 +16,7 @@ from memory.engine.models.model_path import check_place
 from memory.engine.models.model_shapes import SHAPES
 
 ENCODERS = ("auto", "hashed", "hashed_ngrams", "minilm", "all-minilm-l6-v2", "mpnet", "all-mpnet-base-v2")
-CUSTOM = "custom"  # file of configs/model for all names without a file of their own
+CUSTOM = "custom"  # file of configs/model for names that have no own file
 MODEL = "model="
 
 
@@ -25,7 +25,7 @@ def configured_models() -> set[str]:
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is configured, a shape, a model on disk, or in the form of a hub name."""
+    """Raise ConfigError unless a name is a configured model, a shape, a model on disk, or formatted as a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return

@@ -43,7 +43,7 @@ NATIVE = ("avx512_bf16", "amx_bf16")  # features of x86 CPUs with bfloat16 arith
 
 @dataclass(frozen=True)
 class Brain:
-    """A loaded model with a memory method, shared by the planners of several agents."""
+    """Loaded model with a memory method, shared by the planners of several agents."""
 
     engine: Engine
     method: MemoryMethod
@@ -53,12 +53,12 @@ class Brain:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """Make a planner with a memory of its own; blocks and vectors are shared only within a namespace."""
+        """Make a planner with its own memory; blocks and vectors are shared only within a namespace."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return plan_with(self.engine, self.method, self.format, encoder, self.config, namespace)
 
     def forget(self, namespace: str) -> None:
-        """Delete the blocks of a namespace, on disk, too."""
+        """Delete the blocks of a namespace, in memory and on disk."""
         self.engine.run(partial(self.method.pool.forget, namespace))
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
         encoder = make_encoder(config.prompt.encoder)
         encoder.encode(["ready\n"])  # once, like the engine, so that no step includes their lazy loading
         engine.encode([(None, prompt_format.line("ready\n"))])
-        engine.run(lambda: method.storage.open(engine.model_key))  # so that blocks on disk can be deleted
+        engine.run(lambda: method.storage.open(engine.model_key))  # needed to delete blocks on disk
         cleanup.pop_all()
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)
 
@@ -122,7 +122,7 @@ def plan_with(
     engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: SentenceEncoder, config: DictConfig,
     namespace: str = "",
 ) -> KVPlanner:  # fmt: skip
-    """Make a planner over a loaded engine, which several methods can share."""
+    """Make a planner on a loaded engine, which several methods can share."""
     budget, context = config.prompt.budget, prompt_format.context()
     session = MemorySession(engine, method, encoder, prompt_format.line, budget, context, namespace)
     settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
@@ -153,13 +153,13 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """Load the model of a config, of the package, the disk or the hub."""
     disable_progress_bar()  # KEEP Agent shows its own
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries end in an error
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # failed retries raise an error anyway
     device = usable_device("model.device", model.device)
     return load_model(_place(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 
 
 def _dtype(name: str, device: str) -> str:
-    """Resolve ``auto``: bfloat16 on devices with its arithmetic; CPUs without it are many times slower."""
+    """Resolve ``auto``: bfloat16 on devices with native support; CPUs without it are many times slower."""
     if name != "auto":
         return name
     if torch.device(device).type != "cpu":
@@ -176,7 +176,7 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
         name = str(BUNDLED)
     tokenizer = load_tokenizer(name, loaded.spec.vocab)
     if loaded.files is not None:
-        loaded.files.check_unchanged()  # the tokenizer was hashed with the weights
+        loaded.files.check_unchanged()  # the weights' hash covers the tokenizer
     return tokenizer
 
 

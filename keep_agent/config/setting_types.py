@@ -1,4 +1,4 @@
-"""Types of settings: those of the defaults in ``configs``, and `UNSET` for defaults that are null. Loads no torch."""
+"""Types of settings: from the defaults in ``configs``, and from `UNSET` for null defaults. Loads no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Kind(StrEnum):
     UNKNOWN = "another kind of value"
 
 
-UNSET = {  # kinds of settings that are null by default, or may have another kind than their default
+UNSET = {  # kinds of settings whose default is null, or of another kind
     Kind.TEXT: (
         *("env.data", "env.record", "env.render", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),
@@ -56,14 +56,14 @@ Fault = tuple[str, Any, frozenset[Kind]]  # dotted key, value, allowed kinds
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[Kind] = tuple(Kind)) -> None:
-    """Raise ConfigError for the first value whose kind, ``only`` of these, differs from that of ``configs``."""
+    """Raise ConfigError for the first value, ``only`` of these keys, whose kind differs from that in ``configs``."""
     for key, value, allowed in faults(values):
         if not allowed.isdisjoint(only):
             raise ConfigError(_message(key, value, allowed, source))
 
 
 def faults(values: Mapping[str, Any], place: str = "") -> Iterator[Fault]:
-    """Yield the values whose kind differs from that of ``configs``; keys that these lack are skipped."""
+    """Yield the values whose kind differs from that in ``configs``; keys missing there are skipped."""
     target = values.get(TARGET)
     for key, value in values.items():
         path = f"{place}.{key}".lstrip(".")
@@ -91,7 +91,7 @@ def kind_of(value: Any) -> Kind:
 
 @cache
 def kinds() -> Mapping[str, frozenset[Kind]]:
-    """Return the kinds of values by dotted key, of list elements by ``KEY[]``, of a component's arguments by class."""
+    """Return the kinds of values by dotted key, of list elements by ``KEY[]``, and of component arguments by class."""
     by_key: dict[str, set[Kind]] = defaultdict(set)
     root = Path(str(files("configs")))
     for file in root.rglob("*.yaml"):
@@ -119,7 +119,7 @@ def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[Kind]], place: Co
 
 
 def _fits(key: str, value: Any, allowed: Collection[Kind], is_argument: bool) -> bool:
-    """Tell whether a value, or a component's argument, has an allowed kind. One element may stand for a list."""
+    """Return whether a value or component argument has an allowed kind. A list may be given as its only element."""
     if is_argument and Kind.GROUP not in allowed and (value is None or not {*allowed} - {Kind.NULL}):
         return True
     elements = kinds().get(f"{key}[]", frozenset())

@@ -67,14 +67,14 @@ def check_settings(
 
 
 def check_values(config: DictConfig) -> None:
-    """Raise ConfigError for a value of another kind than its setting's, and for an invalid component."""
+    """Raise ConfigError for a value of the wrong kind, and for an invalid component."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    check_classes(plain.get("memory"), "memory")  # first: the class of a component says of which kind its arguments are
+    check_classes(plain.get("memory"), "memory")  # first: a component's class sets the kinds of its arguments
     check_kinds(plain)
 
 
 def check_word(key: str, value: Any) -> None:
-    """Raise ConfigError for a word that a setting does not accept, and an impossible model, encoder or device name."""
+    """Raise ConfigError for a word that a setting does not accept, and for an invalid model, encoder or device name."""
     if key == MODEL and isinstance(value, str):
         check_model(value)
     if key == ENCODER and isinstance(value, str) and value:

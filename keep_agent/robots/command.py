@@ -1,4 +1,4 @@
-"""Options that the commands of all transports share: planner, robot and limits."""
+"""Command-line options shared by all transports: planner, robot and limits."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Robot:
 def parser(program: str, description: str | None) -> ArgumentParser:
     """Make a parser with the options of every transport."""
     options = ArgumentParser(prog=program, description=description)
-    options.add_argument("--server", metavar="URL", help="of a KEEP Agent server, such as http://localhost:8000")
-    options.add_argument("--agent", default="robot", metavar="ID", help="of the agent there (default: %(default)s)")
-    options.add_argument("--token", default=os.environ.get(TOKEN), help=f"for the server (default: ${TOKEN})")
-    planner = "instead of a server: makes a planner from the executor; "
+    options.add_argument("--server", metavar="URL", help="URL of a KEEP Agent server, such as http://localhost:8000")
+    options.add_argument("--agent", default="robot", metavar="ID", help="agent on the server (default: %(default)s)")
+    options.add_argument("--token", default=os.environ.get(TOKEN), help=f"token for the server (default: ${TOKEN})")
+    planner = "instead of a server: function that makes a planner from the executor; "
     planner += "keep_agent.robots.scripted:ScriptedPlanning needs no model"
     options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
-    executor = "makes your robot's SkillExecutor (default: %(default)s, a house that exists as symbols only)"
+    executor = "function that makes your robot's SkillExecutor (default: %(default)s, a symbolic house)"
     options.add_argument("--executor", default=DEMONSTRATION, metavar="MODULE:FUNCTION", help=executor)
-    options.add_argument("--name", default="keep_agent", help="of the node, before all names (default: %(default)s)")
+    options.add_argument("--name", default="keep_agent", help="node, and prefix of all names (default: %(default)s)")
     for field in fields(Limits):
         options.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")
     return options
 
 
 def robot_of(arguments: Namespace) -> Robot:
-    """Make planner and robot of a command line. Raises ConfigError."""
+    """Make the planner and the robot that a command line names. Raises ConfigError."""
     executor = _load("--executor", arguments.executor)()
     limits = Limits(**{field.name: getattr(arguments, f"limit_{field.name}") for field in fields(Limits)})
     options: SessionOptions = {"limits": limits, "judge": getattr(executor, "judge", None)}
@@ -56,7 +56,7 @@ def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:
         raise ConfigError("name either a server (--server URL) or a planner (--planner MODULE:FUNCTION)")
     if arguments.planner:
         return _load("--planner", arguments.planner)(executor)
-    from keep_agent.agent.client import Client  # here: --help needs no HTTP
+    from keep_agent.agent.client import Client  # lazy: --help needs no HTTP
 
     return Client(arguments.server, token=arguments.token).agent(arguments.agent)
 

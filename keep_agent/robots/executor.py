@@ -19,16 +19,16 @@ class SkillExecutor(Protocol):
         """Return the skills that are possible now, with or without "done"."""
 
     def observe(self) -> Iterable[Fact]:
-        """Return facts that changed since the last call; also called while a skill is carried out."""
+        """Return facts that have changed since the last call; also called during `execute`."""
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Block until the skill has succeeded or failed. ``feedback`` takes sentences about its progress.
+        """Block until the skill has succeeded or failed. ``feedback`` is called with progress messages.
 
-        Raises `SkillLost` if the skill may still be running; any other error means that the robot is broken.
+        Raises `SkillLost` if the skill may still be running; any other error counts as a failure of the robot.
         """
 
     def cancel(self) -> None:
-        """End the running skill, if any, so that its `execute` returns a failed outcome; may be called repeatedly."""
+        """Cancel the running skill, if any: its `execute` returns a failed outcome. May be called repeatedly."""
 
 
 class RobotError(KeepError, RuntimeError):
@@ -40,11 +40,11 @@ class RobotTimeout(RobotError, TimeoutError):
 
 
 class ConnectionLost(RobotError, ConnectionError):
-    """A lost or impossible connection to a robot."""
+    """A lost or failed connection to a robot."""
 
 
 class SkillLost(RobotError):
-    """A skill with unknown result: the robot may still be moving."""
+    """A skill with unknown outcome: the robot may still be moving."""
 
 
 class NotInstalled(RobotError, ImportError):
@@ -54,7 +54,7 @@ class NotInstalled(RobotError, ImportError):
 def read_facts(text: str) -> list[Fact]:
     """Read facts from a JSON array of objects, or from one object. Raises DataError.
 
-    The default of ``category`` is "object"; that of ``type`` follows from the id: "mug" for "mug_1".
+    ``category`` defaults to "object", ``type`` to the id without its number: "mug" for "mug_1".
     """
     try:
         rows = json.loads(text)

@@ -34,7 +34,7 @@ SECOND = 10**9  # nanoseconds
 
 
 class McapLog:
-    """Watcher of a `RobotSession` that writes an MCAP file; `close` ends the file. Safe on any thread.
+    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes the file. Thread-safe.
 
     Raises NotInstalled without mcap.
     """
@@ -84,12 +84,12 @@ def _writer() -> type[Writer]:
 def mcap_log(path: Path) -> Iterator[McapLog]:
     """Log a running session. The file is complete after the block, also after an error.
 
-    A killed process loses at most the last chunk of 1 MiB; `mcap recover` completes the file. Raises ConfigError for an
+    A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.
     """
     _writer()  # raises before a file exists
     if path.exists():
-        raise ConfigError(f"{path} is there already: name another file, or move it away")
+        raise ConfigError(f"{path} already exists: name another file, or move it away")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("xb")
@@ -100,7 +100,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
     """Write the entries of one episode and return their number. ``run`` is the folder with its pictures.
 
-    A trace has no clock: every entry comes a second after the one before, or later if its decision took longer.
+    A trace has no timestamps: entries are one second apart, or as long as the decision took, if that is more.
     """
     at = count = 0
 
@@ -135,11 +135,11 @@ def episode_of(run: Path, name: str = "0") -> list[Entry]:
 
 
 def main() -> None:
-    """Exit code 2: bad input, one line on standard error."""
+    """Run the command. Exit code 2: bad input, one line on standard error."""
     parser = ArgumentParser(prog="python -m keep_agent.robots.mcap_log", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
-    parser.add_argument("--episode", metavar="ID", default="0", help="or its number in the run (default: 0)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write, such as episode.mcap")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--episode", metavar="ID", default="0", help="id, or number in the run (default: 0)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, such as episode.mcap")
     arguments = parser.parse_args()
     if code := guarded(lambda: _convert(arguments)):
         sys.exit(code)

@@ -18,16 +18,16 @@ from keep_agent.robots.ros.ros1_messages import classes, ros1
 from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 
-PREEMPTED = "the goal was cancelled, or another one took its place"
+PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-LAST_WORDS = 2.0  # seconds until the result of a stopped goal reaches its client on a busy machine
-ENDING = 10.0  # seconds until a busy machine reports the end of a task
+LAST_WORDS = 2.0  # timeout in seconds for the result of a stopped goal on a busy machine
+ENDING = 10.0  # timeout in seconds for the end of a task on a busy machine
 
 
 class Ros1Node:
-    """Node ``name`` with topics and services below its name. It sets no signal handlers.
+    """Node ``name`` with topics and services below its name. Sets no signal handlers.
 
-    Raises NotInstalled without ROS 1, ConnectionLost without a master. A process has one node, once.
+    Raises NotInstalled without ROS 1, ConnectionLost without a master. Only one per process.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ros1Node:
         self.server.start()
 
     def spin(self) -> None:
-        """Wait until ROS shuts the node down. Ctrl-C is raised, which `rospy.spin` would catch."""
+        """Wait until ROS shuts the node down. Ctrl-C raises KeyboardInterrupt, which `rospy.spin` would catch."""
         while not self.rospy.is_shutdown():
             time.sleep(5 * POLL)
 
@@ -61,7 +61,7 @@ class Ros1Node:
         while self.server.is_active() and clock.remaining > 0:
             time.sleep(POLL)
         if was_active:
-            time.sleep(LAST_WORDS)  # rospy sends results on its own threads, and drops waiting ones at shutdown
+            time.sleep(LAST_WORDS)  # rospy sends results on its own threads, and drops queued ones at shutdown
         self.rospy.signal_shutdown("closed")
 
     def _execute(self, goal: Any) -> None:
@@ -96,7 +96,7 @@ def _reach_master() -> None:
 
 
 def main() -> None:
-    """Exit code 2: bad input or no ROS, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input or no ROS, one line on standard error; 130: interrupted."""
     arguments = parser("python -m keep_agent.robots.ros1", __doc__).parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))
 

@@ -1,7 +1,7 @@
 """ROS 2 node with the names of the ROS 1 node: action ``plan_and_execute``, services ``plan`` and ``report``, topics.
 
-**It was never run with ROS 2**, which was not available. It follows rclpy's documentation, is tested against a
-stand-in, and only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the definitions
+***Never run with ROS 2**, which was not available. It follows rclpy's documentation, is tested against a
+mock, and only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the definitions
 of `keep_agent.robots.ros.messages` (docs/robots.md). Without one, use the rosbridge.
 """
 
@@ -26,8 +26,8 @@ from keep_agent.robots.task.events import TaskReport
 
 LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds
-THREADS = 8  # a goal takes one, and so does a waiting goal
-REPLACED = "another goal took its place"
+THREADS = 8  # each running or waiting goal occupies one
+REPLACED = "another goal replaced it"
 
 
 def ros2(name: str) -> ModuleType:
@@ -44,7 +44,7 @@ def ros2(name: str) -> ModuleType:
 class Ros2Node:
     """Node with names below ``name``. It runs one goal at a time: a new one replaces the old, which is aborted.
 
-    The caller calls `rclpy.init` and `rclpy.shutdown`, and spins on several threads.
+    The caller calls `rclpy.init` and `rclpy.shutdown`, and spins the node with a multi-threaded executor.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Ros2Node:
         self._task, self._action = ros2(f"{PACKAGE}.action").Task, action
         self._turn, self._news = Lock(), Condition()
         self._latest: Any = None  # the current goal
-        self._cancelled: Any = None  # the goal that was cancelled last
+        self._cancelled: Any = None  # the last cancelled goal
         self._open = 0  # number of accepted goals that have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
@@ -98,7 +98,7 @@ class Ros2Node:
         goal.execute()
 
     def _cancel(self, goal: Any) -> Any:
-        if goal is self._latest:  # older ones are being stopped
+        if goal is self._latest:  # older goals are being stopped
             self._cancelled = goal  # rclpy sets its flag after this call, and the run may begin before
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
@@ -138,7 +138,7 @@ class Ros2Node:
 
 
 def main() -> None:
-    """Exit code 2: bad input or no ROS 2, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input or no ROS 2, one line on standard error; 130: interrupted."""
     arguments = parser("python -m keep_agent.robots.ros2", __doc__).parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))
 

@@ -29,7 +29,7 @@ TASK, STOP = "task", "stop"  # topics with standard message types
 class RosbridgeServer:
     """Server under ``/name``: services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
 
-    With ROS 1 also the action ``plan_and_execute``, by actionlib's topics. ``task`` takes an instruction in a
+    With ROS 1 also the action ``plan_and_execute``, over actionlib's topics. ``task`` takes an instruction as a
     std_msgs/String, for clients without this project's messages, and for ROS 2, where roslibpy cannot serve actions.
     """
 
@@ -54,7 +54,7 @@ class RosbridgeServer:
         self.server = None
         if distribution == "ros1":
             kind = f"{PACKAGE}/TaskAction"
-            preempt = partial(self.service.stop, "the goal was cancelled, or another one took its place")
+            preempt = partial(self.service.stop, "the goal was cancelled or replaced by another")
             self.server = BridgeActionServer(bridge, f"{self.name}/{messages.ACTION}", kind, self._execute, preempt)
         self.service.announce()
 
@@ -73,7 +73,7 @@ class RosbridgeServer:
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Advertise a service that answers on its own thread, since roslibpy has a single one."""
+        """Advertise a service that runs on its own thread, since roslibpy has a single one."""
         service, full = f"{self.name}/{key}", typed(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class RosbridgeServer:
         return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
 
     def _report(self, request: Any) -> dict[str, Any]:
-        """Report the result of a skill; a request without a valid flag is a failure."""
+        """Report the result of a skill; without a valid ``ok`` it is a failure."""
         ok, message, wrong = False, text_of(request, "message"), ""
         try:
             ok = messages.flag_of(request, "ok")
@@ -109,7 +109,7 @@ class RosbridgeServer:
         return End(status, report.stop, {"success": report.success, "report": str(report)})
 
     def _run_task(self, instruction: str) -> None:
-        """Run a task. A refusal is published as a status, since a topic has no answer."""
+        """Run a task. A rejection is published as a status, since a topic has no response."""
         report = self.service.run(instruction)
         if report.stop == "busy":
             refusal = {"refused": instruction, "report": str(report)}
@@ -117,11 +117,11 @@ class RosbridgeServer:
 
 
 def main() -> None:
-    """Exit code 2: bad input or no rosbridge, one line on standard error; 130: interrupted."""
+    """Run the command. Exit code 2: bad input or no rosbridge, one line on standard error; 130: interrupted."""
     options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
-    options.add_argument("--host", default="localhost", help="of the rosbridge (default: %(default)s)")
+    options.add_argument("--host", default="localhost", help="host of the rosbridge (default: %(default)s)")
     options.add_argument("--port", type=int, default=9090, help="(default: %(default)s)")
-    options.add_argument("--timeout", type=float, default=10.0, metavar="S", help="to connect (default: %(default)s)")
+    options.add_argument("--timeout", type=float, default=10.0, metavar="S", help="to connect (default: %(default)s s)")
     options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="(default: %(default)s)")
     arguments = options.parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))

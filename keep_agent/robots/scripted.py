@@ -11,7 +11,7 @@ from planners.prompts.text import FactView
 
 
 class ScriptedPlanning:
-    """Planner that does the task of a symbolic world; it reads the world's state and ignores instructions."""
+    """Planner that solves the task of a symbolic world; it reads the world's state and ignores instructions."""
 
     def __init__(self, executor: SymbolicExecutor) -> None:
         self._executor = executor

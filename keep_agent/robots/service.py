@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to a request; ``report`` gives the reason of a failure."""
+    """Response to a request; ``report`` gives the reason of a failure."""
 
     ok: bool
     report: str = ""
@@ -28,7 +28,7 @@ class Answer:
 
 
 class RobotService:
-    """A `RobotSession` that answers instead of raising. ``tell`` takes the status as JSON after every change."""
+    """`RobotSession` whose errors become responses. ``tell`` is called with the status as JSON after every change."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RobotService:
     def run(
         self, instruction: str, feedback: Tell = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
-        """Run a task. ``stopped`` returns whether it was cancelled before it began."""
+        """Run a task. ``stopped`` returns whether the task was cancelled before it began."""
 
         def watch(event: Event) -> None:
             if isinstance(event, Started) and stopped():
@@ -68,7 +68,7 @@ class RobotService:
             return _refusal(error)
 
     def report(self, ok: bool, message: str) -> Answer:
-        """Report the result of that skill."""
+        """Report the result of the last planned skill."""
         try:
             self.session.report(Outcome(ok, message))
             return Answer(True)

@@ -21,7 +21,7 @@ from keep_agent.robots.task.run import Judge, TaskRun
 from planners.prompts.text import FactView
 
 T = TypeVar("T")
-TASK_RUNNING = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
+TASK_RUNNING = "a task is running, and a robot does one at a time: wait for its end, or stop it"
 
 
 class SessionOptions(TypedDict, total=False):
@@ -34,8 +34,8 @@ class SessionOptions(TypedDict, total=False):
 class RobotSession:
     """Robot and planner, for one task or single plan at a time.
 
-    :param watch: takes all events, one at a time, on several threads; the task waits for its return
-    :param judge: returns the outcome of a task after the planner's "done"; without it that counts as success
+    :param watch: called with every event, one at a time, from several threads; the task waits until it returns
+    :param judge: returns the outcome of a task after the planner's "done"; by default a success
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class RobotSession:
         self._lock = Lock()
         self._idle = Flag()
         self._idle.set()
-        self._closed = ""  # reason of `close`
-        self._stop_requested: Future[str] | None = None  # of the running task; done with the reason
-        self._calls: list[Call[Any]] = []  # that may not have returned
+        self._closed = ""  # reason given to `close`
+        self._stop_requested: Future[str] | None = None  # of the running task; its result is the reason
+        self._calls: list[Call[Any]] = []  # calls that may not have returned
         self._pending = PendingFacts()
         self._plans = SinglePlans(planner, self._pending)
-        self._ends = 0  # number of ends of single plans
+        self._ends = 0  # how often single plans were ended
 
     def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
-        """Run a task; block until it ends, which the limits ensure.
+        """Run a task; block until it ends, which the limits guarantee.
 
         A cancelled skill or a planner that does not return is abandoned; the next task waits for it up to
-        `Limits.answer`, and does not begin before. ``watch`` takes the events of this task. Raises RobotError while
+        `Limits.answer`, and fails otherwise. ``watch`` is called with this task's events. Raises RobotError while
         another task is running.
         """
         tell = self._teller(watch)
@@ -96,20 +96,20 @@ class RobotSession:
             return self._plans.next_plan(instruction, tuple(skills))
 
         decision = self._bounded("plan", begin)
-        if self._ends != ends or self._stop_requested is not None:  # this plan was ended for the planner
+        if self._ends != ends or self._stop_requested is not None:  # the planner's task of this plan has ended
             raise RobotError(self._closed or TASK_RUNNING)
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Report the result of that skill. Without a report it counts as carried out at the next plan.
+        """Report the result of the last planned skill. Without a report the next `plan` counts it as carried out.
 
-        Raises RobotError if there is no such skill, and as `plan` does.
+        Raises RobotError if there is no such skill, and the errors of `plan`.
         """
         self._plans.next_report(outcome)  # raises at once without an open plan
         self._bounded("report", partial(self._plans.next_report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
-        """Add facts from another source, for the next observation, plan or task."""
+        """Add facts from another source; they are passed on at the next observation, plan or task."""
         self._pending.add(facts)
 
     def stop(self, reason: str = "stop was pressed") -> bool:
@@ -125,7 +125,7 @@ class RobotSession:
         return True
 
     def close(self, reason: str = "the planner is shut down") -> bool:
-        """Stop the running task and refuse further ones; return whether all calls ended in time."""
+        """Stop the running task and reject further ones; return whether all calls ended in time."""
         clock = Clock(self.limits.longest_stop)
         with self._lock:
             self._closed = reason
@@ -149,9 +149,9 @@ class RobotSession:
             self._idle.set()
 
     def _unfinished(self, stop_requested: Future[str]) -> list[Call[Any]]:
-        """Return the calls that a task has to wait for: earlier ones, and the end of single plans."""
+        """Return the calls that a task must wait for: earlier calls, and the end of single plans."""
         with self._lock:
-            self._end_plans("something else was begun")
+            self._end_plans("another task or plan has begun")
         clock = Clock(self.limits.answer)
         for call in self._calls:
             call.wait(clock.remaining, stop_requested)
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _bounded(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a call for a single plan with a time limit; ``begin``, called under the lock, returns the function."""
+        """Run a single plan's call with a time limit; ``begin``, called under the lock, returns the function to run."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:
@@ -167,11 +167,11 @@ class RobotSession:
             if self._stop_requested is not None:
                 raise RobotError(TASK_RUNNING)
             if self._calls:
-                raise RobotTimeout(f"an earlier {self._calls[0].name} is still at work: ask again when it is over")
+                raise RobotTimeout(f"an earlier {self._calls[0].name} is still running: try again when it has ended")
             call = Call(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)
-        with self._lock:  # a task that begins ends single plans, too
+        with self._lock:  # a new task also ends single plans
             if call.done:
                 return call.result
             self._end_plans("the answer came too late")

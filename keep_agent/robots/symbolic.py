@@ -1,4 +1,4 @@
-"""Symbolic world as a robot, with skills that take time."""
+"""Symbolic world as a robot whose skills take time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from keep_agent.errors import ConfigError
 from keep_agent.robots.executor import RobotError
 from planners.prompts.text import UNEXPLAINED
 
-GROUNDED = {"skills": "grounded", "observability": "partial"}  # as for a robot
+GROUNDED = {"skills": "grounded", "observability": "partial"}  # the default setting of a robot
 
 
 class SymbolicExecutor:
-    """Executor in the house of one episode, with its tasks one after another.
+    """Executor in the house of one episode; plays its tasks one after another.
 
     :param seconds: duration of a skill
-    :param effect: share of the duration after which the skill takes effect; cancelled before, it changes nothing
+    :param effect: share of the duration after which the skill takes effect; an earlier cancellation prevents it
     :raises ConfigError: values out of range
     """
 
@@ -76,7 +76,7 @@ class SymbolicExecutor:
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Carry out a skill. Raises SkillError for an unknown skill, RobotError while another one is running."""
         if not self._moving.acquire(blocking=False):
-            raise RobotError(f"{skill!r} cannot begin before the skill that is carried out has ended: cancel that")
+            raise RobotError(f"{skill!r} cannot begin while another skill is running: cancel that")
         try:
             self._cancelled.clear()
             feedback("on the way")
@@ -107,7 +107,7 @@ def symbolic(
     effect: float = 0.5,
     **choices: Any,
 ) -> SymbolicExecutor:
-    """Make a robot in an embedded house of a world, by gymnasium id; ``choices`` of its setting replace `GROUNDED`."""
+    """Make a robot in a generated house of a world, by gymnasium id; ``choices`` of its setting replace `GROUNDED`."""
     spec = spec_of(world)
     house = spec.episodes(None, split, limit=episode + 1)[episode]
     return SymbolicExecutor(spec.setting(**GROUNDED | choices), house, seconds=seconds, effect=effect)

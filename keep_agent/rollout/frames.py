@@ -1,4 +1,4 @@
-"""Frames of an episode: encoded at every step, and written beside the trace, all or none."""
+"""Frames of an episode: encoded at every step, and written beside the trace atomically."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ class Frames:
         path = run / self.folder
         try:
             if path.exists():
-                shutil.rmtree(path)  # of an attempt that was never committed
+                shutil.rmtree(path)  # of an uncommitted attempt
             with appearing(path) as folder:
                 for name, content in self.files.items():
                     (folder / name).write_bytes(content)
         except OSError as error:
             raise KeepError(
                 f"{path} cannot be written ({error.strerror}): free some room or make {run} writable, "
-                f"and go on with eval.resume={run}"
+                f"and continue with eval.resume={run}"
             ) from error
 
 
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    ``quote`` keeps dots, and never writes ``%`` at the end or before a dot.
+    ``quote`` keeps dots, and never puts ``%`` at the end or before a dot, so that the marks below are unique.
     """
     name = quote(episode, safe="")
     if name.startswith("."):
-        name = f"%2E{name[1:]}"  # neither a folder above nor hidden
+        name = f"%2E{name[1:]}"  # neither a parent folder nor hidden
     if len(name) > LONGEST:
         digest = sha256(episode.encode()).hexdigest()[:32]
         return f"{name[: LONGEST - len(digest) - 2]}%.{digest}"
@@ -76,18 +76,18 @@ def folder_name(episode: str) -> str:
 
 def encoded(frame: np.ndarray, format: str) -> bytes:
     """Encode a picture. Raises DataError for an array of another shape or type."""
-    from PIL import Image  # here: most worlds have no pictures
+    from PIL import Image  # lazy: most worlds have no pictures
 
     pixels = np.asarray(frame)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
         raise DataError(f"a frame is {pixels.dtype} {pixels.shape}; the world must give uint8 (height, width, 3)")
     stream = BytesIO()
-    Image.fromarray(pixels).save(stream, format, quality=QUALITY)  # PNG has no quality and ignores it
+    Image.fromarray(pixels).save(stream, format, quality=QUALITY)  # PNG ignores the quality
     return stream.getvalue()
 
 
 def keep_frames(run: Path, episodes: Iterable[str]) -> None:
-    """Remove the pictures of all other episodes, and partial files of a killed writer."""
+    """Remove the pictures of all other episodes, and temporary files of a killed writer."""
     names = {folder_name(episode) for episode in episodes}
     for folder in (run / FRAMES).glob("*"):
         if folder.is_dir() and folder.name not in names:

@@ -28,7 +28,7 @@ class Watcher(Protocol):
 
 @dataclass
 class Rollout:
-    """A running episode: its steps, outcomes and trace entries so far."""
+    """State of a running episode: its steps, outcomes and trace entries so far."""
 
     index: int
     id: str
@@ -37,16 +37,16 @@ class Rollout:
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)  # of the demonstration, for the tasks begun so far
+    lengths: list[int] = field(default_factory=list)  # length of the demonstration per task begun so far
     error: str = ""
-    restarts: int = 0  # of the simulator, so far
+    restarts: int = 0  # restarts of the simulator so far
 
     @property
     def task(self) -> int:
         return len(self.outcomes)
 
     def marks(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a simulator's fields of an entry: the picture, and whether it was restarted since the last entry."""
+        """Return the simulator's fields of an entry: the picture, and whether it was restarted since the last entry."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         marks: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:
@@ -62,9 +62,9 @@ class Rollout:
         return outcome
 
     def crash(self, error: Exception, met: int, total: int) -> None:
-        """Record the current task and all following ones as failures, so that they stay in the denominator.
+        """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        After the last task it is that one.
+        After the last task, that task is recorded.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
@@ -97,13 +97,13 @@ def run_episode(
     watcher: Watcher | None = None,
     frames: Frames | None = None,
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
-    """Play one episode; return its result and its trace entries.
+    """Run one episode; return its result and its trace entries.
 
-    An error of the reset is one of the data and is raised, unless it is an EpisodeError. That and every later error
+    An error of the reset means invalid data and is raised, unless it is an EpisodeError. That and every later error
     make a failed episode with a traceback in the trace, except ModelError and KeyboardInterrupt, which are raised.
 
     :param demonstrate: returns the length of a demonstration from a task's first ``info``, for path weighting
-    :param frames: takes the pictures of observations ("frame")
+    :param frames: receives the pictures of observations ("frame")
     """
     start = time.perf_counter()
     rollout = Rollout(index, episode.id, episode.tasks, frames)
@@ -126,7 +126,7 @@ def run_episode(
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
     except ModelError:
         raise
-    except Exception as error:  # of any planner or world
+    except Exception as error:  # any planner or world may raise
         rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # else between tasks
     return rollout.result(start), rollout.entries
 

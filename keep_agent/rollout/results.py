@@ -21,7 +21,7 @@ class StepNumbers:
     """Cost of one decision; all zero for planners without a model. Times in ms, the rest in rows or row-layers."""
 
     task: int = 0
-    layers: int = 0  # 0: no model
+    layers: int = 0  # 0 without a model
     parts: Mapping[str, float] | None = None  # PARTS, which add up to ttft_ms
     ttft_ms: float = 0.0
     ttft_overlapped_ms: float = 0.0
@@ -32,13 +32,13 @@ class StepNumbers:
     hit_tokens: int = 0
     invalidated_tokens: int = 0
     token_layers: int = 0
-    recomputed_token_layers: int = 0  # memory rows that had a block, layer 0 left out
+    recomputed_token_layers: int = 0  # memory rows that had a block, without layer 0
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
-    prefix_tokens: int = 0  # leading rows with KV of an identical prefix, the context's included
-    live_tokens: int = 0  # rows that survive the turn
-    longest_tokens: int = 0  # longest prompt of the step, which may have a second one for the goal
+    prefix_tokens: int = 0  # leading rows with KV from an identical prefix, context included
+    live_tokens: int = 0  # rows kept after the turn's eviction
+    longest_tokens: int = 0  # longest prompt of the step, which has two if a goal is generated
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
     live_reads: int = 0  # rows of KV that they read
     cold: bool = False
@@ -50,7 +50,7 @@ class StepNumbers:
 
     @property
     def request_tokens(self) -> int:
-        """Rows of the longest prompt; older runs have only the sum of a step's prompts."""
+        """Rows of the longest prompt; older runs recorded only the sum over a step's prompts."""
         return self.longest_tokens or self.prompt_tokens
 
     @property
@@ -106,7 +106,7 @@ class EpisodeResult:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeResult:
-        """Read a row of `to_json`. Raises KeyError, TypeError or ValueError for another one."""
+        """Parse a row written by `to_json`. Raises KeyError, TypeError or ValueError for any other."""
         values = dict(row)
         values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
         if not values["tasks"]:
@@ -116,8 +116,8 @@ class EpisodeResult:
 
 
 def typed(result: Row) -> Row:
-    """Return a dataclass read from JSON, if its values have the fields' types. Raises ValueError naming a wrong one."""
-    from pydantic import ValidationError  # here: playing needs no check
+    """Make a dataclass from JSON values of its fields' types. Raises ValueError naming a wrong value."""
+    from pydantic import ValidationError  # lazy: a rollout needs no check
 
     try:
         _adapter(type(result)).validate_json(json.dumps(result, default=shallow), strict=True)
@@ -128,7 +128,7 @@ def typed(result: Row) -> Row:
 
 
 def shallow(value: Any) -> dict[str, Any]:
-    """Return a dataclass's fields without copies, as ``default`` of `json.dumps`."""
+    """Return a dataclass's fields without copying them; for ``default`` of `json.dumps`."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -1,11 +1,11 @@
 """Run folder: config, one committed line per episode, the trace, and the summary written last.
 
-All files are bound to the config, which names the run: their chains of checksums begin with it, so that files of
-another run are refused. A mark beside ``episodes.jsonl`` counts its lines, the summary identifies the last one.
+All files are bound to the config, which names the run: their hash chains begin with it, so that files of
+another run are rejected. A mark beside ``episodes.jsonl`` counts its lines; the summary identifies the last one.
 
 The line in ``episodes.jsonl`` is the commit mark of an episode: pictures and trace are written and synced before it,
-and it holds the number of trace lines. Opening an interrupted run drops everything without a mark, so that a run may be
-killed at any moment and resumed. Committed content with a wrong checksum is refused.
+and it holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be
+killed at any moment and resumed. Committed content with a wrong checksum is rejected.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from memory.files.sealed_json import read_sealed, write_sealed
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
 TRACED = "trace"  # of a committed line: number of trace lines at that time
 COMMITTED, LAST = "committed", "last"  # of a summary: number of committed lines, and checksum of the last
-RUN = "run"  # of a saved config: distinguishes runs of the same settings; missing in older versions
+RUN = "run"  # of a saved config: distinguishes runs with equal settings; missing in older versions
 AGAIN = "restore the file, or start a new run"
 log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
-    """Result in a line of a run, with an index and as JSON."""
+    """Result of a run, with an index and a JSON form."""
 
     index: int
     id: str
@@ -53,7 +53,7 @@ class Result(Protocol):
 class RunFolder(AbstractContextManager):
     """Results of one run on disk, made by `create` or `resume`. It is locked until `release`, or the end of a block."""
 
-    lines: ClassVar[str] = EPISODES  # the file with one committed line per result
+    lines: ClassVar[str] = EPISODES  # file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
 
     def __init__(self, path: Path, config: Mapping[str, Any], results: Iterable[Any] = ()) -> None:
@@ -61,7 +61,7 @@ class RunFolder(AbstractContextManager):
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     def _go_on(self, start: Chain, line: Line | None = None, traced: Line | None = None) -> None:
-        """Append after these lines; None: at the beginning."""
+        """Prepare to append after these lines; None: to a new file."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
         self._trace = LineFile(self.path / TRACE, traced, start)
@@ -75,7 +75,7 @@ class RunFolder(AbstractContextManager):
             if any((candidate / name).exists() for name in (cls.lines, SUMMARY)):
                 continue
             try:
-                (candidate / CONFIG).touch(exist_ok=False)  # only one of several simultaneous runs succeeds
+                (candidate / CONFIG).touch(exist_ok=False)  # of several concurrent runs only one succeeds
             except FileExistsError:
                 continue
             saved, start = bound(config)
@@ -84,11 +84,11 @@ class RunFolder(AbstractContextManager):
             run = cls(candidate, config)._lock()
             run._go_on(start)
             return run
-        raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
+        raise ConfigError(f"{path} and its numbered variants all contain runs; choose another eval.out")
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Open an existing run with its finished episodes; a torn or unmarked tail is cut off and reported."""
+        """Open an existing run with its finished episodes; an incomplete or uncommitted tail is cut off and logged."""
         run = cls(path, cls.saved(path))._lock()
         try:
             run._read_back()
@@ -98,7 +98,7 @@ class RunFolder(AbstractContextManager):
         return run
 
     def _read_back(self) -> None:
-        clean(self.path)  # of partial files of a killed run
+        clean(self.path)  # of temporary files of a killed run
         start, lines = opening(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
             log.warning("%s was made by a version without checksums: damage to it is not noticed", self.path)
@@ -121,7 +121,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def saved(cls, path: Path) -> dict[str, Any]:
-        """Return the config of an existing run. Raises DataError for another folder, or another command's results."""
+        """Return the config of an existing run. Raises DataError for no run, or another command's."""
         config = read_config(path)
         foreign = sorted(file.name for file in path.glob("*.jsonl") if file.name not in (cls.lines, TRACE))
         if foreign:
@@ -130,7 +130,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def read(cls, path: Path) -> list[Any]:
-        """Return the committed results of a run, finished or not, by index, without a change of its files."""
+        """Return the committed results of a run, finished or not, by index. Changes no file."""
         results = _results(cls._committed(path), path / cls.lines, cls.result)
         return sorted(results, key=lambda result: result.index)
 
@@ -148,9 +148,9 @@ class RunFolder(AbstractContextManager):
         return frozenset(result.index for result in self.results)
 
     def check_weights(self, weights: str | None, trained: str | None = None) -> None:
-        """Raises ConfigError if other weights (hashes) made the results so far.
+        """Raises ConfigError if the results so far come from other weights; compares hashes.
 
-        :param trained: weights that were trained for the memory method
+        :param trained: hash of the weights trained for the memory method
         """
         if self.config.get("weights", weights) != weights:
             raise ConfigError(f"{self.path} was made by a model with other weights; start a new run")
@@ -158,7 +158,7 @@ class RunFolder(AbstractContextManager):
             raise ConfigError(f"{self.path} was made with another retention head; start a new run")
 
     def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = (), frames: Frames | None = None) -> None:
-        """Commit a result: its pictures, its trace, and then its line."""
+        """Commit a result: write its pictures, its trace, and then its line."""
         if frames is not None:
             frames.write(self.path)
         self._trace.append(entries)
@@ -174,7 +174,7 @@ class RunFolder(AbstractContextManager):
         self.release()
 
     def discard(self) -> None:
-        """Remove a run that could not begin."""
+        """Remove a run that failed to start."""
         (self.path / CONFIG).unlink()
         end_of(self.path / self.lines).unlink(missing_ok=True)
         self.release()
@@ -199,13 +199,13 @@ def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
-    """Return the config to save, with a name of the run, and the beginning of its files' chains."""
+    """Return the config to save, with a name of the run, and the start of its files' hash chains."""
     saved = {**config, RUN: token_hex(8)}
     return saved, Chain.bound(encoded(saved))
 
 
 def opening(path: Path) -> Chain:
-    """Return the beginning of the chains of a run's files; empty for an older version, or without a config."""
+    """Return the start of the hash chains of a run's files; empty for an older version, or without a config."""
     config = _saved_config(path) if (path / CONFIG).exists() else {}
     return Chain.bound(encoded(config)) if RUN in config else Chain()
 
@@ -221,7 +221,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders at or below ``path``, sorted by name, without partial ones. Raises DataError for none."""
+    """Return the run folders at or below ``path``, sorted by name, without temporary ones, or raise DataError."""
     folders = [file.parent for file in path.rglob(CONFIG) if not file.parent.name.endswith(SUFFIX)]
     runs = [run for run in folders if (run / EPISODES).exists() or any(m.count for m in read_marks(run / EPISODES))]
     if not runs:
@@ -261,7 +261,7 @@ def _commits(path: Path) -> bool:
 
 
 def _committed_trace(lines: Iterable[Line]) -> int | None:
-    """Return the number of trace lines that the committed lines state, if any does."""
+    """Return the largest number of trace lines that a committed line records, if any does."""
     return max((line.value[TRACED] for line in lines if TRACED in line.value), default=None)
 
 
@@ -277,7 +277,7 @@ def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
     count = summary.get(COMMITTED)
     if count is not None and (type(count) is not int or not 0 <= count <= len(lines)):
         raise CorruptError(
-            f"{path} has {len(lines)} results of the {count} that {SUMMARY} was written of; restore the file, or "
+            f"{path} has {len(lines)} of the {count} results in {SUMMARY}; restore the file, or "
             f"delete {SUMMARY} and resume the run"
         )
     if start.sealed and summary.get(LAST) != f"{lines[count - 1].chain.sum if count else start.sum:08x}":

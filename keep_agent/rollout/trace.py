@@ -38,7 +38,7 @@ def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str,
 
 
 def agent_entry(name: str) -> Entry:
-    """Return the entry that opens the trace of an agent, whose tasks come later."""
+    """Return the entry that opens an agent's trace, before its tasks are known."""
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 
@@ -92,7 +92,7 @@ def step_entry(
 def prompt_entry(prefill: Prefill) -> Entry:
     """Return the fields of a prompt: tokens, units, segments, hops, and the times of loads and computations.
 
-    Rows are prompt rows, intervals milliseconds since the first of them, edges name segments ("" is the query).
+    Rows are prompt rows, intervals are in ms from the first one, edges connect segment ids ("" is the query).
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]
@@ -152,7 +152,7 @@ def checked(entry: Entry, path: Path, number: int) -> Entry:
 def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
     """Return the numbers of one decision; those of a planner without a model are zero.
 
-    Time before the logits that the memory did not measure (facts to text, the query's tokens) is added to the part
+    Time before the logits that the memory does not measure (text of facts, tokens of the query) is added to the part
     ``update``, so that ``ttft_ms`` is complete; harvesting and scoring come after the logits. ``ttft_overlapped_ms``
     excludes the encoding of invalidated blocks, which may overlap the robot's motion, except at a cold start.
 

@@ -1,7 +1,7 @@
 """Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact.
 
-Keys are unique: metrics of episodes begin with ``episode/`` and have no summary, the summary holds the keys of
-``summary.json``, and the table is ``tables/episodes``.
+Metrics of episodes have the prefix ``episode/`` and no summary; the summary has the keys of
+``summary.json``; the table is ``tables/episodes``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop",
 
 
 class NoLog:
-    """Log of a run without output."""
+    """Logger without output."""
 
     def episode(self, result: EpisodeResult) -> None:
         """Log one finished episode."""
@@ -40,7 +40,7 @@ class WandbLog(NoLog):
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else the last episode's
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B uses the last episode's values
 
     def episode(self, result: EpisodeResult) -> None:
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
@@ -59,7 +59,7 @@ class WandbLog(NoLog):
 
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
-    """Return the metrics of one episode; times and rows only with a model."""
+    """Return the metrics of one episode; times and row counts only with a model."""
     decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,
@@ -113,5 +113,5 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     except wandb.Error as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
-    write_atomic(id, run.id)  # W&B has made the folder
+    write_atomic(id, run.id)  # W&B has created the folder
     return WandbLog(run)

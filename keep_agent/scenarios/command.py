@@ -21,10 +21,10 @@ OPTIONAL = ("max_tokens", "eval.threads")
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="keep-agent phases", description="Play a scenario of several phases and agents.")
-    p.add_argument("scenario", nargs="?", help="a YAML file, or a scenario of the package; without it, list those")
-    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings: model, eval, max_tokens (of a turn)")
-    p.add_argument("--folder", type=Path, help="folder for permanent agents' rows, which later runs reuse")
-    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of a stored number (%(default)s)")
+    p.add_argument("scenario", nargs="?", help="YAML file, or name of a packaged scenario; without it, list these")
+    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings: model, eval, max_tokens (per turn)")
+    p.add_argument("--folder", type=Path, help="folder for permanent agents' KV rows, reused by later runs")
+    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits per stored number (%(default)s)")
     return p
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         console.print(scenarios_table({name: find_scenario(name) for name in shipped()}))
         return
     scenario, config = find_scenario(options.scenario), composed(options.overrides)
-    from keep_agent.scenarios.play import play  # here: it loads torch
+    from keep_agent.scenarios.play import play  # lazy: it loads torch
 
     play(scenario, config, console, options.folder, options.bits)
 

@@ -18,7 +18,7 @@ LONGEST = 24  # characters of a key: two of them fit into an agent's id (memory.
 
 @dataclass(frozen=True)
 class Field:
-    """A value and its place in a file. The methods return it as the type they are named after, or raise DataError."""
+    """A value and its place in a file. Each method returns it as the type in the method's name or raises DataError."""
 
     value: Any
     file: str
@@ -28,7 +28,7 @@ class Field:
         return DataError(f"{self.file}: {self.place or 'top level'}: {problem}")
 
     def keys(self, known: Collection[str], needed: Collection[str] = ()) -> None:
-        """Check for a mapping that has all ``needed`` keys and only ``known`` ones."""
+        """Check that the value is a mapping with all ``needed`` keys and only ``known`` ones."""
         keys = [key for key, _ in self.items()]
         for key in keys:
             if key not in known:
@@ -46,7 +46,7 @@ class Field:
             yield key, Field(value, self.file, self._below(key))
 
     def elements(self) -> Iterator[Field]:
-        """Yield the items of a list that is not empty."""
+        """Yield the items of a non-empty list."""
         if not isinstance(self.value, list) or not self.value:
             raise self.error(f"{self.value!r} is no list of one or more; write [A, B], or one - item per line")
         for number, value in enumerate(self.value):
@@ -86,12 +86,12 @@ class Field:
         return self.value
 
     def names(self, known: Collection[str], what: str) -> tuple[str, ...]:
-        """Return a list of different ``known`` names."""
+        """Return a list of ``known`` names without duplicates."""
         names: list[str] = []
         for field in self.elements():
             field.one_of(known, what)
             if field.value in names:
-                raise field.error(f"{field.value} is there twice; name each once")
+                raise field.error(f"{field.value} occurs twice; name each once")
             names.append(field.value)
         return tuple(names)
 
@@ -102,13 +102,13 @@ class Field:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader for plain values that refuses duplicate keys, of which YAML would silently use the last."""
+    """YAML loader for plain values that rejects duplicate keys; YAML itself keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} occurs twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

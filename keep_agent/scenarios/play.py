@@ -1,4 +1,4 @@
-"""Playing of a scenario on a terminal: prints its turns and writes a run folder. Loads torch."""
+"""Terminal player of scenarios: prints the turns and writes a run folder. Loads torch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def turn_text(turn: Turn) -> Text:
 
 
 def sums_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Return a row per agent and one for all; ``saved`` is relative to computing all prompts without reuse."""
+    """Return a table with a row per agent and one for all; ``saved`` is relative to prefill without reuse."""
     table = Table(title=title)
     table.add_column("agent", no_wrap=True)
     for heading in ("turns", "hits", "prompt tokens", "computed", "saved", "saved %", "ttft ms (p50)", "seconds"):

@@ -1,4 +1,4 @@
-"""Player of a scenario: each turn reuses the rows of an agent's memory, computes the new prompt rows, and generates."""
+"""Player of a scenario: each turn reuses the agent's KV rows, computes the new prompt rows, and generates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory.engine.models.chat_template import SpecialTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-REUSE = 0.0  # AgentMemories.threshold: a scenario that is played again reuses any shared prefix
+REUSE = 0.0  # AgentMemories.threshold: a repeated scenario reuses any shared prefix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class Player:
     memories: AgentMemories
     stops: Collection[int]
     run_id: str
-    max_tokens: int | None = None  # of a turn; None: the phase's
+    max_tokens: int | None = None  # of a turn; None: the limit of the phase
 
     def play(self, story: Story | None = None) -> Generator[Turn, None, None]:
-        """Yield each turn when it is complete. After each phase permanent agents' rows are written to disk, if any."""
+        """Yield each turn when it is complete. After each phase the rows of permanent agents are written to disk."""
         story = story or Story(self.scenario)
         index = 0
         for phase in self.scenario.phases:
@@ -69,14 +69,14 @@ class Player:
         """Prefill the new part of a prompt, generate, and store the rows. Subclasses may use another scheduler."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
-        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # synchronises with the device
         computed = time.perf_counter()
         room = engine.info.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
         end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         decoded = TokenText.of("", self.memories.coder)
-        decoded.extend(ids, self.memories.coder)  # as the memory does: without an incomplete last character
+        decoded.extend(ids, self.memories.coder)  # without an incomplete last character, as in the memory
         return Answer(
             text=decoded.text, kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
             generated=len(ids), ttft_ms=1e3 * (computed - start), decode_ms=1e3 * (end - computed),
@@ -84,7 +84,7 @@ class Player:
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:
-    """Return the tokens that end a turn, which is one line: those with a newline, and all special ones."""
+    """Return the tokens that end a turn (one line): those with a newline, and all special tokens."""
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     return (special.ends | special.hidden).union(token for token, text in enumerate(texts) if "\n" in text)
 

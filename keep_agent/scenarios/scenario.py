@@ -1,4 +1,4 @@
-"""Scenarios: agents, and the phases in which some of them talk. docs/phases.md describes the format."""
+"""Scenarios: agents, and phases in which some of them converse. docs/phases.md describes the format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keep_agent.errors import DataError, did_you_mean
 from keep_agent.scenarios.field_checks import Field, read_yaml
 
 MAX_TOKENS = 40  # of a turn
-YOU = "You"  # an agent's name in its own transcript
+YOU = "You"  # prefix of an agent's own lines in its transcript
 ANY = re.compile(r"\$\{[^}]*\}?")
 TEMPLATE = re.compile(r"\$\{([a-z0-9_]+)\.([a-z0-9_]+)\[([a-z0-9_]+)\]\}")
 MESSAGES = "messages"
@@ -22,17 +22,17 @@ SHAPE = f"${{PHASE.{MESSAGES}[AGENT]}}"  # inserts an agent's transcript of an e
 
 @dataclass(frozen=True)
 class Agent:
-    """``permanent``: its memory lasts over all phases; otherwise each phase begins with ``system`` alone."""
+    """An agent. ``permanent``: its memory persists over all phases; otherwise each phase starts from ``system``."""
 
     key: str
-    name: str  # in the others' transcripts
+    name: str  # prefix in the other agents' transcripts
     system: str
     permanent: bool = True
 
 
 @dataclass(frozen=True)
 class Note:
-    """Text that the agents ``to`` read when a phase begins. It may hold templates if that is one agent."""
+    """Text for the agents ``to`` at the start of a phase. It may contain templates if there is one such agent."""
 
     text: str
     to: tuple[str, ...]
@@ -40,7 +40,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Phase:
-    """``rounds`` times the ``speakers`` speak in turn; ``heard_by`` restricts a speaker's audience."""
+    """Phase of ``rounds`` rounds with ``speakers`` in order; ``heard_by`` restricts a speaker's audience."""
 
     name: str
     participants: tuple[str, ...]
@@ -83,7 +83,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find_scenario(name: str) -> Scenario:
-    """Read the scenario of a file, or the package's of that name. Raises DataError."""
+    """Load a scenario from a file, or the package's scenario of that name. Raises DataError."""
     path = Path(name) if Path(name).is_file() else shipped().get(name)
     if path is None:
         known, hint = ", ".join(shipped()), did_you_mean(name, shipped())
@@ -142,7 +142,7 @@ def _phase(field: Field, agents: Mapping[str, Agent], earlier: Mapping[str, Phas
 
 
 def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Phase]) -> tuple[Note, ...]:
-    """Return the openings in their order, then the instructions of single agents."""
+    """Return the openings in order, then the instructions of single agents."""
     notes: list[tuple[Field, tuple[str, ...]]] = []
     opening = field.get("opening", [])
     if isinstance(opening.value, str):
@@ -161,7 +161,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Raise DataError unless every template names an earlier phase that the text's only reader heard."""
+    """Raise DataError unless every template names an earlier phase that the text's only recipient heard."""
     try:
         templates = list(references(field.text()))
     except ValueError as error:
@@ -184,10 +184,10 @@ def references(text: str) -> Iterator[tuple[str, str]]:
         if parts is None:
             raise ValueError(f"{match} is no template; write {SHAPE}")
         if parts[2] != MESSAGES:
-            raise ValueError(f"{match} asks for {parts[2]!r}, which a phase does not have; write {SHAPE}")
+            raise ValueError(f"{match} names {parts[2]!r}, which a phase does not have; write {SHAPE}")
         yield parts[1], parts[3]
 
 
 def fill(text: str, transcript: Callable[[str, str], str]) -> str:
-    """Replace each template by ``transcript(phase, agent)``; inserted texts are not searched for templates."""
+    """Replace each template by ``transcript(phase, agent)``; templates in inserted texts are not expanded."""
     return TEMPLATE.sub(lambda parts: transcript(parts[1], parts[3]), text)

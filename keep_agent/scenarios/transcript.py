@@ -1,4 +1,4 @@
-"""Transcripts: the lines that each agent hears, and its prompt, which only grows at the end (Semantic, section 3.5)."""
+"""Transcripts: the lines that each agent hears, as its append-only prompt (Semantic, section 3.5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Message:
 
 
 class Story:
-    """The messages so far, and each agent's text: its system text, then notes and messages in order."""
+    """Messages so far, and each agent's text: its system text, then notes and messages in order."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -29,7 +29,7 @@ class Story:
         self._texts: dict[str, str] = {}
 
     def begin(self, phase: Phase) -> None:
-        """Add the phase's notes to the texts of their readers. A permanent agent's text goes on, others start again."""
+        """Add the phase's notes to their recipients' texts. A permanent agent's text continues, others start again."""
         for key in phase.participants:
             agent = self.scenario.agents[key]
             if not agent.permanent or key not in self._texts:

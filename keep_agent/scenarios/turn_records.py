@@ -1,4 +1,4 @@
-"""Records of turns: text and cost of each, a run's folder of them, and sums over a run."""
+"""Records of turns: text and cost of each, a run folder of turns, and sums over a run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ COLD = "cold"
 class Cost:
     """Cost of an answer. Times in ms, the rest in tokens."""
 
-    kind: str  # match of the prompt's text with the stored one: exact | extend | diverge | miss
+    kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss
     origin: str  # place of the reused rows: hot | warm | cold
     kept: int  # prompt tokens whose rows were reused
     new: int  # prompt tokens that were computed
     generated: int
-    ttft_ms: float  # from the prompt's text to its logits: look-up, disk, prefill
+    ttft_ms: float  # from prompt text to logits: look-up, disk, prefill
     decode_ms: float
 
     @property
     def costs(self) -> dict[str, Any]:
-        """The fields of this class, without those of a subclass."""
+        """Fields of this class, without a subclass's."""
         return {field.name: getattr(self, field.name) for field in fields(Cost)}
 
 

@@ -1,1 +1,1 @@
-"""The planner and its memories behind HTTP: agents, chat, scenarios, figures. Needs the extra ``server``."""
+"""HTTP server of the planner: agents, chat, scenarios, viewer. Needs the extra ``server``."""

@@ -1,4 +1,4 @@
-"""Addresses that a command listens on: the socket, its URL, and whether other machines can reach it. Needs no extra."""
+"""Listening addresses of commands: the socket, its URL, and whether other machines can reach it. Needs no extra."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def address_of(listener: socket.socket, host: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Tell whether only this machine can reach ``host``. Raises ConfigError for a name that cannot be resolved."""
+    """Return whether only this machine can reach ``host``. Raises ConfigError for a name that cannot be resolved."""
     try:
-        infos = socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP)  # "": all of this machine
+        infos = socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP)  # "" means all interfaces
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"host={host!r} is no address ({error}); use 127.0.0.1, or one of this machine") from error
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in infos)
 
 
 def is_loopback(name: str) -> bool:
-    """Tell whether a name means this machine, without resolving it."""
+    """Return whether a name is a loopback name or address, without resolving it."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:

@@ -32,7 +32,7 @@ PAGE = """<!doctype html>
 <ul>
 {links}
 </ul>
-<p>Where the server has tokens, programs send <code>Authorization: Bearer TOKEN</code>{browser}.</p>
+<p>If the server has tokens, clients send <code>Authorization: Bearer TOKEN</code>{browser}.</p>
 </html>
 """
 API = f'<li><a href="{DESCRIPTION}">{DESCRIPTION}</a>: the API, with examples (OpenAPI)</li>'
@@ -45,7 +45,7 @@ def make_app(
     routers: Sequence[APIRouter], *, tokens: Tokens, limits: Limits | None = None, metrics: Metrics | None = None,
     lifespan: Lifespan | None = None, rules: Sequence[Rule] = RULES,
 ) -> FastAPI:  # fmt: skip
-    """Make an application of ``routers``. A path without one of the ``rules`` needs a token for all agents."""
+    """Make an application from ``routers``. A path without a matching rule needs a token for all agents."""
     metrics = metrics or Metrics()
     app = FastAPI(
         title="KEEP Agent", version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
@@ -79,7 +79,7 @@ def _health_and_metrics(metrics: Metrics) -> APIRouter:
 
 
 def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> None:
-    """Add to the OpenAPI description which operations need a token."""
+    """Mark the operations that need a token in the OpenAPI description."""
     make_schema = app.openapi
 
     def describe() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> N
 
 
 def unsupported_router() -> APIRouter:
-    """Return the routes of vendors' endpoints that are not served: 404 with a sentence that names the one to use."""
+    """Return routes for vendor endpoints that are not supported: 404 with the endpoint to use instead."""
     router = APIRouter(include_in_schema=False)
 
     async def refuse(request: Request) -> None:

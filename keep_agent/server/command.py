@@ -25,9 +25,9 @@ from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedPro
 from keep_agent.server.settings import AgentLimits, Settings
 
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
-QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # of any address
+QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query of any URL
 FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-GRACE = 30  # seconds that running requests have when the server ends
+GRACE = 30  # seconds for running requests at shutdown
 HEADERS = 64 << 10  # bytes of a request's head
 
 
@@ -45,10 +45,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
     p.add_argument("--agents", type=int, default=AgentLimits.agents, help="most agents (%(default)s)")
-    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="most agents in memory (%(default)s)")
-    p.add_argument("--things", type=int, default=AgentLimits.things, help="most things per agent (%(default)s)")
-    p.add_argument("--requests", type=int, default=Limits.requests, help="most requests at once (%(default)s)")
-    size = "largest body of a request, in KiB (%(default)s)"
+    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="maximum agents in memory (%(default)s)")
+    p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
+    p.add_argument("--requests", type=int, default=Limits.requests, help="maximum concurrent requests (%(default)s)")
+    size = "maximum request body, in KiB (%(default)s)"
     p.add_argument("--body-kilobytes", type=int, default=Limits.body_bytes >> 10, help=size)
     p.add_argument("--no-trace", action="store_true", help="write no run folders for the viewer")
     p.add_argument("--no-viewer", action="store_true", help="serve no pages")
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # the registry claims it again once the model is loaded
+        lock_folder(options.folder).close()  # the registry locks it again once the model is loaded
         set_up_log()
-        from keep_agent.config.planner_factory import agent_brain  # here: these load torch
+        from keep_agent.config.planner_factory import agent_brain  # lazy: these load torch
         from keep_agent.server.service import make_service
 
         app = make_service(agent_brain(config), options.folder, tokens, settings)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         viewer = "" if options.no_viewer else f"; viewer: {url}/viewer/"
         text = f"{url} for {clients}; memories in {options.folder}{viewer}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-        with suppress(KeyboardInterrupt):  # Ctrl-C: the server has ended when it is raised
+        with suppress(KeyboardInterrupt):  # Ctrl-C, raised after the server has ended
             server.run(sockets=[listener])
 
 
@@ -91,7 +91,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class WithoutTokens(logging.Filter):
-    """Log filter: hides the queries of addresses, which uvicorn logs, and values after ``token=``."""
+    """Log filter: removes URL queries from uvicorn's lines, and values after ``token=``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()

@@ -1,4 +1,4 @@
-"""Error handlers: turn every error into a status, a type and a message, without internals of the server."""
+"""Error handlers: turn every error into a status, a type and a message, without server internals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
-# prefixes of the paths that answer errors in a vendor's format
+# path prefixes with a vendor's error format
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 LONGEST = 600  # characters of a message; some quote a value of the request
@@ -35,13 +35,13 @@ class ErrorText(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Body of every refusal."""
+    """Body of every error response."""
 
     error: ErrorText
 
 
 class Refused(KeepError):
-    """A refused request; subclasses have a status for each reason."""
+    """A rejected request; each subclass has the status of one reason."""
 
     status: ClassVar[int] = 400
     headers: Mapping[str, str] = {}
@@ -74,7 +74,7 @@ class TooLarge(Refused):
 
 
 class Unavailable(Refused):
-    """A request that the server cannot serve now; it may succeed a little later."""
+    """A request that the server cannot serve now; a later retry may succeed."""
 
     status = 503
 
@@ -89,14 +89,14 @@ class Busy(Refused):
         self.headers = {"Retry-After": str(seconds)}
 
 
-# 507 and not 413 for CapacityError: the request is no larger than it may be, the server's memory or disk is full
+# 507 and not 413 for CapacityError: the server's memory or disk is full, the request's size is allowed
 STATUS: Mapping[type[KeepError], int] = {
     KeepError: 400,
     StaleError: 409,
     CapacityError: 507,
     TooLongError: 413,
     StorageError: 507,
-    ModelError: 500,  # not 503: sent again, the request fails again
+    ModelError: 500,  # not 503, since a retry would fail again
 }
 ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
@@ -106,8 +106,8 @@ DOCUMENTED = (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 500, 503, 507)
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in DOCUMENTED
 }
-LATER = "5"  # seconds after which to retry a request that was answered with 503
-ENDING = "the server is ending; send the request again after its restart"
+LATER = "5"  # Retry-After of 503, in seconds
+ENDING = "the server is shutting down; send the request again after its restart"
 SCARCE = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
 UNKNOWN = "internal error; the server's log names it"
 
@@ -119,7 +119,7 @@ def status_of(error: KeepError) -> int:
 
 
 def expected(error: Exception) -> KeepError | None:
-    """Return the refusal for an error that a request caused; None for an error in the server itself."""
+    """Return the response to an error that a request caused; None for an error in the server itself."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
@@ -129,7 +129,7 @@ def expected(error: Exception) -> KeepError | None:
 
 
 def event_of(path: str, error: Exception) -> dict[str, Any]:
-    """Return the JSON of an error after the answer has begun, with the status that the answer would have had."""
+    """Return the JSON of an error in a response that has begun, with the HTTP status that would have been sent."""
     status, kind, message = 500, "InternalError", UNKNOWN
     if (refusal := expected(error)) is not None:
         status, kind, message = status_of(refusal), type(refusal).__name__, str(refusal)
@@ -173,7 +173,7 @@ def answer_to_any(scope: Scope, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Let ``app`` answer expected errors in one format; `ErrorMiddleware` answers all others."""
+    """Install handlers that answer expected errors in one format; `ErrorMiddleware` answers all others."""
 
     async def handle(connection: HTTPConnection, error: Exception) -> Response:
         return answer_to_any(connection.scope, error)
@@ -183,14 +183,14 @@ def install(app: FastAPI) -> None:
 
 
 def validation_message(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return fields and reasons of a validation's errors, without the values that were sent."""
+    """Return fields and reasons of validation errors, without the values sent."""
     pairs = ((".".join(map(str, error["loc"]))[:LONGEST_PLACE], error["msg"]) for error in errors[:5])
     more = f" (and {len(errors) - 5} more)" if len(errors) > 5 else ""
     return "; ".join(": ".join(filter(None, pair)) for pair in pairs) + more
 
 
 class ErrorMiddleware:
-    """ASGI middleware, outermost: answers uncaught errors, and requests that an ending server cancels."""
+    """Outermost ASGI middleware: answers uncaught errors, and requests that a server shutdown cancels."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -210,9 +210,9 @@ class ErrorMiddleware:
         except asyncio.CancelledError:
             if scope["type"] == "lifespan":
                 raise
-            if not has_begun:  # else the server closes the connection, and the client sees half an answer
+            if not has_begun:  # after the start of a response uvicorn closes the connection
                 await answer_to(scope["path"], Unavailable(ENDING))(scope, receive, send)
         except Exception as error:
             if scope["type"] == "lifespan" or has_begun:
-                raise  # the server closes the connection, so that half an answer is not taken for a whole one
+                raise  # closes the connection, so that a truncated response is not mistaken for a complete one
             await answer_to_any(scope, error)(scope, receive, send)

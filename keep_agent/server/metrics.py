@@ -1,4 +1,4 @@
-"""Metrics of the server for Prometheus, in a registry of their own."""
+"""Prometheus metrics of the server, in their own registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-NO_ROUTE = "other"  # label of all methods and paths without a route
+NO_ROUTE = "other"  # label of methods and paths without a route
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ class Metrics:
         seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=SECONDS)
         self.requests = counter("requests", "Answered requests", ("method", "route", "status"))
         self.seconds = seconds("request_seconds", "Time from a request to the end of its answer", ("route",))
-        self.tokens = counter("chat_tokens", "Tokens of prompts, cached ones of these, and generated ones", ("kind",))
-        self.ttft = seconds("chat_ttft_seconds", "Time from a chat request to its first token, with the queue")
+        self.tokens = counter("chat_tokens", "Prompt tokens, cached prompt tokens, and generated tokens", ("kind",))
+        self.ttft = seconds("chat_ttft_seconds", "Time from a chat request to its first token, queueing included")
         parts = "Parts of a plan's time: those of the time to the first token, the queue and the choice"
         self.plans = seconds("plan_seconds", parts, ("part",))
-        self.encoded = counter("encoded_tokens", "Memory tokens encoded ahead of a plan, or during it", ("when",))
+        self.encoded = counter("encoded_tokens", "Memory tokens encoded before a plan, or during it", ("when",))
 
     def planned(self, trace: Mapping[str, Any]) -> None:
-        """Record a decision; a repeated one has an empty trace and is not counted again."""
+        """Record a decision; a repeated decision has an empty trace and is not counted."""
         if not trace:
             return
         for part, ms in {**trace["timings"], "queued": trace["queued_ms"]}.items():
@@ -47,7 +47,7 @@ class Metrics:
         self.encoded.labels("ahead").inc(trace.get("ahead", {}).get("tokens", 0))
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Add a gauge that calls ``value`` whenever the metrics are read; NaN if that fails."""
+        """Add a gauge that calls ``value`` at every scrape; NaN if that fails."""
 
         def reading() -> float:
             try:
@@ -70,7 +70,7 @@ class Metrics:
 
 
 class MetricsMiddleware:
-    """ASGI middleware: counts requests by the template of their route."""
+    """ASGI middleware: counts requests by route template."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

@@ -1,4 +1,4 @@
-"""The whole server: planning agents, conversations and scenarios on one loaded model."""
+"""Complete server: planning agents, conversations and scenarios on one loaded model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings | None = None) -> FastAPI:
-    """Make the application. When it ends, it puts all agents to sleep and closes the engine."""
+    """Make the application. Its shutdown unloads all agents and closes the engine."""
     settings = settings or Settings()
     metrics, limits = Metrics(), settings.limits
-    # two limiters, so that conversations never keep robots out
+    # separate limiters, so that conversations never block robots
     plans, talks = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
     registry = Registry(brain, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)
@@ -47,7 +47,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:  # closes all, the last one first, even if closing one fails
+        async with AsyncExitStack() as stack:  # closes all in reverse order, even if one fails
             stack.push_async_callback(planner.thread, brain.close)
             stack.push_async_callback(planner.thread, registry.close)
             stack.push_async_callback(conversations.close)

@@ -1,4 +1,4 @@
-"""``keep-agent view RUN``: look at a run in the browser, or write one of its episodes into a file."""
+"""``keep-agent view RUN``: show a run in the browser, or export one of its episodes to a file."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def main(arguments: Sequence[str], console: Console) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keep-agent view", description=__doc__)
-    parser.add_argument("run", type=Path, help="a run folder, or a folder that holds some; it may still grow")
+    parser.add_argument("run", type=Path, help="run folder, or a folder of runs, which may still grow")
     host = "address to listen on, of this machine only, since the pages have no password (%(default)s)"
     parser.add_argument("--host", default="127.0.0.1", help=host)
     parser.add_argument("--port", type=int, default=8088, help="port to listen on (%(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one episode as a page that needs no server")
-    parser.add_argument("--rrd", type=Path, metavar="FILE", help="write one episode for Rerun's viewer (extra: rerun)")
-    parser.add_argument("--episode", help="key of the episode to open or to write (default: the first)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="export one episode as a self-contained page")
+    parser.add_argument("--rrd", type=Path, metavar="FILE", help="export one episode for Rerun's viewer (extra: rerun)")
+    parser.add_argument("--episode", help="key of the episode to open or export (default: the first)")
     return parser
 
 
@@ -60,7 +60,7 @@ def _export(options: argparse.Namespace, console: Console) -> None:
 
 
 def _episode(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
-    """Return the episode of a key, or the first one, with its run."""
+    """Return the run and the episode with a key, or the first episode."""
     runs = Library(root).runs()
     episodes = [(run, episode) for run in runs for episode in run.index.refresh().values()]
     for run, episode in episodes:
@@ -79,7 +79,7 @@ def _serve(options: argparse.Namespace, console: Console) -> None:
             "and a tunnel (ssh -L), or keep-agent serve, which needs a token"
         )
     with closing(listen(options.host, options.port)) as listener:
-        from keep_agent.viewer.server import application  # before uvicorn: its error names the missing extra
+        from keep_agent.viewer.server import application  # before uvicorn, since this error names the missing extra
 
         app = application(options.run, PATH)
         import uvicorn

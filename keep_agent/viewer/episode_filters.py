@@ -1,4 +1,4 @@
-"""Rows of the list of episodes, and its filters."""
+"""Rows and filters of the episode list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keep_agent.viewer.runs import Run
 from keep_agent.viewer.trace_index import EpisodeIndex
 
 SUCCEEDED, FAILED, CRASHED, OPEN = "succeeded", "failed", "crashed", "open"
-STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # with their signs
+STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # statuses with their signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class EpisodeRow:
     types: tuple[str, ...]
     steps: int
     failures: int  # failed skills
-    goal: tuple[int, int] | None  # conditions met, and all conditions, of the ended tasks; else of the last step
+    goal: tuple[int, int] | None  # goal conditions met, and total, of the finished tasks; else after the last step
     status: str  # one of STATUSES
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Values that rows must have; an empty one admits all."""
+    """Filter values; an empty one matches all rows."""
 
     status: str = ""
     method: str = ""
     type: str = ""
-    text: str = ""  # anywhere in run, episode or instruction
+    text: str = ""  # substring of run, episode or instruction
 
     def keep(self, row: EpisodeRow) -> bool:
         statuses = (FAILED, CRASHED) if self.status == FAILED else (self.status,)
@@ -49,7 +49,7 @@ class Filters:
 
 
 def status(episode: EpisodeIndex) -> str:
-    """Return the status of an episode; ``open`` as long as a task has not ended."""
+    """Return the status of an episode; ``open`` while a task is running."""
     if episode.crash is not None:
         return CRASHED
     if any(not end.get("success") for end in episode.ends):
@@ -59,7 +59,7 @@ def status(episode: EpisodeIndex) -> str:
 
 
 def episode_rows(runs: Iterable[Run]) -> list[EpisodeRow]:
-    """Return all episodes of the runs that can be read from their traces."""
+    """Return a row per episode in the readable traces of the runs."""
     return [episode_row(run.key, run.method, episode) for run in runs for episode in run.index.refresh().values()]
 
 

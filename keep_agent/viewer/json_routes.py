@@ -1,6 +1,6 @@
 """JSON routes of the viewer: episodes, steps, pictures. Importing this needs the extra `server`.
 
-Requests name runs and episodes by key, which is looked up: a request never names a path.
+Requests name runs and episodes by key, never by path.
 """
 
 from __future__ import annotations

@@ -18,17 +18,17 @@ from keep_agent.viewer.episode_filters import STATUSES, EpisodeRow, Filters, epi
 from keep_agent.viewer.runs import Library
 
 STATIC = Path(__file__).with_name("static")
-STEP = "/episode"  # path of the step page below the mount
+STEP = "/episode"  # path of the step page, relative to the mount
 PERIOD = 1.5  # seconds between two reads of the runs
-INDEXING = 120.0  # seconds that a page waits for traces that are indexed for the first time
+INDEXING = 120.0  # seconds that a page waits for the first indexing of traces
 COLUMNS = ("outcome", "method", "episode", "instruction", "types", "goal", "steps", "failures", "run")
-LABELS = {"types": "task type", "failures": "failed"}  # of columns whose label is not their name
+LABELS = {"types": "task type", "failures": "failed"}  # labels of columns that differ from their names
 NUMBERS = ("goal", "steps", "failures")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One episode to show, by the keys of its run and itself."""
+    """One episode to show, given by the keys of run and episode."""
 
     run: str
     episode: str
@@ -89,7 +89,7 @@ class EpisodeList:
     async def update(self) -> None:
         """Read the runs again and show their episodes."""
         data = await background.io_bound(self._read)
-        if data is not None:  # None: the server is ending
+        if data is not None:  # None at the server's shutdown
             self._replace(*data)
 
     def _read(self) -> tuple[list[EpisodeRow], list[str]]:
@@ -108,7 +108,7 @@ class EpisodeList:
         self._show()
 
     def _set_options(self, select: ui.select, names: Sequence[str]) -> None:
-        """Set the options of a filter; its value stays one of them."""
+        """Set the options of a filter, and reset a value that is no longer one."""
         options = {"": "all"} | {name: name for name in (*names, select.value) if name}
         if select.options != options:
             select.set_options(options, value=select.value)
@@ -156,7 +156,7 @@ def _line(row: EpisodeRow) -> dict[str, Any]:
 
 
 def add_pages(library: Library, base: str) -> None:
-    """Register the pages, mounted at the address ``base``. A later call replaces them."""
+    """Register the pages, mounted at the URL path ``base``. A later call replaces them."""
 
     @ui.page("/", title="KEEP Agent: episodes", response_timeout=INDEXING)
     async def episodes() -> None:
@@ -178,7 +178,7 @@ def add_pages(library: Library, base: str) -> None:
                 ui.label(str(error))
                 ui.link("all episodes", "/")
             return
-        if sources is None:  # the server is ending
+        if sources is None:  # the server is shutting down
             return
         with ui.row().classes("keep-bar"):
             ui.link("← all episodes", "/")

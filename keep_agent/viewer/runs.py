@@ -1,4 +1,4 @@
-"""Library of the runs below a folder (a run, a folder of experiments, or a server's agents), and pictures of runs."""
+"""Library of the runs below a folder (a run, experiments, or a server's agents), and the pictures of runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
 
 
 class Library:
-    """Runs below a root, searched at every call of `runs`. An index lives as long as its run exists."""
+    """Runs below a root, searched at every call of `runs`. Indexes are cached while their runs exist."""
 
     def __init__(self, root: Path | Callable[[], Path]) -> None:
         self._root = root
@@ -55,7 +55,7 @@ class Library:
             return list(self._runs.values())
 
     def run(self, key: str) -> Run:
-        """Return a run, searched again if it is not among those of the last search. Raises DataError."""
+        """Return a run; search again if it is not in the last result. Raises DataError."""
         with self._lock:
             known = [run for run in self._runs.values() if (run.path / TRACE).exists()]
         if all(run.key != key for run in known):
@@ -80,7 +80,7 @@ def check_root(root: Path) -> None:
 
 
 def _traced(root: Path) -> Iterator[Path]:
-    """Yield folders with a trace. Folders of pictures and hidden ones are not searched, links are not followed."""
+    """Yield folders with a trace. Picture folders and hidden folders are skipped, links are not followed."""
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if name != FRAMES and not name.startswith(".")]
         if TRACE in files:
@@ -88,9 +88,9 @@ def _traced(root: Path) -> Iterator[Path]:
 
 
 def picture(run: Path, name: str) -> Path:
-    """Return the file of a trace's ``frame``. Raises DataError for a missing one, and for any other file."""
+    """Return the file of a trace's ``frame``. Raises DataError for a missing file or one outside the pictures."""
     folder = (run / FRAMES).resolve()
-    path = (run / name).resolve()  # follows links, so that none leads out of the folder
+    path = (run / name).resolve()  # resolves links, so that none leads out of the folder
     if path.suffix not in KINDS or not path.is_relative_to(folder) or folder.parent != run.resolve():
         raise DataError(f"the trace names {name!r}, which is no picture in {run / FRAMES}; it is not shown")
     if not path.is_file():

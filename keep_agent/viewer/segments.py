@@ -25,15 +25,15 @@ class SegmentView:
     text: str | None  # None: not in the trace
     start: int
     stop: int
-    first_unit: int  # first and last unit with its rows, -1 for none
+    first_unit: int  # first and last unit that contain its rows, -1 for none
     last_unit: int
     kind: str  # static or dynamic; else the kind of its unit
-    block: str  # identity of its unit's block, shortened; "" without one, or with several
+    block: str  # shortened identity of its unit's block; "" for none or several
     from_block: int  # rows served from blocks
     last_layer: int  # last layer that computed one of its rows, -1 for none
     state: str  # one of STATES
-    written: int  # step of this text, -1 if unknown
-    versions: int  # texts so far
+    written: int  # step that wrote this text, -1 if unknown
+    versions: int  # number of texts so far
     ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, mass) at each layer that chose it
 
 
@@ -43,7 +43,7 @@ def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[Segment
     ranks, newer = ranks_of(entry.get("hops", ())), Counter(span["id"] for span in spans)
     views = []
     for span in spans:
-        newer[span["id"]] -= 1  # versions of the segment that follow in the prompt
+        newer[span["id"]] -= 1  # number of later versions of the segment in the prompt
         views.append(_view(span, units, texts, step, newer[span["id"]], ranks))
     return tuple(views)
 
@@ -61,7 +61,7 @@ def ranks_of(hops: Sequence[Entry]) -> Ranks:
 
 
 def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, newer: int, ranks: Ranks) -> SegmentView:
-    """Return the view of a segment's span; ``newer`` versions of it follow in the same prompt."""
+    """Return the view of a segment's span; ``newer``: number of later versions in the same prompt."""
     id, start, stop, last_layer = span["id"], span["start"], span["stop"], span["last_layer"]
     first, last = _units(units, start, stop)
     own_units = units[first : last + 1] if first >= 0 else ()
@@ -70,7 +70,7 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     known = versions[: len(versions) - newer]
     step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
-        state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 repairs nothing
+        state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 is always computed
     else:
         state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(

@@ -1,4 +1,4 @@
-"""Mounting of the viewer in a FastAPI application: its own for the command, or any other."""
+"""FastAPI mount of the viewer: in its own application for the command, or in any other."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from keep_agent.viewer.runs import Library
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-RECONNECT = 60.0  # seconds after which a page that connects again is loaded again, without its inputs
+RECONNECT = 60.0  # seconds of disconnection after which a page is reloaded and loses its inputs
 NEEDS_SERVER = "the viewer's pages need NiceGUI and FastAPI: pip install 'keep-agent[server]'"
 
 
 def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") -> None:
     """Put the viewer's pages and data under ``path`` of an application; call it once, after the other routes.
 
-    All clients that can open ``path`` see all runs: restrict access by a middleware in front of the mount.
+    Every client that can open ``path`` sees all runs: restrict access by a middleware in front of the mount.
 
-    :param root: a run folder, or one that holds some; a function is called at every search
+    :param root: a run folder, a folder of runs, or a function that returns one and is called at every search
     :raises ConfigError: without the extra `server`, and for a second mount in a process, which NiceGUI cannot do
     """
     try:
@@ -38,7 +38,7 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     if base:
         _redirect(app, base, f"{base}/")
     try:
-        with catch_warnings():  # NiceGUI inspects all objects, deprecated ones of torch included
+        with catch_warnings():  # NiceGUI inspects all objects, including deprecated ones of torch
             simplefilter("ignore", FutureWarning)
             ui.run_with(
                 app, mount_path=base or "/", title="KEEP Agent", reconnect_timeout=RECONNECT, tailwind=False,
@@ -50,7 +50,7 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
 
 
 def application(root: Path, path: str = "/viewer") -> FastAPI:
-    """Make an application with the viewer alone, for programs and pages of this machine only.
+    """Make an application with the viewer only, accessible from this machine only.
 
     :raises ConfigError: without the extra `server`
     """

@@ -1,4 +1,4 @@
-"""Step model: the data that a page draws for one step, made of its trace entry and the earlier ones."""
+"""Step model: the data that a page draws for one step, from its trace entry and the earlier ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PromptView:
     computes: tuple[Sequence[Any], ...]  # layer, piece, start, end
     flips: tuple[Entry, ...]
     cold: bool
-    parts: tuple[tuple[str, float], ...]  # of the time to the first token
+    parts: tuple[tuple[str, float], ...]  # parts of the time to the first token
     ttft_ms: float
     score_ms: float
 
@@ -53,16 +53,16 @@ class StepView:
     understood: str  # the goal that the model wrote for the instruction
     focus: str
     scores: tuple[tuple[str, float], ...]
-    prompt: PromptView | None  # None: the planner has no model
+    prompt: PromptView | None  # None if the planner has no model
     world: World
     before: int | None  # numbers of the pictures before the skill (-1: at the reset) and after it
     after: int | None
     restarted: bool
-    end: Entry | None  # outcome of the task, if it ended here
-    crash: str  # traceback, if the episode crashed after this step
+    end: Entry | None  # outcome of the task if it ended here
+    crash: str  # traceback if the episode crashed after this step
 
     def to_json(self) -> str:
-        """Encode compactly. Raises ValueError for numbers that JSON does not have."""
+        """Encode as compact JSON. Raises ValueError for NaN and infinities."""
         return json.dumps(self, default=shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -74,7 +74,7 @@ def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
-    """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, and for numbers that JSON lacks."""
+    """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, and for NaN and infinities."""
     view = step_view(run, episode, step)
     with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
         return view.to_json()
@@ -124,7 +124,7 @@ def _traceback(episode: EpisodeIndex) -> str:
 
 
 def overview(run: Run, episode: EpisodeIndex, since: int = 0) -> Mapping[str, Any]:
-    """Return an episode's summary for a page, with the outlines of its steps from ``since`` on."""
+    """Return an episode's summary for a page, with the step outlines from ``since`` on."""
     return asdict(episode_row(run.key, run.method, episode)) | {
         "outlines": [asdict(step) for step in episode.outlines[since:]],
         "since": since,

@@ -1,4 +1,4 @@
-"""Index of a trace: episodes, their steps' places in the file, and the state known at each step.
+"""Index of a trace: episodes, file positions of their steps, and the known state at each step.
 
 It grows with the file; each byte is read once.
 """
@@ -25,7 +25,7 @@ REMEDY = "restore the file, or run it again"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line's first byte, size without line break, number from 1, and the hash chain before it."""
+    """Position of a line: first byte, size without line break, number from 1, and the hash chain before it."""
 
     start: int
     size: int
@@ -35,16 +35,16 @@ class Place:
 
 @dataclass
 class GrowingFile:
-    """A file of JSON lines that is read as it grows; a line without its line break waits for the next read."""
+    """Growing file of JSON lines; a line without a line break is left to the next read."""
 
     path: Path
     count: int = 0  # of complete lines
     _end: int = 0  # of the last complete line
     _chain: Chain = field(default_factory=Chain)
-    _file: tuple[int, int] = (0, 0)  # device and inode that were read
+    _file: tuple[int, int] = (0, 0)  # device and inode of the file
 
     def replaced(self) -> bool:
-        """Tell whether the path is another or a shorter file now, so that the lines read before are void."""
+        """Return whether the file was replaced or truncated, so that the lines read before are invalid."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -52,11 +52,11 @@ class GrowingFile:
         return self._end > 0 and ((status.st_dev, status.st_ino) != self._file or status.st_size < self._end)
 
     def forget(self, start: Chain | None = None) -> None:
-        """Begin at the front again. ``start``: begin of the file's hash chain."""
+        """Reset to the start of the file. ``start``: start of its hash chain."""
         self.count, self._end, self._chain = 0, 0, replace(start or Chain())
 
     def appended(self) -> Iterator[tuple[Place, dict[str, Any]]]:
-        """Yield complete lines that are new; a missing file has none. Raises DataError for a damaged one."""
+        """Yield new complete lines; none for a missing file. Raises DataError for a damaged line."""
         if not self.path.exists():
             return
         with reading(self.path), self.path.open("rb") as stream:
@@ -73,7 +73,7 @@ class GrowingFile:
                 yield place, value
 
     def at(self, place: Place) -> dict[str, Any]:
-        """Read the line at a place again. Raises DataError if it has changed."""
+        """Read the line at a position again. Raises DataError if it has changed."""
         with reading(self.path), self.path.open("rb") as stream:
             stream.seek(place.start)
             return replace(place.before).open(stream.read(place.size), f"{self.path}:{place.number}", REMEDY)
@@ -138,7 +138,7 @@ class EpisodeIndex:
         return self.opening["episode"]
 
     def add(self, place: Place, entry: Entry) -> None:
-        """Add the next step. An invalid one is not added at all."""
+        """Add the next step; an invalid one leaves the index unchanged."""
         number, summary = len(self.places), outline(entry)
         texts = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
         facts = [(str(fact["id"]), fact) for fact in entry.get("facts", ())]
@@ -154,7 +154,7 @@ class EpisodeIndex:
 
 
 class TraceIndex:
-    """A run's trace, step by step. Safe to use from several threads.
+    """Index of a run's trace. Safe to use from several threads.
 
     Reading stops at a line that is invalid or of another schema; ``problem`` names it and the remedy.
     """
@@ -165,7 +165,7 @@ class TraceIndex:
         self._file, self._marks = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
         self._committed = 0  # lines of the trace that the marks count
         self._episodes: dict[str, EpisodeIndex] = {}
-        self._current: dict[str, EpisodeIndex] = {}  # by id: the episode that new entries belong to
+        self._current: dict[str, EpisodeIndex] = {}  # current episode by id, to which new entries are added
         self._lock = threading.Lock()
 
     def refresh(self) -> dict[str, EpisodeIndex]:
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = opening(self.path.parent)
                 self._file.forget(start)
                 self._marks.forget(start)
-            end = episodes_mark(self.path.parent)  # files are read in the reverse order of their writing
+            end = episodes_mark(self.path.parent)  # read in the reverse order of writing
             for _, mark in self._marks.appended():
                 self._committed = mark.get(TRACED, self._committed)
             if end is not None:

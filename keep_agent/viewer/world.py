@@ -1,4 +1,4 @@
-"""The known world at a step: tree of things and their places, and the agent's place and hands."""
+"""Known world at a step: containment tree of things, place of the agent, and things it holds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ AGENT = "agent"  # category of the agent's own fact
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A line of the containment tree; things in or on it follow, one deeper."""
+    """A line of the containment tree; things in or on it follow with depth + 1."""
 
     id: str
-    category: str  # "" for a place without a fact of its own
+    category: str  # "" for a place without its own fact
     depth: int
     states: tuple[str, ...]
     step: int  # of its last fact, -1 for a place without one
-    visible: bool  # to the agent at this step
+    visible: bool  # visible to the agent at this step
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class World:
 
 
 def world(facts: History[Entry], step: int) -> World:
-    """Return the world at a step. The tree leaves out things that the agent holds; a cycle is cut."""
+    """Return the world at a step. The tree omits things that the agent holds; cycles are cut."""
     known = dict(facts.at(step))
     agents = {id: fact for id, fact in known.items() if fact.get("category") == AGENT}
     in_hand = [id for id, fact in known.items() if fact.get("place") in agents]
@@ -57,7 +57,7 @@ def _tree(lying: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
         inside.setdefault(fact.get("place") or "", []).append(id)
     places = [place for place in inside if place and place not in lying]
     visited: set[str] = set()
-    for root in (*places, *inside.get("", ()), *lying):  # the last ones: any member of a cycle
+    for root in (*places, *inside.get("", ()), *lying):  # the rest are members of cycles
         stack = [(root, 0)]
         while stack:
             id, depth = stack.pop()

@@ -1,7 +1,7 @@
-"""Prompt formats: token ids of the parts of a prompt for a given model.
+"""Prompt formats: token ids of a prompt's parts for a given model.
 
 A prompt is ``[context][memory segments][query]``. The parts are encoded one by one and spliced as ids, never joined
-as text and re-tokenised. Each segment ends with a newline that is a token of its own.
+as text and re-tokenised. Each segment ends with a newline, which is a separate token.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 FORMATS = ("default", "lota")
 Ids = list[int]
 Turns = Sequence[texts.Turn]
-PLACEHOLDER = "\u241f"  # takes the memory's place while a chat template is rendered; never reaches the model
+PLACEHOLDER = "\u241f"  # stands for the memory while a chat template is rendered; never part of a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An in-context example: an instruction and the skills that carried it out."""
+    """In-context example: an instruction and the skills that carried it out."""
 
     instruction: str
     skills: tuple[str, ...]
 
 
 class Splicer:
-    """Encoder of pieces of text without special tokens; a trailing newline is always a token of its own."""
+    """Encoder of pieces of text without special tokens; a trailing newline is always a separate token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
@@ -47,7 +47,7 @@ class Splicer:
         return self.tokenizer.encode(text, add_special_tokens=False) if text else []
 
     def lines(self, text: str) -> Ids:
-        """Encode whole lines, and an unfinished last one if there is any."""
+        """Encode whole lines, and an unfinished last line if there is one."""
         *whole, rest = text.split("\n")
         return [token for line in whole for token in (*self.raw(line), self.newline)] + self.raw(rest)
 
@@ -60,10 +60,10 @@ class Splicer:
 
 
 class Format(Protocol):
-    """Token ids of a prompt's parts. ``agent_line`` is the agent's own line, "" for none."""
+    """Token ids of a prompt's parts. ``agent_line`` is the line about the agent, "" for none."""
 
     name: str
-    progress: int  # turns of a task that a query shows; earlier ones are memory segments
+    progress: int  # turns in a query; earlier ones are memory segments
     _splice: Splicer
 
     def context(self) -> Ids:
@@ -74,7 +74,7 @@ class Format(Protocol):
         return self._splice.lines(text)
 
     def goal(self, skills: str, instruction: str) -> Ids:
-        """Encode the query after which the model writes the goal of an instruction; empty for formats without goals.
+        """Encode the query for which the model generates the goal of an instruction; empty for formats without goals.
 
         Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
         """
@@ -93,14 +93,14 @@ class Format(Protocol):
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
 
     def focus(self, skills: str) -> int:
-        """Return the number of tokens that the model writes before a skill of this set to name its target."""
+        """Return the number of tokens that name a skill's target, generated before a skill of this set."""
         return 0
 
     def candidate(self, skill: str) -> Ids:
         """Encode a candidate skill with its end mark."""
 
     def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
-        """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
+        """Encode a turn of an `append` transcript, without its cue: focus, skill and failure."""
 
     def stops(self) -> set[int]:
         """Return the tokens that end a generated skill."""
@@ -109,10 +109,10 @@ class Format(Protocol):
 
 
 class PlainFormat(Format):
-    """The format of planner-tiny: lines only.
+    """Format of planner-tiny: lines only.
 
-    Prompts begin with the tokenizer's start token; ``start`` names one for a tokenizer that has none. With ``goals``
-    the model writes the goal of an instruction before its first skill.
+    Prompts begin with the tokenizer's BOS token; ``start`` names one for a tokenizer without it. With ``goals``
+    the model generates the goal of an instruction before the first skill.
     """
 
     name = "default"
@@ -123,7 +123,7 @@ class PlainFormat(Format):
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
     def context(self) -> Ids:
-        """Return the start token, if there is any."""
+        """Return the start token, if any."""
         return [] if self._start is None else [self._start]
 
     def goal(self, skills: str, instruction: str) -> Ids:
@@ -173,15 +173,15 @@ INTRODUCTION = (
 class LotaFormat(Format):
     """LoTA-Bench's prompt (arXiv 2402.08178) for instruct models: chat template, examples, numbered skills.
 
-    The introduction and the examples precede the memory and belong to the context prefix. The chat template gives the
-    beginning of a prompt; a token named ``start`` goes before it.
+    Introduction and examples precede the memory, in the context prefix. The chat template determines the
+    start of a prompt; the token ``start`` is prepended to it.
     """
 
     tokenizer: PreTrainedTokenizerBase
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
-    progress: int = 16  # as in the examples, which show whole plans
+    progress: int = 16  # long, as the examples show whole plans
     _splice: Splicer = field(init=False)
     _before: str = field(init=False)
     _after: str = field(init=False)
@@ -213,7 +213,7 @@ class LotaFormat(Format):
         return ids + self.cue(earlier + len(turns) + 1)
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
-        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a line of its own
+        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a separate line
         return news + self._splice.raw(f" {number}.")
 
     def candidate(self, skill: str) -> Ids:
@@ -242,7 +242,7 @@ def make_format(
     start: str | None = None,
     goals: bool = False,
 ) -> Format:
-    """Build a prompt format by name. Raises ConfigError for an unknown name, or examples that it does not show."""
+    """Build a prompt format by name. Raises ConfigError for an unknown name, or for examples that it cannot show."""
     check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)

@@ -3,11 +3,11 @@
 All texts are whole lines, so that token ids of the parts can be spliced without tokenising them together.
 
 Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``), so that every
-look-up is "find type and entity, copy the next words".
+look-up amounts to "find type and entity, copy the next words".
 
-* ``plain``: every line is self-contained. A changed fact rewrites its own line; a removed entity has none.
+* ``plain``: every line is self-contained. A changed fact rewrites its line; a removed entity loses it.
 * ``linked``: a receptacle is a header, the objects in it are member lines that refer back to it (``there mug mug_2``),
-  and later changes are ``now`` lines, of which the latest holds. Lines depend on each other, as in real logs, and lose
+  and later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, and lose
   most when blocks are reused without recomputation.
 """
 
@@ -22,34 +22,34 @@ from keep_agent.errors import check_choice
 from memory.segments.segment import Segment
 
 CUE = "next"
-GOAL = "goal"  # the cue for the goal of an instruction
+GOAL = "goal"  # cue for the goal of an instruction
 FOCUS = 3  # tokens before an instance-level skill: type and name of the target, and the place to go to
-NO_TARGET = "nothing"  # each word of a focus without a target
-TYPE_LEVEL = "lota"  # the skill set whose skills name types; all others name instances
+NO_TARGET = "nothing"  # every word of a focus without a target
+TYPE_LEVEL = "lota"  # skill set whose skills name types; all others name instances
 UNEXPLAINED = "it did not work"  # the text of a failure without a message
 UNSEEN, REMOVED = "unseen", "gone"
 UPDATE_SUFFIX = "/now"  # ends the id of a segment that updates another one
-PROGRESS = 1  # turns of a task that a query shows; earlier ones are memory segments
+PROGRESS = 1  # turns in a query; earlier ones are memory segments
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
 def entity_text(text: str) -> str:
-    """Spell entities as the memory lines do: ``go to cabinet 3`` -> ``go to cabinet_3``."""
+    """Spell entities as in memory lines: ``go to cabinet 3`` -> ``go to cabinet_3``."""
     return _INSTANCE.sub(r"\1_\2", text)
 
 
 def entity_names(skill: str) -> tuple[str, ...]:
-    """Return the entities of a skill in the spelling of the memory lines; none for a type-level skill."""
+    """Return the entities of a skill, spelled as in memory lines; none for a type-level skill."""
     return tuple(f"{kind}_{number}" for kind, number in _INSTANCE.findall(clean(skill)))
 
 
 def clean(text: str) -> str:
-    """Return one line of lower-case words, since a newline ends a unit."""
+    """Return the text as one line of lower-case words, since a newline ends a unit."""
     return " ".join(text.lower().split())
 
 
 def spelling(skill: str) -> str:
-    """Return one spelling of a skill for all prompt formats."""
+    """Return the normalised spelling of a skill, the same in all prompt formats."""
     return entity_text(clean(skill))
 
 
@@ -72,7 +72,7 @@ class Turn:
 
     @property
     def failure_line(self) -> str:
-        """The line that states a failure; "" after success."""
+        """Line that states a failure; "" after success."""
         return "" if self.ok else f"failed {reason(entity_text(self.message))}\n"
 
 
@@ -81,17 +81,17 @@ def task_line(skills: str, instruction: str) -> str:
 
 
 def goal_query(skills: str, instruction: str) -> str:
-    """Return the end of a prompt after which the model writes the goal of the instruction, on the same line."""
+    """Return the end of a prompt whose last line the model completes with the goal of the instruction."""
     return task_line(skills, f"{instruction} {GOAL}").removesuffix("\n")
 
 
 def with_goal(instruction: str, goal: str) -> str:
-    """Return the instruction followed by its goal, if that is known: the task of a transcript."""
+    """Return the instruction followed by its goal, if known: the task line of a transcript."""
     return f"{instruction} {GOAL} {goal}" if goal else instruction
 
 
 def goal_or_instruction(instruction: str, goal: str) -> str:
-    """Return the goal in place of the instruction, if that is known: the task of a rebuilt query."""
+    """Return the goal, if known, else the instruction: the task line of a rebuilt query."""
     return f"{GOAL} {goal}" if goal else instruction
 
 
@@ -104,12 +104,12 @@ def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line:
 
 
 def candidate_text(skill: str) -> str:
-    """Return the text of a candidate after the cue; its newline keeps one skill from being a prefix of another."""
+    """Return the text of a candidate after the cue; with its newline no skill is a prefix of another."""
     return f"{entity_text(skill)}\n"
 
 
 class FactView(Protocol):
-    """Fields of a world's fact that a style reads; any object that has them is a fact."""
+    """Protocol of a fact: the fields that a style reads."""
 
     id: str
     category: str
@@ -123,7 +123,7 @@ class FactView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of segment ``id``: its new ``text``, or None to remove it."""
+    """Change of segment ``id``: its new ``text``, or None to remove it."""
 
     id: str
     category: str
@@ -132,7 +132,7 @@ class Edit:
 
 
 class PromptStyle(Protocol):
-    """Conversion of facts into segment edits. A style whose lines depend on earlier ones keeps the written entities."""
+    """Conversion of facts into segment edits. A style with dependent lines tracks the written entities."""
 
     name: str
 
@@ -143,7 +143,7 @@ class PromptStyle(Protocol):
         """Forget all entities."""
 
     def restore(self, segments: Iterable[Segment]) -> None:
-        """Continue after segments whose texts this style wrote."""
+        """Restore the state after segments that this style wrote."""
 
 
 def _line(*words: str | None) -> str:
@@ -157,7 +157,7 @@ def _agent(fact: FactView) -> Edit:
 
 
 def place_of(fact: FactView) -> str | None:
-    """Return the place of a fact as prompts spell it."""
+    """Return the place of a fact, spelled as in prompts."""
     return "hand" if fact.place == "agent" else fact.place
 
 
@@ -172,7 +172,7 @@ def _words(fact: FactView) -> list[str]:
 class PlainStyle(PromptStyle):
     """Self-contained lines, one per fact.
 
-    :param states_removal: write a line for a removed entity, since the `append` layout cannot take the old one back
+    :param states_removal: write a line for a removed entity, since the `append` layout cannot delete the old line
     """
 
     states_removal: bool = False
@@ -191,10 +191,10 @@ class PlainStyle(PromptStyle):
 
 @dataclass
 class LinkedStyle(PromptStyle):
-    """Headers, member lines that refer back to them, and ``now`` lines, of which the latest holds."""
+    """Headers, member lines that refer back to them, and ``now`` lines, of which the latest is valid."""
 
     name = "linked"
-    _first_lines: dict[str, bool] = field(default_factory=dict)  # id -> whether its first line says UNSEEN
+    _first_lines: dict[str, bool] = field(default_factory=dict)  # id -> whether its first line contains UNSEEN
 
     def reset(self) -> None:
         self._first_lines.clear()
@@ -204,7 +204,7 @@ class LinkedStyle(PromptStyle):
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         facts = list(facts)
-        # a header is written for a new receptacle, and at the first sight of its content
+        # a header for a new receptacle, and when its content is first seen
         headers = [
             fact for fact in facts if fact.category == "receptacle"
             and (fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states))
@@ -232,7 +232,7 @@ class LinkedStyle(PromptStyle):
             return _agent(fact)
         words = [fact.type, fact.id, REMOVED] if fact.gone else _words(fact)
         line = _line("now", *words)
-        if fact.id in self._first_lines:  # the first line stays, and every prompt with this one contains it
+        if fact.id in self._first_lines:  # the first line stays in every prompt that contains this one
             return Edit(f"{fact.id}{UPDATE_SUFFIX}", fact.category, line, parent=fact.id)
         self._first_lines[fact.id] = False
         return Edit(fact.id, fact.category, line)
@@ -260,11 +260,11 @@ def task_edit(number: int, instruction: str, success: bool, steps: int) -> Edit:
 
 @dataclass
 class TaskLog:
-    """Turns of the task under way. Archived turns that no query shows any more are dropped, but still counted."""
+    """Turns of the current task. Archived turns that no query contains any more are dropped, but still counted."""
 
     turns: list[Turn] = field(default_factory=list)
     dropped: int = 0  # turns of this task before ``turns``
-    archived: int = 0  # turns of this task whose history segments are written
+    archived: int = 0  # turns of this task with written history segments
     numbered: int = 0  # turns archived in all tasks of the episode
     tasks: int = 0  # finished tasks of the episode
 
@@ -280,12 +280,12 @@ class TaskLog:
         self.turns, self.dropped = self.turns[surplus:], self.dropped + surplus
 
     def latest(self, visible: int) -> tuple[list[Turn], int]:
-        """Return the last ``visible`` turns, or fewer after a load, and the number of turns before them."""
+        """Return the last ``visible`` turns (fewer after a load) and the number of turns before them."""
         earlier = max(self.dropped, self.length - visible)
         return self.turns[earlier - self.dropped :], earlier
 
     def archive(self, until: int) -> list[Edit]:
-        """Return history segments of the turns up to ``until`` that have none yet; failed turns get none."""
+        """Return history segments of the turns up to ``until`` that have none yet; failed turns have none."""
         until = max(until, self.archived)
         turns, self.archived = self.turns[self.archived - self.dropped : until - self.dropped], until
         numbers = enumerate(turns, self.numbered + 1)

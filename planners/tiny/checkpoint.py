@@ -34,7 +34,7 @@ TOKENIZER_CONFIG = {
 SAYS_GOALS = "says_goals"  # in config.json: trained to write the goal of an instruction before the first skill
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
-STATE_CHECKSUMS = "SHA256SUMS.training"  # of the files that only the trainer reads
+STATE_CHECKSUMS = "SHA256SUMS.training"  # checksums of files that only the trainer reads
 SUMS = (CHECKSUMS, STATE_CHECKSUMS)
 RESTORE = "restore it, or train again in another folder"
 
@@ -45,7 +45,7 @@ def build(config: Qwen2Config) -> Qwen2ForCausalLM:
 
 
 def new_checkpoint(folder: Path, step: int) -> AbstractContextManager[Path]:
-    """Open a folder for `write_planner`; on exit it becomes the latest checkpoint, after an error the old one stays."""
+    """Open a folder for `write_planner`; on exit it becomes the latest checkpoint, unless there was an error."""
     if latest(folder) == folder and (folder / HISTORY).exists():
         _adopt(folder)
     return new_version(folder, f"step-{step}")
@@ -73,7 +73,7 @@ def _write(folder: Path, sums: str, contents: Iterable[tuple[str, bytes]]) -> No
 
 
 def _adopt(folder: Path) -> None:
-    """Turn a checkpoint that lies in the folder itself, as older releases wrote it, into the first version."""
+    """Convert a checkpoint of an older release, which is in the folder itself, into the first version."""
     with new_version(folder, "before") as new:
         for file in folder.iterdir():
             if file.is_file() and file.suffix in (".json", ".safetensors"):
@@ -104,7 +104,7 @@ def _json(value: dict) -> bytes:
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the folder of the latest checkpoint, checked file by file; None if there is none.
 
-    Folders of older releases, without versions, have checksums of the model only.
+    Folders of older releases have no versions, and checksums of the model only.
 
     :raises ModelError: a file is missing, damaged, or of another checkpoint
     """
@@ -120,7 +120,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
-    """Load (model with packed attention in float32, tokenizer, training record) from a folder of `write_planner`.
+    """Load (model with packed attention in float32, tokenizer, training record), as `write_planner` wrote them.
 
     :raises ModelError: a file is missing or damaged
     """
@@ -148,10 +148,10 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where: Path) -> None:
-    """Fill all tensors of a model. Raises ModelError, naming ``where``, for missing, surplus or misshapen ones."""
+    """Load all tensors of a model. Raises ModelError, naming ``where``, for missing, surplus or misshapen tensors."""
     try:
         result = model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
-    except RuntimeError as error:  # another shape
+    except RuntimeError as error:  # a tensor of another shape
         raise ModelError(f"weights in {str(where)!r} do not fit its config.json ({error}); {RESTORE}") from error
     odd = sorted({*result.missing_keys, *result.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
     if odd:

@@ -1,4 +1,4 @@
-"""Growth of a trained planner: embedding rows for new tokens, and new layers that compute the identity at first."""
+"""Growth of a trained planner: embedding rows for new tokens, and new layers initialised as identities."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from planners.tiny.checkpoint import build
 
 @torch.no_grad()
 def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
-    """Add embedding rows, in place, for tokens that the tokenizer was extended by.
+    """Add embedding rows, in place, for new tokens of the tokenizer.
 
     :param new: ids of the pieces of each new token. Its row starts as the mean of theirs plus noise of the usual size,
-        scaled to the usual length: look-ups by content need names that differ
+        scaled to the usual norm, since look-ups by content need distinct names
     """
     rows = -(-tokenizer.get_vocab_size() // 64) * 64
     old = model.get_input_embeddings().weight.clone()  # (rows, hidden)
@@ -33,7 +33,7 @@ def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Seque
 
 @torch.no_grad()
 def deepen(model: Qwen2ForCausalLM, layers: int) -> Qwen2ForCausalLM:
-    """Return a model of ``layers`` layers that computes the same (block expansion, arXiv 2401.02415).
+    """Return a model of ``layers`` layers that computes the same function (block expansion, arXiv 2401.02415).
 
     New layers are copies whose outputs are zero, spread over the layers after the first quarter. Raises ModelError for
     fewer layers than the model has.

@@ -1,4 +1,4 @@
-"""Shape and folder of planner-tiny. Loads no torch, so that a mistyped option is refused without it."""
+"""Shape and folder of planner-tiny. Loads no torch, so that mistyped options fail fast."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from transformers import Qwen2Config
 
 
-HISTORY = "training.json"  # the training record of a planner
+HISTORY = "training.json"  # training record of a planner
 VOCAB = 4096  # maximum tokens
 HEADS, SMALLEST = 3, 4  # heads that `planners.training.induction_init` fills, and the minimum width of each
 
-KEYS = (  # of Qwen2Config, in the order of `Shape`
+KEYS = (  # names in Qwen2Config, in the order of `Shape`
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )  # fmt: skip
 
@@ -38,7 +38,7 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Width and depth of a model: deep and thin, since layer 0 is always computed in full."""
+    """Shape of a model: deep and thin, since layer 0 is always computed in full."""
 
     hidden: int = 192
     layers: int = 12
@@ -47,7 +47,7 @@ class Shape:
     positions: int = 4096
 
     def check(self) -> None:
-        """Raises ConfigError for heads that a new model cannot be seeded with."""
+        """Raises ConfigError for a number or width of heads that induction seeding does not support."""
         size, rest = divmod(self.hidden, self.heads)
         if self.heads < HEADS or rest or size % 2 or size < SMALLEST:
             raise ConfigError(
@@ -62,7 +62,7 @@ class Shape:
 
     def config(self, tokenizer: Tokenizer) -> Qwen2Config:
         """Return the configuration of a new model with ``tokenizer``."""
-        from transformers import Qwen2Config  # here, since a command line reads only the defaults
+        from transformers import Qwen2Config  # lazy: a command line needs only the defaults
 
         vocab = -(-tokenizer.get_vocab_size() // 64) * 64
         return Qwen2Config(

@@ -1,6 +1,6 @@
 """Tokenizer of planner-tiny: words without spaces; entity names and the newline are single tokens.
 
-Spaces separate words and are not encoded. So a word has the same id at every position, as look-ups by content need.
+Spaces are not encoded, so that a word has the same id at every position, as look-ups by content need.
 Every line ends with a newline token, so that units can be spliced by ids.
 """
 
@@ -18,8 +18,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from keep_agent.errors import ConfigError
 
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
-PREFIX = "##"  # of a piece that continues a word
-FREQUENT = 30  # occurrences of a word in a corpus from which on it becomes a token of its own
+PREFIX = "##"  # prefix of a piece that continues a word
+FREQUENT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
 INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that may continue a word
 
@@ -27,8 +27,8 @@ INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  #
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
     """Train BPE on ``texts`` (lower-cased words) with every name in ``entities`` as one token.
 
-    The same texts give the same tokenizer. Ties between merges are broken by the ids of their parts, and the trainer
-    numbers characters in the order of a hash map; so ``INNER`` are numbered before the training.
+    Deterministic: ties between merges are broken by the ids of their parts, and since the trainer
+    numbers characters in hash map order, ``INNER`` are numbered before the training.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -60,7 +60,7 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
     """Add tokens for ``entities`` and for words that occur `FREQUENT` times in ``texts`` and have several pieces.
 
-    Existing ids stay, so that weights can be trained further. Returns the ids of its pieces for each new token.
+    Existing ids are kept, so that weights can be trained further. Returns the piece ids of each new token.
     """
     words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
     frequent = sorted(word for word, count in words.items() if count >= FREQUENT)
@@ -71,7 +71,7 @@ def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Itera
 
 
 def _without_special(tokenizer: Tokenizer, tokens: Collection[str]) -> Tokenizer:
-    """Return the tokenizer with ``tokens`` as ordinary parts of words, not matched in a text before it is split."""
+    """Return the tokenizer with ``tokens`` as ordinary word pieces instead of special added tokens."""
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in tokens]
     return Tokenizer.from_str(json.dumps(content))

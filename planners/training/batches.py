@@ -1,4 +1,4 @@
-"""Batches of training data from rollout files, without end, and the curriculum that sets their difficulty."""
+"""Endless batches of training data from rollout files, and the curriculum that sets their difficulty."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from planners.training.rollout_files import Rollout, read_rollouts
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the curriculum. All have both look-ups and decisions: added later, one displaces the other."""
+    """One level of the curriculum. Every level has look-ups and decisions: one added later displaces the other."""
 
     lines: int  # maximum lines of a memory
     styles: tuple[str, ...]
     lookups: float  # share of batches with probes only
-    plans: float  # share of batches with plans and goals only, some of them after a memory
+    plans: float  # share of batches with plans and goals only, of which some follow a memory
     recall: int  # maximum lines of recall probes, a share `RECALLED` of the batches; 0 for none
-    judged_by: str  # kind of slot whose running accuracy must reach ``pass_mark`` for the next level
+    judged_by: str  # kind of slot whose running accuracy must reach ``pass_mark``
     pass_mark: float
 
 
@@ -45,9 +45,9 @@ LEVELS = (
 RECALLED = 0.1
 LESSONS = 0.2  # share of batches with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons of a window
-WINDOWS = 6  # windows shuffled together: with one kind after the other the model unlearns the last one
+WINDOWS = 6  # windows shuffled together, else the model unlearns the previous kind
 SKIPPED_GENERATED = 0.7  # share of generated rollouts skipped for plans: annotators' wordings take longest to learn
-SKIPPED_TYPE_LEVEL = 0.3  # share of type-level rollouts skipped except for plans, which teach most of them
+SKIPPED_TYPE_LEVEL = 0.3  # share of type-level rollouts used for plans only
 DECISION_SHARE = 0.6  # share of decisions, the rest are trajectories
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=8, probes=1, questions=8, easy=0.5)
@@ -58,7 +58,7 @@ ANNOTATED = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectories(transcript: int) -> Mix:
-    """Return the mix of the `append` layout; few tasks of a stream begin a long trajectory, since they overlap."""
+    """Return the mix of the `append` layout; few tasks of a stream start a long trajectory, since these overlap."""
     if transcript <= TRANSCRIPT:
         return Mix(trajectories=2, steps=0, probes=0, transcript=transcript, easy=0.5)
     return Mix(trajectories=1, steps=0, probes=0, transcript=transcript, starts=2)
@@ -72,7 +72,7 @@ def endless(files: Sequence[Path], rng: random.Random) -> Iterator[Rollout]:
 
 
 def shuffled(files: Sequence[Path], seed: int, streams: int = 12, buffer: int = 512) -> Iterator[Rollout]:
-    """Yield all rollouts, from several files at a time and through a buffer, since each file holds only one setting."""
+    """Yield all rollouts, interleaved from several files and shuffled, since each file has only one setting."""
     rng = random.Random(seed)
     sources = [endless(files, random.Random(f"{seed}/{number}")) for number in range(streams)]
     pool: list[Rollout] = []
@@ -141,7 +141,7 @@ class Feed:
         mix = self._draw_mix(level)
         if mix.recall:
             self._packer.mix = mix
-            share = self._rng.random() ** 2  # more short ones, which teach the look-up
+            share = self._rng.random() ** 2  # favours short memories, which teach the look-up
             size = LEAST + round((level.recall - LEAST) * share)
             return [self._packer.recall(self._rng.randint(max(LEAST, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))

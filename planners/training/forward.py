@@ -17,7 +17,7 @@ from planners.training.packing import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Counts by kind of slot: a target line is right when all its tokens are."""
+    """Counts by kind of slot: a target line is correct if all its tokens are."""
 
     right: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ ROWS, WIDTH, ROUNDS = 2048, 192, 5
 
 @cache
 def faster_precision(device: str) -> torch.dtype:
-    """Return bfloat16 on accelerators; on a CPU with bfloat16 instructions, time products of a layer's size."""
+    """Return bfloat16 on accelerators; on a CPU with bfloat16 instructions, time matrix products."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
     if not onednn_multiplies(torch.bfloat16):
@@ -80,7 +80,7 @@ def faster_precision(device: str) -> torch.dtype:
 
 
 def _seconds(dtype: torch.dtype) -> float:
-    """Return the best time of a few rounds, without the first, which prepares kernels."""
+    """Return the best time of a few rounds after a warm-up round."""
     x, w = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(WIDTH, 2 * WIDTH, dtype=dtype)
     times = []
     for _ in range(1 + ROUNDS):

@@ -1,9 +1,9 @@
 """Induction-seeded initialisation, from which small models learn memory look-ups on a CPU.
 
 In layer 0 the first heads attend, by bias alone and through RoPE, to the tokens 1, 2 and 3 positions back, and write
-each through a rotation R_o of its own into the residual stream. In later layers the same heads match a query token
-against keys that are read through R_o^T, and copy the result: "find the word, copy the next one". Training only has to
-sharpen this; plain initialisations did not learn it in the time that a CPU allows. Needs biases on q and k, as in
+each through its own rotation R_o into the residual stream. In later layers the same heads match a query token
+against keys read through R_o^T, and copy the result: "find the word, copy the next one". Training only has to
+sharpen this; standard initialisations did not learn it in feasible CPU time. Needs biases on q and k, as in
 Qwen2, and as many KV heads as heads.
 """
 
@@ -49,7 +49,7 @@ def seed_induction(
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    # the values of layer 0, and the keys of later layers
+    # values of layer 0, keys of later layers
     readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn

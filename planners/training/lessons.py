@@ -1,4 +1,4 @@
-"""Lessons: annotators' instructions with their goals, without a memory. They teach words at little cost.
+"""Lessons: annotators' instructions with goals, without a memory. They teach vocabulary at little cost.
 
 ``NAME.lessons.gz`` holds one JSON object per line: an annotated task with its goal, and the step-by-step instructions
 of the same annotator, each with its goal. `eval.dataset` writes the files, `planners.train` reads them.
@@ -18,7 +18,7 @@ from planners.training.rollout_files import read_lines, write_lines
 
 ENDING = ".lessons.gz"
 VERSION = 1
-SKILLS = ("lota", "grounded")  # both skill sets learn the words
+SKILLS = ("lota", "grounded")  # both skill sets need the words
 WHOLE = 0.4  # share of draws that return the whole task, the others return a few of its steps
 SPAN = 3  # maximum steps of a draw
 
@@ -47,7 +47,7 @@ def lesson_files(data: Path) -> list[Path]:
 
 
 def write_lessons(path: Path, lessons: Iterable[Lesson]) -> int:
-    """Write a complete file or none; return the number of lessons."""
+    """Write a file atomically; return the number of lessons."""
     return write_lines(path, ({"version": VERSION, **asdict(lesson)} for lesson in lessons))
 
 
@@ -83,7 +83,7 @@ def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int]
 
     def draw(count: int) -> list[Lesson]:
         if len(stack) < count:
-            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the last round is drawn first
+            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the previous round first
         return [stack.pop() for _ in range(min(count, len(stack)))]
 
     return draw

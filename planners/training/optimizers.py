@@ -41,7 +41,7 @@ class Optimizers:
                 group["lr"] = lr
 
     def step(self) -> None:
-        """Update the weights and clear the gradients."""
+        """Update the weights and zero the gradients."""
         for optimizer in self._all:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -57,7 +57,7 @@ class Optimizers:
         }
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a state; parameters for which it has none, since another optimiser wrote it, start without."""
+        """Load a state; parameters missing in it, as after a change of optimiser, start with a fresh state."""
         for optimizer in self._all:
             adamw = isinstance(optimizer, torch.optim.AdamW)
             keys = ("step", "exp_avg", "exp_avg_sq") if adamw else ("momentum_buffer",)

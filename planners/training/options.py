@@ -1,4 +1,4 @@
-"""Options of the trainers' command lines. Loads no torch, so that a mistyped option is refused without it."""
+"""Options of the trainers' command lines. Loads no torch, so that mistyped options fail fast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Number:
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", required=True, help="run folder; a run that has a checkpoint in it is resumed")
+    p.add_argument("--out", required=True, help="run folder; resumed if it has a checkpoint")
     p.add_argument("--device", default="cpu", help="device of torch (default: %(default)s)")
     return p
 
@@ -48,7 +48,7 @@ def ranges_of(numbers: Sequence[Number]) -> dict[str, tuple[float, float]]:
 
 
 def check_common(args: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ConfigError for a number, device or folder that cannot be."""
+    """Raises ConfigError for an invalid number, device or folder."""
     check_ranges(args, ranges)
     check_rate(args.lr)
     check_device("--device", args.device)

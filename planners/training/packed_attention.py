@@ -1,4 +1,4 @@
-"""Attention over packs: every slot sees the memory and itself, and is computed as a batch entry of its own."""
+"""Attention over packs: every slot attends to the memory and itself, computed as a separate batch entry."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Batch:
     """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the mask of a slot over memory and itself.
-    A batch of one pack is ``causal`` if its slots see the whole memory: then the memory is not padded, the bias empty.
-    memory_bias: (B, 1, M, M), for memory lines that do not see each other; None for causal attention.
+    A batch of one pack is ``causal`` if its slots attend to the whole memory: then there is no padding and no bias.
+    memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """
 
     ids: torch.Tensor
@@ -49,7 +49,7 @@ def collate(
 ) -> Batch:
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
 
-    With ``apart`` its lines see only themselves and that token, as blocks that are encoded separately.
+    With ``apart`` its lines attend only to themselves and BOS, as in separately encoded blocks.
     """
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
@@ -111,19 +111,19 @@ def packed_attention(
     pack: Batch | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Attention function for transformers, for training and MHA only; ``pack`` is a keyword of the model call."""
+    """Compute attention for transformers, in training with MHA only; ``pack`` is a keyword of the model call."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     attend = partial(F.scaled_dot_product_attention, scale=scaling)  # kernels without a matrix of weights
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
-    if pack.causal:  # every slot repeats the memory, which costs less than a mask
+    if pack.causal:  # repeating the memory per slot costs less than a mask
         out = attend(*(_with_memory(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
         memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
         return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
     memory_query, slot_query = queries
-    if pack.memory_bias is None:  # padded rows come last and are not read
+    if pack.memory_bias is None:  # padded rows come last and are never read
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
@@ -161,7 +161,7 @@ def _kernel_attention(
 def _matmul_attention(
     query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None
 ) -> torch.Tensor:
-    """Compute the same by matrix products, so that all slots read the memory in one product."""
+    """Compute the same by matrix products, with one product for all slots and the memory."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)

@@ -1,14 +1,14 @@
 """Packing of rollouts for training: one memory, and query slots that see it but not each other.
 
-A pack is ``[memory][slot][slot]...``. There are six kinds of slots:
+A pack is ``[memory][slot][slot]...``; every slot attends to the memory and to itself. There are six kinds of slots:
 
-* *plan*: all skills of a type-level task, without a memory. Perturbed skills are no targets;
-* *goal*: the goal of an instruction, without a memory, or after the memory at the beginning of the task;
+* **plan*: all skills of a type-level task, without a memory. Perturbed skills are not targets;
+* **goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
 * *trajectory*: a task in the `append` layout and the tasks that follow it in the stream, with targets at every step;
 * *step*: one decision in the `memory` layout. Lines that changed after the memory was written are hidden from the slot
   and repeated in their new version in the slot's own tail. Instance-level skills are preceded by the *focus*: type,
   name and place of the target;
-* *probe*: short questions about the memory (where is it, is its place open), before or after things moved;
+* **probe*: short questions about the memory (where is it, is its place open), before or after things have moved;
 * *recall*: questions about an artificial memory (`planners.training.recall_probes`), whose cue may precede it.
 """
 
@@ -29,12 +29,12 @@ from planners.training.task_replay import Part, TaskMemory, TaskReplay
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the verb of the label
-SECOND_WEIGHT = 3  # further factor for the steps after the first put of a task with several things to carry
+SECOND_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Token ids with labels (`IGNORE` for none), and the memory lines that are hidden from them."""
+    """Token ids with labels (`IGNORE` for none), and the memory lines masked for them."""
 
     kind: str
     ids: tuple[int, ...]
@@ -44,7 +44,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Memory lines (id, token ids) in prompt order, and the slots that see them."""
+    """Memory lines (id, token ids) in prompt order, and the slots that attend to them."""
 
     memory: tuple[tuple[str, tuple[int, ...]], ...]
     slots: tuple[Slot, ...]
@@ -55,7 +55,7 @@ class Pack:
 
 
 def make_slot(kind: str, parts: Sequence[Part], encode: Encode, hidden: frozenset[str] = frozenset()) -> Slot:
-    """Build a slot from texts, each of which is encoded alone."""
+    """Build a slot from texts, each encoded separately."""
     ids: list[int] = []
     labels: list[int] = []
     for text, is_target in parts:
@@ -74,21 +74,21 @@ def rounded(length: int, unit: int = 16) -> int:
 class Mix:
     """Amounts of each kind of slot in a pack."""
 
-    memory_lines: int = 80  # maximum; lines that the task touches are always kept
+    memory_lines: int = 80  # maximum of lines; those that the task uses are always kept
     trajectories: int = 2
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
-    plans: int = 0  # wordings of a plan or goal; a pack with plans contains nothing else
-    in_house: bool = False  # goals after the memory at the beginning of the task
+    plans: int = 0  # wordings of a plan or goal; a pack with plans has no other slots
+    in_house: bool = False  # goals after the memory at the start of the task
     recall: bool = False  # artificial memories instead of rollouts
-    transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: one task
-    easy: float = 1.0  # share of the tasks with one thing to carry that begin a pack
-    starts: int = 0  # number of tasks of a rollout, drawn, that begin a pack; 0: all
+    transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
+    easy: float = 1.0  # share of the tasks with a single object that start a pack
+    starts: int = 0  # number of randomly drawn tasks per rollout that start a pack; 0: all
 
 
 class Packer:
-    """Packs rollouts, at most one pack per task and style. Keeps nothing but its random state and a token cache."""
+    """Packer of rollouts: at most one pack per task and style. Its only state is a random state and a token cache."""
 
     def __init__(self, encode: Encode, mix: Mix, seed: int = 0) -> None:
         self.mix = mix
@@ -110,7 +110,7 @@ class Packer:
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered += len(task.steps)
             news = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
-        # a task with several things to carry always begins a pack, since plans fail there most
+        # always for a task with several objects, where plans fail most
         easy = self.mix.easy
         starts = [
             number for number, task in enumerate(rollout.tasks)
@@ -121,12 +121,12 @@ class Packer:
         yield from (self._pack(replays[start:]) for start in starts)
 
     def recall(self, segments: int) -> Pack:
-        """Pack an artificial memory of about ``segments`` lines; half of them have the cue of one slot in front."""
+        """Pack an artificial memory of about ``segments`` lines; half of the packs begin with a slot's cue."""
         scene = make_scene(self.random.choice(list(KINDS)), segments, self.random)
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
         slots, count = [], self.mix.probes
         if self.random.random() < 0.5:
-            question, count = self.random.choice(scene.questions), 2  # few slots, so that the cue's question counts
+            question, count = self.random.choice(scene.questions), 2  # few slots give the cue's question weight
             memory.insert(0, ("cue", self._encode(f"{question.text()}\n")))
             slots.append(self._recall_slot([question], self.random.random() < 0.75))
         while len(slots) < count:
@@ -139,7 +139,7 @@ class Packer:
         return self._slot("recall", [part for pair in pairs for part in pair])
 
     def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
-        """Pack slots after the memory of the first replay; the other replays follow it in the stream."""
+        """Pack slots after the memory of the first replay; the other replays are later tasks of the stream."""
         replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
@@ -165,9 +165,9 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step and return all, the nearest to it first: slots of a pack are padded to the widest.
+        """Draw a step; return all steps sorted by distance to it, since slots of a pack are padded to the widest.
 
-        Steps after the first put of several things are drawn more often: a plan may pick up the same thing again.
+        Steps after the first put of several objects are drawn more often: plans tend to pick up the same one again.
         """
         steps = range(len(task.steps))
         weights = [WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
@@ -178,7 +178,7 @@ class Packer:
         return sorted(steps, key=lambda index: abs(index - middle))
 
     def _sample_lines(self, memory: list[Segment], touched: set[str]) -> list[Segment]:
-        """Drop untouched lines over ``mix.memory_lines``, unless a line that stays refers back to them."""
+        """Drop unused lines above ``mix.memory_lines``, unless a kept line refers back to them."""
         spare = [line for line in memory if line.id.split("/")[0] not in touched]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
@@ -192,7 +192,7 @@ class Packer:
         return [line for line in memory if line.id in needed]
 
     def _fitting(self, replays: Sequence[TaskReplay]) -> list[TaskReplay]:
-        """Return the first replay and those after it that fit into one trajectory."""
+        """Return the first replay and the following ones that fit into one trajectory."""
         if not self.mix.transcript:
             return [replays[0]]
         lengths = accumulate(sum(len(self._encode(text)) for text, _ in self._task(replay, "")) for replay in replays)
@@ -201,14 +201,14 @@ class Packer:
         return [replay for replay, _ in fitting] or [replays[0]]
 
     def _trajectory(self, replays: Sequence[TaskReplay]) -> Slot:
-        """Build a trajectory. Finished tasks have their first wording, as in the memory."""
+        """Build a trajectory. Finished tasks use their first wording, as in the memory."""
         wordings = [*(replay.task.instructions[0] for replay in replays[:-1]), self._wording(replays[-1].task)]
         tasks = (self._task(replay, wording) for replay, wording in zip(replays, wordings, strict=True))
         parts = [part for task in tasks for part in task]
         return self._slot("trajectory", parts[len(replays[0].news) :])
 
     def _task(self, replay: TaskReplay, wording: str) -> list[Part]:
-        """Return the parts that a task adds to a transcript, from the lines written since the task before."""
+        """Return a task's part of a transcript, beginning with the lines written since the previous task."""
         parts = [(line.text, False) for line in replay.news] + replay.goal(wording)
         for index, step in enumerate(self._steps(replay)):
             parts += [(replay.agent_lines[index] + CUE, False), (replay.foci[index], True), *step]
@@ -216,7 +216,7 @@ class Packer:
         return parts
 
     def _steps(self, replay: TaskReplay) -> Iterator[list[Part]]:
-        """Yield skill and failure of each step; a perturbed skill is no target."""
+        """Yield skill and failure of each step; a perturbed skill is not a target."""
         for step, turn in zip(replay.task.steps, replay.turns, strict=True):
             yield [(candidate_text(step.skill), step.skill == step.label), (turn.failure_line, False)]
 
@@ -227,7 +227,7 @@ class Packer:
         return self._slot("step", [(prompt, False), (answer, True)], hidden & memory)
 
     def _probe(self, task: TaskRecord, replay: TaskReplay, memory: set[str]) -> Slot | None:
-        """Ask about the memory as it is, or (one slot in four) about the things that the task has moved so far."""
+        """Make a probe of the initial memory, or (one slot in four) of the things that the task has moved so far."""
         index = self.random.randrange(len(task.steps)) if self.random.random() < 0.25 else 0
         lines, hidden = replay.tails[index]
         changes = replay.changes(index)
@@ -244,7 +244,7 @@ class Packer:
 
 
 def _picks(task: TaskRecord) -> int:
-    """Count the labels that pick something up, executed with success; after a wrong turn the same label repeats."""
+    """Count successfully executed pick-up labels; after a perturbed step the same label repeats."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 

@@ -1,6 +1,6 @@
-"""Training of one model in several processes: each has its own batches, and gradients are averaged before every step.
+"""Data-parallel training: each process has its own batches, and gradients are averaged before every step.
 
-On a CPU this is faster than threads, which are synchronised after each of a small model's many short matrix products.
+On a CPU this is faster than threads, which synchronise after each of a small model's many short matrix products.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch import distributed, multiprocessing, nn
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """One of ``size`` processes; a single one exchanges nothing."""
+    """One of ``size`` processes; a single process does not communicate."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this process saves and reports."""
+        """Whether this process is the leading one, which saves and reports."""
         return self.rank == 0
 
     def average(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -52,7 +52,7 @@ ALONE = Team()
 
 
 def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(team, *args)`` in ``size`` processes, in this one if ``size`` is 1; the first failure ends all.
+    """Call ``work(team, *args)`` in ``size`` processes (in this one if 1); the first failure ends all.
 
     Returns the exit code; raises the exception of a process that did not exit.
     """
@@ -70,7 +70,7 @@ def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
 
 
 def _join(rank: int, size: int, meet: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
-    # the signal is sent when the caller dies; a background job would ignore it
+    # sent when the parent dies; a background job ignores SIGINT by default
     signal.signal(signal.SIGINT, signal.default_int_handler)
     distributed.init_process_group(
         "gloo", init_method=f"file://{meet}", rank=rank, world_size=size, timeout=timedelta(minutes=30)

@@ -1,13 +1,13 @@
-"""Recall probes of a long memory in the planner's language: lines that depend on each other, and questions about them.
+"""Recall probes of a long memory in the planner's language: interdependent lines, and questions about them.
 
-There are three kinds, all of which need attention between lines:
+All three kinds need attention between lines:
 
-* *needle*: ``desk desk_1``, ``there mug mug_2``: the header that a member line refers back to is the place;
+* **needle*: ``desk desk_1``, ``there mug mug_2``: a member line's place is its header;
 * *two_hop*: ``keychain keychain_1 box_2`` in one place, ``there box box_2`` under a header elsewhere: the place of the
   keychain needs both lines;
 * *tracking*: ``did go to shelf_3``, ``did put mug_2``: things are moved repeatedly, and the latest line holds.
 
-The cue of the question follows the lines, precedes them, or both. A cue before them is a line of its own, and then the
+The cue of the question follows the lines, precedes them, or both. A cue before them is a separate line, and then the
 question at the end is ``where it``.
 """
 
@@ -33,12 +33,12 @@ OBJECTS = (
     "toiletpaper", "handtowel", "dishsponge", "winebottle", "kettle", "alarmclock", "saltshaker", "peppershaker",
 )  # fmt: skip
 MIN_ROOM = 12  # minimum tokens for an answer
-MAX_NUMBER = 10  # entities of a type, so that every name is one token
+MAX_NUMBER = 10  # maximum of entities per type, so that every name is one token
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One memory line; ``parent`` is the line it refers back to."""
+    """A memory line; ``parent`` is the line that it refers back to."""
 
     id: str
     text: str
@@ -47,7 +47,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a scene, its answer, and the needles: the lines between the thing it names and the answer."""
+    """A question about a scene, its answer, and the needles: the lines that connect the named thing to the answer."""
 
     word: str  # WHERE or UNDER
     thing: str
@@ -60,7 +60,7 @@ class Question:
 
 @dataclass
 class Scene:
-    """Lines in prompt order, and all questions about them."""
+    """Memory lines in prompt order, with all questions about them."""
 
     facts: list[Fact] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One question: a front line ("" unless the cue comes first), memory lines, and the end of the prompt."""
+    """One question as a prompt: a front line ("" unless the cue comes first), memory lines, and the end."""
 
     kind: str
     cue: str
@@ -88,7 +88,7 @@ class Probe:
         return max(MIN_ROOM, 2 * length(self.answer))
 
     def grade(self, text: str) -> float:
-        """Return 1 for exactly the answer, else 0."""
+        """Return 1 for an exact match, else 0."""
         return float(text.split() == self.answer.split())
 
 
@@ -106,7 +106,7 @@ class Names:
 
 
 def needle(segments: int, rng: random.Random) -> Scene:
-    """Make headers with the things in them."""
+    """Make headers with member lines."""
     scene, names = Scene(), Names(rng)
     while len(scene.facts) < segments:
         kind, place = names.draw(RECEPTACLES)
@@ -119,7 +119,7 @@ def needle(segments: int, rng: random.Random) -> Scene:
 
 
 def two_hop(segments: int, rng: random.Random) -> Scene:
-    """Make containers in places, and after them the things in the containers."""
+    """Make containers in places, then things in the containers."""
     scene, names = Scene(), Names(rng)
     containers: list[tuple[str, str, str, str]] = []  # container, its line, header, place
     while len(scene.facts) < segments // 2:
@@ -139,7 +139,7 @@ def two_hop(segments: int, rng: random.Random) -> Scene:
 
 
 def tracking(segments: int, rng: random.Random) -> Scene:
-    """Move things repeatedly; the latest place of each is the answer."""
+    """Make lines that move things repeatedly; the latest place of each is the answer."""
     scene, names = Scene(), Names(rng)
     places = [names.draw(RECEPTACLES)[1] for _ in range(max(2, min(segments // 4, 40)))]
     things = [names.draw((*OBJECTS, *CONTAINERS))[1] for _ in range(max(1, segments // 8))]
@@ -154,7 +154,7 @@ def tracking(segments: int, rng: random.Random) -> Scene:
 
 
 def filler(lines: int, rng: random.Random) -> list[str]:
-    """Make lines that state no place: doors opened and closed."""
+    """Make lines without a place: doors opened and closed."""
     return [
         f"did {rng.choice(('open', 'close'))} {rng.choice(RECEPTACLES)}_{rng.randint(1, MAX_NUMBER)}\n"
         for _ in range(lines)

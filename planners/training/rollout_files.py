@@ -1,6 +1,6 @@
 """Rollout files: written by `eval.dataset`, read by `planners.train`.
 
-Each line of a gzipped file is one JSON object and one house: tasks with their facts and steps. Facts stay structured,
+Each line of a gzipped file is a JSON object for one house: tasks with their facts and steps. Facts are structured,
 so that every prompt style can be rendered from the same file.
 """
 
@@ -28,8 +28,8 @@ BROKEN = (
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a whole file or nothing; returns the number of rows."""
-    clean(path.parent)  # of partial files of a killed writer
+    """Write a file atomically; return the number of rows."""
+    clean(path.parent)  # of temporary files of a killed writer
     count = 0
     with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
         for row in rows:
@@ -39,7 +39,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def read_lines(path: Path, version: int, kind: str, unpack: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-    """Yield ``unpack`` of each row. Raises DataError with file and line for a row that is no ``kind``."""
+    """Yield each row converted by ``unpack``. Raises DataError with file and line for a row that is no ``kind``."""
     number = 1
     try:
         with gzip.open(path, "rt") as stream:
@@ -71,17 +71,17 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One executed skill. ``label`` is the expert's choice, which differs where the rollout was perturbed."""
+    """One executed skill. ``label`` is the expert's choice, which differs in perturbed steps."""
 
     skill: str
     label: str
     ok: bool
     message: str  # reason of a failure; may be empty
-    facts: tuple[FactRecord, ...]  # changed by the skill
+    facts: tuple[FactRecord, ...]  # facts changed by the skill
 
     @property
     def turn(self) -> Turn:
-        """The step as prompts show it."""
+        """The step as a turn of a prompt."""
         return Turn(self.skill, self.ok, self.message)
 
 
@@ -89,11 +89,11 @@ class StepRecord:
 class TaskRecord:
     """One task of a house."""
 
-    instructions: tuple[str, ...]  # wordings of the same task
-    facts: tuple[FactRecord, ...]  # changed when the task began (all of them for the first)
+    instructions: tuple[str, ...]  # alternative wordings of the same task
+    facts: tuple[FactRecord, ...]  # facts changed at the start of the task (for the first task: all)
     steps: tuple[StepRecord, ...]
     success: bool
-    goal: str = ""  # of all wordings, as a sequence of steps
+    goal: str = ""  # goal of all wordings, as a sequence of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _row(record: FactRecord | StepRecord, **changes: list) -> list:
-    """Return the values of a record in the order of its fields, with flags as 0 or 1."""
+    """Return a record's values in field order, with flags as 0 or 1."""
     return [int(value) if isinstance(value, bool) else value for value in (_fields(record) | changes).values()]
 
 
@@ -136,7 +136,7 @@ def _step(row: list) -> StepRecord:
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
-    """Write a complete file or none; return the number of rollouts."""
+    """Write a file atomically; return the number of rollouts."""
 
     def pack(task: TaskRecord) -> dict[str, Any]:
         steps = [_row(step, facts=[*map(_row, step.facts)]) for step in task.steps]

@@ -1,4 +1,4 @@
-"""Start of a training run: a new model, a planner extended by the words of new rollouts, or the last checkpoint."""
+"""Start of a training run: a new model, a planner with tokens added for new rollouts, or the last checkpoint."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
         kind, _, number = name.rpartition("_")
         if kind.isalpha() and number.isdecimal():
             highest[kind] = max(int(number), highest.get(kind, 0))
-    # more names than occur: one without a token of its own would begin with the token of another
+    # more names than occur, since a name without its own token would begin with another's token
     return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
 
 
@@ -70,7 +70,7 @@ def rollout_texts(rollout: Rollout) -> Iterator[str]:
 
 @dataclass
 class Progress:
-    """Numbers of a run, besides weights, that a checkpoint keeps."""
+    """Progress of a run: the numbers that a checkpoint stores besides weights."""
 
     step: int = 0
     tokens: int = 0
@@ -87,11 +87,11 @@ class RunStart:
     model: Qwen2ForCausalLM
     tokenizer: Tokenizer
     progress: Progress = field(default_factory=Progress)
-    calls: list[dict] = field(default_factory=list)  # settings of the earlier calls that trained the weights
+    calls: list[dict] = field(default_factory=list)  # settings of earlier training calls
     checkpoint: Path | None = None
 
     def shape(self) -> dict[str, int]:
-        """Return the numbers of the model by option; the vocabulary is the limit that the first call set."""
+        """Return the model's sizes by option; the vocabulary size is the limit set by the first call."""
         shape = asdict(Shape.of(self.model.config))
         del shape["positions"]
         return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})
@@ -100,7 +100,7 @@ class RunStart:
 def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
     """Resume the run in ``--out``, else extend the planner of ``--init``, else build a new model.
 
-    :raises ConfigError: an option does not fit the model that there is
+    :raises ConfigError: an option does not fit the existing model
     :raises ModelError: a checkpoint is damaged
     """
     checkpoint = latest_checkpoint(Path(args.out))
@@ -129,7 +129,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
 
 
 def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
-    """Refuse an ``--init`` that the resumed run did not start from, or that is missing now."""
+    """Raise ConfigError for an ``--init`` that the resumed run did not start from, or that is missing."""
     if not args.init:
         return
     digests = [call["init"] for call in calls if "init" in call]
@@ -145,7 +145,7 @@ def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
 
 
 def _check_shape(args: argparse.Namespace, shape: dict[str, int], source: Path) -> None:
-    """Refuse options for the shape that differ from both the model's and the default."""
+    """Raise ConfigError for shape options that differ from both the model and the default."""
     options, defaults = vars(args), {**asdict(Shape()), "vocab": VOCAB}
     for name, value in shape.items():
         if options[name] not in (value, defaults[name]):

@@ -1,4 +1,4 @@
-"""Replay of a task of a rollout through its memory: prompt texts and changed lines at every step."""
+"""Replay of a rollout's task through the memory: prompt texts and changed lines at every step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
-TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the steps before them
-Part = tuple[str, bool]  # text, and whether its tokens are targets
+TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the preceding steps
+Part = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
 class TaskMemory:
@@ -36,7 +36,7 @@ class TaskMemory:
         return changed
 
     def ordered(self) -> list[Segment]:
-        """Return facts by last change and creation, then the skills since the last finished task."""
+        """Return facts, sorted by last change and creation, then the skills since the last finished task."""
         finished = self.store.finished
 
         def key(segment: Segment) -> tuple[bool, int, int]:
@@ -47,11 +47,11 @@ class TaskMemory:
 
 
 class TaskReplay:
-    """A task replayed once: the memory at its beginning, and the texts and changes of each step.
+    """One replayed task: the memory at its start, and the texts and changes of each step.
 
     :param numbered: history lines of earlier tasks
-    :param known: facts at the beginning
-    :param news: ids of the lines written since the task before ended
+    :param known: facts at the start
+    :param news: ids of the lines written since the end of the previous task
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class TaskReplay:
         self.skills, self.task, self._numbered, self.known = skills, task, numbered, dict(known)
         self.agent_lines: list[str] = []  # before each step
         self.turns = [step.turn for step in task.steps]
-        self.effects: list[list[Segment]] = []  # lines that each step writes, in prompt order
-        self.tails: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, and their ids
+        self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
+        self.tails: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, with ids
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
             self.tails.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
@@ -84,7 +84,7 @@ class TaskReplay:
         return [texts.history_edit(number, texts.entity_text(turn.skill)) for number, turn in turns if turn.ok]
 
     def changes(self, index: int) -> dict[str, FactRecord]:
-        """Return the latest facts that the steps before ``index`` changed."""
+        """Return the facts changed by the steps before ``index``, in their latest version."""
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
 
     def goal(self, wording: str) -> list[Part]:
@@ -101,7 +101,7 @@ class TaskReplay:
     def _make_foci(self) -> list[str]:
         """Return the focus of each step: type, name and place of the next target.
 
-        While no such thing is known, the focus names the next place to look into.
+        While no such thing is known, the focus names the next place to search.
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):
@@ -123,6 +123,6 @@ class TaskReplay:
 
 
 def _skill_entities(task: TaskRecord) -> set[str]:
-    """Return the entities that skills and labels name, which must stay in the memory."""
+    """Return the entities in skills and labels, whose lines must stay in the memory."""
     lines = (texts.candidate_text(text) for step in task.steps for text in (step.skill, step.label))
     return {word for line in lines for word in line.split() if "_" in word}

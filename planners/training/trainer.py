@@ -33,8 +33,8 @@ from planners.training.parallel import ALONE, Team
 from planners.training.rollout_files import rollout_files
 from planners.training.run_start import MASTER, start_run
 
-STATE = "optimizer.safetensors"  # state of the optimisers
-AVERAGE = "average.safetensors"  # running mean of the float32 weights, which is published
+STATE = "optimizer.safetensors"  # file of the optimisers' state
+AVERAGE = "average.safetensors"  # file of the float32 running mean of the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class Trainer:
-    """One training run in a folder; weights, optimiser state and progress are written together."""
+    """Training run in a folder; weights, optimiser state and progress are saved together."""
 
     def __init__(self, args: argparse.Namespace, team: Team = ALONE) -> None:
         check_rate(args.lr)
@@ -87,7 +87,7 @@ class Trainer:
         return call
 
     def _precision(self) -> torch.dtype:
-        """Return the precision that the leading process chooses for all."""
+        """Return the precision, which the leading process chooses for all."""
         option = self.args.precision
         dtype = faster_precision(self.device) if option == "auto" else getattr(torch, option)
         (half,) = self.team.broadcast(int(dtype is torch.bfloat16))
@@ -102,7 +102,7 @@ class Trainer:
             write_planner(self.average, self.tokenizer, history, folder, more)
 
     def rate(self, share: float, steps: int) -> float:
-        """Return the learning rate after ``share`` of the time and ``steps`` of this call.
+        """Return the learning rate after a ``share`` of this call's time and ``steps``.
 
         Warm-up (short for a resumed run), then constant, then linear to 2 % over the last ``--decay`` share.
         """
@@ -136,7 +136,7 @@ class Trainer:
             self.save()
 
     def _elapsed(self, elapsed: float, steps: int) -> float | None:
-        """Return the seconds so far, or None after the last step. One process decides for all: their clocks differ."""
+        """Return the seconds so far, or None after the last step. One process decides for all, since clocks differ."""
         more = elapsed < self.args.minutes * 60 and steps != self.args.steps
         more, ms, self.feed.level = self.team.broadcast(int(more), int(1e3 * elapsed), self.feed.level)
         return ms / 1e3 if more else None
@@ -146,7 +146,7 @@ class Trainer:
         self.feed.close()
 
     def _step(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Take one optimiser step over the mean of the batches' losses."""
+        """Take one optimiser step on the mean loss of the batches."""
         results = []
         for batch in batches:
             logits, labels, rows = forward(self.model, batch, self.precision)
@@ -175,7 +175,7 @@ class Trainer:
             mean.lerp_(parameter, share)
 
     def _advance(self, level: int, exact: Exactness) -> None:
-        """Update the running accuracy, and open the next level; the leading process does so for all."""
+        """Update the running accuracy, and start the next level if it suffices; the leading process decides for all."""
         progress, judge = self.progress, LEVELS[level].judged_by
         if not self.team.leads or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return
@@ -202,7 +202,7 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def train(team: Team, args: argparse.Namespace) -> None:
-    """Run one process of a call."""
+    """Run the training in one process."""
     if args.threads or team.size > 1:
         torch.set_num_threads(args.threads or max(1, (os.cpu_count() or 1) // team.size))
     with exit_codes(), closing(Trainer(args, team)) as trainer:

@@ -83,7 +83,7 @@ def test_a_run_is_resumed_in_another_simulator(call: Command) -> None:
         assert_refused(call(wah.main, f"eval.resume={folder}", *overrides), message)
     with FakeSimulator(home) as server:
         code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=a.jsonl")
-        assert code == BAD_INPUT and "a.jsonl is there already" in err
+        assert code == BAD_INPUT and "a.jsonl already exists" in err
         resumed = (f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=b.jsonl")
         assert call(wah.main, *resumed)[0] == 0
     assert len(steps_of("runs")) > 0 and Path("a.jsonl").stat().st_size > 0 and Path("b.jsonl").stat().st_size > 0

@@ -1,6 +1,6 @@
 """Survey of a data set's rooms from its demonstrations: places of fixtures (receptacles, lamps, faucets) and objects.
 
-Every finding has the ids of its trials, so that a trial's own demonstration can be left out when it is loaded.
+Every finding lists its trials, so that loading a trial can exclude the trial's own demonstration.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from envs.alfred.scene import Position
 from keep_agent.errors import DataError
 
 _TOUCHING = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
-_APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # their object is the appliance
+_APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose object is the appliance
 _SAME_LAMP = 0.15  # metres; a lamp's position varies a little between trials
 _MATCH = 0.02  # metres; ids are rounded to centimetres
 
 
 class Label(NamedTuple):
-    """The place of an object before anything was moved, read from a demonstration."""
+    """Initial place of an object, read from a demonstration."""
 
     trial: str
     type: str
@@ -33,7 +33,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A fixture with the trials whose demonstrations name it."""
+    """Fixture with the trials whose demonstrations name it."""
 
     id: str  # official: "Cabinet|+00.68|+00.50|-02.20"
     type: str
@@ -43,7 +43,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Everything known about one floor plan."""
+    """All findings about one floor plan."""
 
     fixtures: tuple[Fixture, ...] = ()
     labels: tuple[Label, ...] = ()
@@ -70,7 +70,7 @@ def position_of(object_id: str) -> Position:
 
 
 def official_id(kind: str, position: Position) -> str:
-    """Return AI2-THOR's id of a thing: type, then x, y, z with sign, two digits and two decimals."""
+    """Return the AI2-THOR id of a thing: type, then x, y, z with sign, two digits and two decimals."""
     return "|".join((kind, *map(_number, position)))
 
 
@@ -98,7 +98,7 @@ def survey(
 
 
 class _Miner:
-    """Collects the findings about one floor plan; official ids are known only after the last demonstration."""
+    """Collector of the findings about one floor plan; official ids are known only after the last demonstration."""
 
     def __init__(self) -> None:
         self.ids: dict[tuple[str, Position], str] = {}  # (type, exact position) -> official id
@@ -116,7 +116,7 @@ class _Miner:
                 self._label(trajectory, step)
 
     def _name(self, trial: str, step: Step) -> None:
-        """Note fixtures by id (low-level actions) and by exact position (high-level actions)."""
+        """Record fixtures by id (low-level actions) and by exact position (high-level actions)."""
         for action, thing, receptacle in step.low:
             for name in (thing if action in _TOUCHING else "", receptacle):
                 if type_of(name) in FIXTURES:
@@ -179,7 +179,7 @@ def _chebyshev(first: Position, second: Position) -> float:
 
 
 def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
-    """Keep one of several ids of the same lamp: the one that most other trials use."""
+    """Keep one of several ids of the same lamp: the most frequent in other trials."""
     lamps: list[Fixture] = []
     for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
         if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _SAME_LAMP for lamp in lamps):

@@ -39,7 +39,7 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 
     def _scene(self, trajectory: Trajectory, task: Task) -> Scene:
         scene = self._scenes.pop(trajectory.trial, None) or build_scene(trajectory, task, self._survey)
-        self._scenes[trajectory.trial] = scene  # the latest is last
+        self._scenes[trajectory.trial] = scene  # most recent last
         if len(self._scenes) > _CACHED_SCENES:
             del self._scenes[next(iter(self._scenes))]
         return scene
@@ -74,7 +74,7 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
 
 
 def _select(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
-    """Return the entries that the splits file lists; all if it lacks the split. Raises DataError if it lists none."""
+    """Return the entries listed in the splits file; all if it lacks the split. Raises DataError if none is listed."""
     paths = (folder / "splits" / SPLITS_FILE for folder in (corpus.root, corpus.root.parent))
     path = next(filter(Path.is_file, paths), None)
     content = read_json(path, "restore or delete it") if path else {}

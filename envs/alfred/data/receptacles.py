@@ -1,7 +1,7 @@
-"""Inference of the receptacle in which an object starts, from its position, because ALFRED's scenes do not name it.
+"""Inference of an object's initial receptacle from its position, since ALFRED's scenes do not give it.
 
-The nearest object of the floor plan with a receptacle known from a demonstration decides, or the spot where a fixture
-of this type usually holds things. An object far from all of these is in no receptacle.
+The nearest evidence decides: an object of the floor plan with a demonstrated receptacle, or the spot where a fixture
+of the type usually holds things. An object far from all evidence is in no receptacle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_h
 from envs.alfred.scene import Position
 
 HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres along a surface
-OTHER_TYPE = 0.05  # metres added for a neighbour of another type: its centre lies at another height
+OTHER_TYPE = 0.05  # metres added for a neighbour of another type, whose centre is at another height
 UNSEEN = 0.1  # metres added for a fixture's usual spot, compared with a labelled neighbour
 REACH = 1.5  # weighted metres; an object farther away is in no receptacle
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
@@ -38,7 +38,7 @@ _SAMPLED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """A spot that indicates a fixture: a labelled object, or the fixture's usual spot."""
+    """Evidence for a fixture: a labelled object, or the fixture's usual spot."""
 
     type: str  # of the labelled object; "": the usual spot
     position: Position
@@ -59,7 +59,7 @@ class Inference:
         self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted distance, official id) of a type's possible fixtures, nearest first; "" is none."""
+        """Return (weighted distance, official id) of a type's possible fixtures, nearest first; "" for no fixture."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
             if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _plausible(kind, evidence):
@@ -82,14 +82,14 @@ def _usual(room: Room) -> list[_Evidence]:
 
 
 def _plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether ALFRED or a demonstration puts a type into a fixture; a type it puts nowhere, into broad ones."""
+    """Return whether ALFRED or a demonstration puts a type into a fixture; other types only into broad ones."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:
-    """Yield (label, guess) for every object that these trials show in a fixture; a guess leaves out its own trial."""
+    """Yield (label, guess) for every object that these trials show in a fixture; each guess excludes its own trial."""
     for room in survey.values():
         chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
         for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):
@@ -100,7 +100,7 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Lab
 
 
 def nested(kind: str, position: Position, container: str, place: Position) -> bool:
-    """Return whether an object lies in a bowl, mug, ... : right above the container's own position."""
+    """Return whether an object is in a bowl, mug, ..., judged by a position right above the container's."""
     if container not in MOVABLE_RECEPTACLES or not may_hold(container, kind):
         return False
     sideways = ((position[0] - place[0]) ** 2 + (position[2] - place[2]) ** 2) ** 0.5

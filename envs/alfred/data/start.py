@@ -1,4 +1,4 @@
-"""Start of one official trial as a Scene: fixtures and objects with their places, from all other trials only."""
+"""Initial state of one official trial as a Scene: fixtures and objects with places, from all other trials only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEIGHT = 0.8  # metres, for a type of fixture without any known instance
 
 @dataclass(slots=True)
 class _Object:
-    """An object with its possible places, the likeliest first; the first remaining one counts."""
+    """Object with its possible places, the likeliest first; the first remaining place is used."""
 
     item: Item
     places: list[tuple[float, str | None]]  # (distance in metres, infinite for the least certain; item id or None)
@@ -32,9 +32,9 @@ class _Object:
 
 
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
-    """Return the scene in which a trial starts, with its goal not reached, as in the simulator.
+    """Return the initial scene of a trial; its goal is not met, as in the simulator.
 
-    While the inferred places fulfil the goal by either matching, the least certain one is replaced by the next best.
+    While the inferred places meet the goal under either matching, the least certain place is replaced by the next best.
     """
     room = survey.get(trajectory.floor_plan, Room()).without(trajectory.trial)
     fixtures = _fixtures(trajectory, task, room, survey)
@@ -54,7 +54,7 @@ def needed_fixtures(task: Task) -> tuple[str, ...]:
 
 
 def _fixtures(trajectory: Trajectory, task: Task, room: Room, survey: Survey) -> tuple[Item, ...]:
-    """Return fixtures by type and position; a needed one that no other trial has shown gets a typical place."""
+    """Return fixtures by type and position; a needed fixture that no other trial shows gets a typical place."""
     fixtures = list(room.fixtures)
     for kind in needed_fixtures(task):
         if all(fixture.type != kind for fixture in fixtures):
@@ -69,7 +69,7 @@ def _fixtures(trajectory: Trajectory, task: Task, room: Room, survey: Survey) ->
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return a place above the fixture it belongs to, else in the middle of the room, at its type's usual height."""
+    """Return a typical place: above the related fixture, else in the middle of the room, at the type's usual height."""
     same = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(same) if same else _HEIGHT
     beside = [fixture for fixture in fixtures if fixture.type in _NEXT_TO.get(kind, ())]
@@ -110,7 +110,7 @@ def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Ob
 
 
 def _drop_least_certain(task: Task, scene: Scene, objects: list[_Object]) -> None:
-    """Drop the least certain place of an object that counts for the goal."""
+    """Drop the least certain place among objects that count for the goal."""
     kinds = {item.id: item.type for item in scene.items}
     parents = {item.id: item.parent for item in scene.items}
 

@@ -1,6 +1,6 @@
-"""Cache of mined surveys in the user's cache folder: one file per data folder, always replaced as a whole.
+"""Cache of mined surveys in the user's cache folder: one file per data folder, replaced atomically.
 
-It has a version, the fingerprint of the trajectories and a checksum; if one differs, the data is mined again.
+A file has a version, the trajectories' fingerprint and a checksum; on any difference the data is mined again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envs.alfred.data.trajectories import Corpus
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # to be raised whenever mining gives another result for the same files
+VERSION = 1  # increase when mining gives another result for the same files
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RecursionError, zlib.error)
 
 
@@ -60,7 +60,7 @@ def _read(path: Path, fingerprint: str) -> Survey | None:
 
 
 def _write(path: Path, fingerprint: str, rooms: Survey) -> None:
-    """Replace the cache file atomically. A folder that cannot be written costs only time at the next run."""
+    """Replace the cache file atomically. If it cannot be written, the next run mines again."""
     body = json.dumps(_encode(rooms), separators=(",", ":")).encode()
     content = gzip.compress(json.dumps(_header(fingerprint, body)).encode() + b"\n" + body, 6, mtime=0)
     try:
@@ -96,6 +96,6 @@ def _decode_room(room: dict[str, Any], trials: list[str]) -> Room:
         Fixture(name, type_of(name), tuple(position), frozenset(trials[number] for number in numbers))
         for name, position, numbers in room["fixtures"]
     )
-    places = [*(fixture.id for fixture in fixtures), ""]  # -1 is the last one: no receptacle
+    places = [*(fixture.id for fixture in fixtures), ""]  # index -1 is the last label: no receptacle
     labels = (Label(trials[trial], kind, tuple(place), places[number]) for trial, kind, place, number in room["labels"])
     return Room(fixtures, tuple(labels))

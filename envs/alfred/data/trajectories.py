@@ -53,7 +53,7 @@ class Trajectory:
 
     @property
     def name(self) -> str:
-        """TASK/TRIAL, as the official splits file writes it."""
+        """Name in the official splits file: TASK/TRIAL."""
         return f"{self.task}/{self.trial}"
 
 
@@ -66,14 +66,14 @@ class Source:
     archive: Path | None = None
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (name of the file, content) in the order of names (archives: in their own order)."""
+        """Yield (file name, content), sorted by name (archives: in archive order)."""
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
             yield str(path), read_bytes(path, _REMEDY)
 
     def playable(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (name of the file, decoded content) of the files that have a goal and a demonstration."""
+        """Yield (file name, decoded content) of files with a goal and a demonstration."""
         for file, text in self.read():
             content = _decode(file, text)
             if _playable(content):

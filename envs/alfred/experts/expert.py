@@ -1,4 +1,4 @@
-"""Scripted expert: an oracle planner that demonstrates every task as type-level or instance-level skills."""
+"""Scripted expert: an oracle planner that demonstrates every task with type-level or instance-level skills."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(View):
-    """View of the whole world that prefers the instance of the last ``find``, then that of the next one.
+    """View of the whole world; prefers the instance of the last ``find``, then the one that the next would reach.
 
-    A type-level skill names a type and the world chooses the instance, so the expert accepts a suitable instance that
+    In a type-level skill the world chooses the instance. The expert accepts a suitable instance that
     the world would choose, and repeats ``find`` until it reaches a required one.
     """
 
@@ -42,7 +42,7 @@ class _LotaView(View):
         return target is not None and (target == thing_id or target in around)
 
     def last_found(self) -> str | None:
-        """Return the thing of the last ``find``, or None; a faucet stands for its basin."""
+        """Return the thing of the last ``find``, or None; for a faucet its basin."""
         target = self.world.focus.target
         return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 
@@ -65,7 +65,7 @@ class _LotaView(View):
 
     @property
     def current_place(self) -> Thing | None:
-        """No place: the expert puts things aside on the same type of surface, wherever the agent stands."""
+        """None: the expert puts things aside on the same type of surface, wherever the agent is."""
         return None
 
 
@@ -91,7 +91,7 @@ def _skill(view: View, verb: str, thing_id: str) -> str:
 
 
 def _reach(view: _LotaView, thing_id: str, verb: str) -> str:
-    """Return the skill that acts on an object that is handy, else the one that finds it."""
+    """Return the skill that acts on an object if it is at hand, else the skill that finds it."""
     if not view.handy(thing_id):
         return find_words(whole(view.world[thing_id].type))
     hiding = view.world.hidden_in(thing_id)
@@ -109,7 +109,7 @@ def _put(view: _LotaView, step: Step) -> str:
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
-    """Return the skill that operates a thing at the agent's place, else the one that finds it or its ``content``."""
+    """Return the skill that operates a thing at the agent's place, else the skill that finds it or its ``content``."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"
@@ -121,7 +121,7 @@ def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> st
 
 
 def grounded_skill(view: View, task: Task) -> str:
-    """Return the next grounded skill for a task: the one that performs the next step, or that must precede it."""
+    """Return the next grounded skill for a task: the skill for the next step, or one that must precede it."""
     step = next_step(view, task)
     if step.act == "done":
         return "done"
@@ -161,7 +161,7 @@ class Expert:
     """Scripted expert that chooses the next skill from the state, or only from the agent's facts ("partial")."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
-        """Check the choices. Raises ConfigError for an unknown skill set or observability."""
+        """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""
         check_choice("skills", skills, _SKILL_SETS)
         check_choice("observability", observability, OBSERVABILITIES)
         self.skills, self.observability = skills, observability

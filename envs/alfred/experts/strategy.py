@@ -1,6 +1,6 @@
-"""The expert's strategy: the next step of a task, on instances, from the present knowledge alone, without a memory.
+"""Strategy of the expert: the next step of a task, on instances, from current knowledge only (stateless).
 
-It therefore repairs a state that other skills have spoiled. Instances at hand come first, then the lowest index.
+It therefore recovers from the effects of other skills. Instances at hand come first, then the lowest index.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envs.alfred.world import World
 
 Act = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]
 
-# Places for a thing that must leave the hand, the best first; none of them has a door.
+# Places where a held thing can be put aside, best first; none has a door.
 PUT_ASIDE = (
     *("CounterTop", "DiningTable", "SideTable", "CoffeeTable", "Desk", "Dresser", "Shelf", "Bed", "Sofa", "ArmChair"),
     *("Ottoman", "Toilet", "Cart", "TVStand", "SinkBasin", "BathtubBasin", "GarbageCan"),
@@ -28,7 +28,7 @@ PUT_ASIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One act on a thing; ``place`` is its destination, ``content`` the object that an operated appliance treats."""
+    """One action on a thing; ``place`` is its destination, ``content`` the object that an operated appliance treats."""
 
     act: Act
     thing: str = ""
@@ -40,7 +40,7 @@ DONE = Step("done")
 
 
 class View:
-    """A world as far as it is known; without a Knowledge all of it is known."""
+    """View of the known part of a world; without a Knowledge, of the whole world."""
 
     def __init__(self, world: World, knowledge: Knowledge | None = None) -> None:
         self.world = world
@@ -61,11 +61,11 @@ class View:
 
     @property
     def current_place(self) -> Thing | None:
-        """The thing at which the agent stands."""
+        """Thing at which the agent stands."""
         return self.world.things.get(self.world.at or "")
 
     def put_down_places(self, in_hand: Thing) -> list[Thing]:
-        """Return the places where the thing in the hand can be put out of the way, the best type first."""
+        """Return the places where the held thing can be put aside, the best type first."""
         belongs = [kind for kind in PUT_ASIDE if may_hold(kind, in_hand.type)]
         return self.of(*belongs) or self.of(*PUT_ASIDE) or self.of(*sorted(CONTAINERS))
 
@@ -79,7 +79,7 @@ class View:
         return next((outer for outer in self.world.around(thing.id) if outer.type == place_type), None)
 
     def occupied(self, place: Thing) -> bool:
-        """Return whether a place for one thing is known to hold one."""
+        """Return whether a place for a single thing is known to be occupied."""
         content_known = self.knowledge is None or not self.knowledge.unseen(place.id)
         return place.type in HOLDS_ONE and bool(place.contents) and content_known
 
@@ -94,7 +94,7 @@ class View:
 
 
 def next_step(view: View, task: Task) -> Step:
-    """Return the next step towards the goal; done when it is reached, or when no step helps."""
+    """Return the next step towards the goal; done when it is reached or no step helps."""
     if succeeded(view.world, task):
         return DONE
     strategy = _Strategy(view, task)

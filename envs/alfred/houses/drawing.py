@@ -1,4 +1,4 @@
-"""Draw of tasks that a furnished room makes possible and that are not done yet, alone or as a stream."""
+"""Drawing of tasks that are possible in a furnished room and not yet fulfilled, alone or as a stream."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _SLICED_SHARE = {
 
 @dataclass
 class RoomState:
-    """The room when the next task of a stream begins, whether or not the earlier tasks succeeded.
+    """State of the room at the next task of a stream, whether or not the earlier tasks succeeded.
 
-    ``places`` holds, for each object type, every receptacle type where an instance may be at that time. It only grows:
-    a destination outside it has no such object yet, as long as things stay where tasks put them.
+    ``places`` has, for each object type, every receptacle type where an instance may be. It only grows:
+    a destination outside it has no such object yet if things stay where tasks put them.
     """
 
     counts: Counter[str]  # instances per object type
@@ -141,7 +141,7 @@ _MAKERS: Mapping[str, Callable[[str, RoomState, bool], Iterator[Task]]] = {
 
 
 def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
-    """Return every task of a type that can be done and is not done yet, in a fixed order."""
+    """Return every task of a type that is possible and not yet fulfilled, in a fixed order."""
     return list(_MAKERS[task_type](task_type, state, sliced))
 
 
@@ -159,7 +159,7 @@ def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
 
 
 def note_task(task: Task, state: RoomState) -> None:
-    """Note the changes that a task may have made for the tasks after it, whether it succeeded or failed."""
+    """Record all changes that a task may have made, whether it succeeded or failed."""
     state.excluded |= state.nested
     state.past_targets |= {task.object_target, task.mrecep_target} - {""}
     if task.parent_target:
@@ -174,7 +174,7 @@ def note_task(task: Task, state: RoomState) -> None:
 
 
 def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:
-    """Return ``stream`` tasks, the first of the given type; fewer if the room does not offer so many."""
+    """Return ``stream`` tasks, the first of the given type; fewer if the room has not enough."""
     types = [kind for kind in TASK_TYPES if room in ROOMS_OF[kind]]
     tasks: list[Task] = []
     for index in range(stream):

@@ -1,6 +1,6 @@
 """Generator of seeded houses: furnished rooms in AI2-THOR's vocabulary with ALFRED's seven task types.
 
-A house is accepted only if the hash of its furniture belongs to its seed's split: splits share no house.
+A house is accepted only if the hash of its furniture belongs to its seed's split, so that splits share no house.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def house_seed(split: str, index: int) -> int:
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
     """Return a house with ``stream`` tasks, to be done one after another.
 
-    ``room`` and ``task_type`` (of the first task) fix choices that are drawn otherwise. Goals can be reached, and are
-    false when their task begins, unless the agent has reached one by leaving things where no task asked for them.
+    ``room`` and ``task_type`` (of the first task) fix choices that are drawn by default. Goals are reachable, and
+    unmet at the start of their task, unless the agent has met one by placing things where no task required them.
     Raises ConfigError for unknown or unfitting choices, DataError if no room offers that many tasks.
     """
     _check(stream, room, task_type)
@@ -105,7 +105,7 @@ def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
 
 
 class _Placer:
-    """Assigns ids and start places."""
+    """Assignment of ids and initial places."""
 
     def __init__(self, house: House, rng: Random) -> None:
         self.rng = rng
@@ -120,7 +120,7 @@ class _Placer:
         return Item(f"{snake(kind)}_{self.counts[kind]}", kind, position, parent)
 
     def add(self, kind: str) -> None:
-        """Put one object where it belongs; leave it out if the room has no such place."""
+        """Place one object, or omit it if the room has no suitable place."""
         place = self._place(kind)
         if place is not None:
             self.filled[place.id] += 1

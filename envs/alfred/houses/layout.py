@@ -13,7 +13,7 @@ from envs.alfred.scene import Position
 GRID = 0.25  # metres between standing points, as in AI2-THOR
 REACH = 1.3  # metres from a fixture to the nearest standing point, at most
 FEWEST_POINTS = 16
-BODY = 0.2  # metres the agent keeps from furniture
+BODY = 0.2  # metres between agent and furniture
 
 Point = tuple[float, float]
 Rect = tuple[float, float, float, float]  # x0, z0, x1, z1
@@ -35,7 +35,7 @@ class House:
 
 @dataclass(frozen=True, slots=True)
 class _Wall:
-    """A wall as a frame: origin, direction along it, direction into the room, length in metres."""
+    """Wall as a frame of reference: origin, direction along it, direction into the room, length in metres."""
 
     origin: Point
     along: Point
@@ -76,7 +76,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 class _Placement:
-    """One attempt to fit a blueprint into a room of a given size."""
+    """Attempt to fit a blueprint into a room of a given size."""
 
     def __init__(self, room: Rect, rng: Random) -> None:
         self.room = room
@@ -156,6 +156,6 @@ def furnish(room: str, rng: Random) -> House:
         if len(points) >= FEWEST_POINTS and all(
             any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _, z) in placement.fixtures
         ):
-            fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # stable: neighbours stay together
+            fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # stable
             return House(room, tuple(fixtures), tuple(points))
         side += GRID

@@ -78,7 +78,7 @@ def _kitchen(rng: Random) -> Blueprint:
 
 
 def _lamps(rng: Random) -> tuple[bool, bool]:
-    """Return (desk lamp, floor lamp): mostly one of the two, so that plain "the lamp" is clear."""
+    """Return (desk lamp, floor lamp): mostly only one, so that "the lamp" is unambiguous."""
     draw = rng.random()
     return draw < 0.55, draw >= 0.45
 
@@ -197,7 +197,7 @@ PLACE_WEIGHT = {
     "ToiletPaperHanger": 1.5, "LaundryHamper": 0.5, "Safe": 0.6, "BathtubBasin": 0.7,
 }  # fmt: skip
 
-# Area of a receptacle where things lie, (width, depth) in metres; default 0.2 x 0.2.
+# Usable area of a receptacle, (width, depth) in metres; default 0.2 x 0.2.
 SURFACE = {
     "CounterTop": (1.0, 0.4), "DiningTable": (1.4, 0.7), "CoffeeTable": (0.9, 0.4), "Desk": (1.0, 0.4),
     "Bed": (1.2, 1.6), "Sofa": (1.6, 0.5), "Dresser": (0.9, 0.3), "SideTable": (0.4, 0.3), "TVStand": (1.0, 0.3),

@@ -1,4 +1,4 @@
-"""ALFRED's annotations: a task's goal, and the step of each instruction; types as in facts ("alarmclock")."""
+"""Annotations of ALFRED with goals: of the task, and of each step instruction; types as in facts ("alarmclock")."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Annotation:
 
 
 def asked_for(task: Task) -> str:
-    """Return a task's goal as a row of steps in a fixed order: "find mug heat mug put coffeemachine"."""
+    """Return a task's goal as steps in a fixed order: "find mug heat mug put coffeemachine"."""
     thing, place = task.object_target.lower(), task.parent_target.lower()
     steps = [f"slice {thing}"] if task.sliced else []
     steps.append(f"find {thing}")
@@ -52,7 +52,7 @@ def _annotations(content: Mapping[str, Any]) -> list[Annotation]:
     annotations = []
     for note in content["turk_annotations"]["anns"]:
         texts = note["high_descs"]
-        fits = len(texts) == len(meanings)  # else the pairs of text and step are unknown
+        fits = len(texts) == len(meanings)  # else texts and steps cannot be paired
         steps = zip(map(_line, texts), meanings, strict=True) if fits else ()
         pairs = tuple((text, meaning) for text, meaning in steps if meaning)
         annotations.append(Annotation(_line(note["task_desc"]), goal, pairs))

@@ -1,4 +1,4 @@
-"""Client of one AI2-THOR process: starts and restarts it, and turns every call into a reply or a named error."""
+"""Client of one AI2-THOR process: starts and restarts it; every call gives a reply or a named error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Thor:
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
         """Store the options; the process starts later. ``data``: a folder json_2.1.0 for the stand-in."""
         self.options = options
-        self._scene = EMPTY  # the first scene of a new process
+        self._scene = EMPTY  # initial scene of a new process
         self.trips = 0
         self.seconds = 0.0
         self.launches = 0
@@ -61,7 +61,7 @@ class Thor:
         """Start the process unless it runs; a new one shows ``scene``, else the last scene. Raises `ThorStart`."""
         self._scene = scene or self._scene
         if self._controller is None:
-            from envs.alfred.thor.launch import launch  # here: it imports ai2thor
+            from envs.alfred.thor.launch import launch  # lazy: it imports ai2thor
 
             self.launches += 1
             self._controller = launch(self.options, self._data, self._scene)
@@ -84,11 +84,11 @@ class Thor:
         return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; a refusal is a reply that is not ok. Raises `ThorError`, which ends the process."""
+        """Execute an action; a failed one gives a reply that is not ok. Raises `ThorError`, which ends the process."""
         return self._ask(action, lambda controller: _step_reply(controller, action, arguments))
 
     def insist(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action that has to succeed. Raises `ThorRefusal` if it does not."""
+        """Execute an action that must succeed. Raises `ThorRefusal` otherwise."""
         return _require_success(action, self.step(action, **arguments))
 
     def close(self) -> None:
@@ -109,12 +109,12 @@ class Thor:
         except Exception as error:
             fault = _thor_error(error)
             fault.action, fault.seconds = fault.action or action, time.perf_counter() - began
-            self.close()  # its replies may be out of step with the actions
+            self.close()  # replies may no longer match the actions
             log.info("%s", fault)
             if fault is error:
                 raise
             raise fault from error
-        except BaseException:  # after a keyboard interrupt the reply would be read as that of the next action
+        except BaseException:  # after a keyboard interrupt the reply would be taken for that of the next action
             self.close()
             raise
         finally:
@@ -130,7 +130,7 @@ def _require_success(action: str, reply: Reply) -> Reply:
 
 
 def _thor_error(error: Exception) -> ThorError:
-    """Return the project's error behind the client's error."""
+    """Return the ThorError for an error of ai2thor's client."""
     if isinstance(error, TimeoutError) and not thor_error(error):
         return ThorTimeout("no reply in time")
     cause = error.__context__ or error
@@ -142,7 +142,7 @@ def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) 
         return _reply(controller.step(action, **arguments))
     except ThorError:
         raise
-    except ValueError as error:  # the client's error for an action or argument that the build does not know
+    except ValueError as error:  # ai2thor's error for an action or argument that the build lacks
         event = controller.last_event
         return Reply(False, str(error), None, event.metadata, event.frame, unknown=True)
 

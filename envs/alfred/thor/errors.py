@@ -10,9 +10,9 @@ LOGS = "see ~/.ai2thor/log/unity.log and Unity's own Player.log"
 
 
 class ThorError(KeepError):
-    """A fault that makes the simulator unusable: ``action``, ``reason``, and ``seconds`` until it happened."""
+    """Fault after which the simulator is unusable: ``action``, ``reason``, and ``seconds`` until it happened."""
 
-    remedy: ClassVar[str] = f"{LOGS}; go on with eval.resume"
+    remedy: ClassVar[str] = f"{LOGS}; continue with eval.resume"
 
     def __init__(self, reason: str, *, action: str = "", seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -25,7 +25,7 @@ class ThorError(KeepError):
 
 
 class ThorStart(ThorError, RuntimeError):
-    """The process did not start; a new attempt would not help, so this error ends a run."""
+    """Failed start of the process; a retry would not help, so this error ends a run."""
 
     remedy = f"{LOGS}; docs/thor.md lists the requirements"
 
@@ -37,7 +37,7 @@ class ThorTimeout(ThorError, EpisodeError, TimeoutError):
 
 
 class ThorGone(ThorError, EpisodeError, ConnectionError):
-    """The process ended or closed its pipe."""
+    """Process that has ended or closed its pipe."""
 
 
 class ThorAnswer(ThorError, EpisodeError, ValueError):
@@ -47,19 +47,19 @@ class ThorAnswer(ThorError, EpisodeError, ValueError):
 
 
 class ThorRefusal(ThorError, EpisodeError):
-    """The build refuses an action that an episode needs at its start; the message has the build's words."""
+    """Failure of an action that the start of an episode needs; the message quotes the build."""
 
     remedy = "check that the build has this scene and this action (docs/thor.md)"
 
 
 class ThorLost(ThorError, EpisodeError):
-    """After a restart the room differs from before, so the episode cannot continue."""
+    """Room that differs after a restart, so that the episode cannot continue."""
 
     remedy = "no action is needed: the episode counts as crashed, the next one begins in a new process"
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return the ThorError among an error and its context, or None; the client replaces errors by its own."""
+    """Return the ThorError in an error's context chain, or None; ai2thor's client replaces errors by its own."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 

@@ -1,4 +1,4 @@
-"""Launch of the client's controller, and its end; imports ai2thor, so it is imported only where a process starts."""
+"""Launch and shutdown of ai2thor's controller; imports ai2thor, so import this only to start a process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from envs.alfred.thor.servers import BoundedFifoServer, BoundedWsgiServer, kill
 from keep_agent.errors import ConfigError
 
 VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility replaces it
-NO_DISPLAY = ":0"  # the client needs a name even without a display
-WAIT = 5.0  # seconds for a killed process to end
+NO_DISPLAY = ":0"  # ai2thor needs a display name even without a display
+WAIT = 5.0  # seconds to wait for a killed process
 
 
 class BoundedController(Controller):
-    """ai2thor's controller with servers whose waits are bounded."""
+    """Controller of ai2thor whose servers have time limits."""
 
     def _build_server(self, host: str, port: int, width: int, height: int) -> None:
         if self.server is not None:
@@ -39,7 +39,7 @@ class BoundedController(Controller):
             self.server = BoundedFifoServer(**common)
 
     def step(self, action: Any = None, **arguments: Any) -> Event:
-        """Skip ChangeResolution without images: there is no screen, and a build may wait forever for it to change."""
+        """Skip ChangeResolution without images: a build without a screen may wait forever for the change."""
         if self.headless and action == "ChangeResolution":
             return self.last_event
         return super().step(action, **arguments)
@@ -90,14 +90,14 @@ def end(controller: Controller) -> None:
             server.raw_metadata = server.raw_files = None
         server.last_event = None
     if controller._build is not None:
-        with suppress(AttributeError):  # it has no lock yet
+        with suppress(AttributeError):  # the process has no lock yet
             controller._build.unlock()
     controller.last_event = None
 
 
 @contextmanager
 def _without_log_handlers() -> Iterator[None]:
-    """Give the root logger a handler meanwhile: without one, ai2thor's first message would install another."""
+    """Give the root logger a handler during the block, else ai2thor's first message would install one."""
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     try:

@@ -1,4 +1,4 @@
-"""Options for starting AI2-THOR and talking to it: ``env.thor`` of the config."""
+"""Options of the AI2-THOR process and its connection: ``env.thor`` of the config."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SERVERS = ("fifo", "wsgi")
 
 @dataclass(frozen=True)
 class ThorOptions:
-    """Options in seconds, pixels, metres and degrees. Raises ConfigError for values that cannot work."""
+    """Options in seconds, pixels, metres and degrees. Raises ConfigError for invalid values."""
 
-    executable: str | None = None  # a build's file, a command, or "stand-in"; None: the client's own build
-    platform: str | None = None  # of the client's own build; None: Linux64 with a display, else CloudRendering
+    executable: str | None = None  # file of a build, a command, or "stand-in"; None: ai2thor's own build
+    platform: str | None = None  # of ai2thor's own build; None: Linux64 with a display, else CloudRendering
     headless: bool = False  # no images: needs neither display nor GPU
-    gpu: int | None = None  # number of the GPU that CloudRendering draws with
+    gpu: int | None = None  # GPU number for CloudRendering
     display: str | None = None  # X display, such as ":0"; None: DISPLAY
     server: str = "fifo"
     width: int = 300
     height: int = 300
     quality: str = "Ultra"
     field_of_view: float = 60.0  # this and the next two as in ALFRED
-    visibility: float = 1.5  # largest distance at which things can be used
+    visibility: float = 1.5  # maximum distance at which things can be used
     grid: float = 0.25
-    tries: int = 5  # poses from which a skill is tried
+    tries: int = 5  # maximum number of poses tried per skill
     start_timeout: float = 180.0  # for the first message of a new process
     timeout: float = 60.0  # for an action
 
@@ -57,7 +57,7 @@ class ThorOptions:
 
     @property
     def stands_in(self) -> bool:
-        """Whether the stand-in is used, by this name or as a command."""
+        """Whether the stand-in is used, by name or as a command."""
         return self.executable is not None and (self.executable == STAND_IN or STUB in self.executable)
 
     def command(self, data: str | None) -> str | None:
@@ -81,7 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Return checked options; ``embedded`` houses use the stand-in by default. Raises ConfigError for bad ones."""
+    """Validate options; ``embedded`` houses use the stand-in by default. Raises ConfigError for invalid ones."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

@@ -1,4 +1,4 @@
-"""Poses from which a thing can be used: the build's own answer, or geometry if it has none."""
+"""Poses from which a thing can be used: from GetInteractablePoses, or from geometry if the build lacks it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Pose:
 
 
 class Poses:
-    """Poses in one room. Remembers whether the build knows GetInteractablePoses."""
+    """Poses in one room. Remembers whether the build has GetInteractablePoses."""
 
     def __init__(self, options: ThorOptions, ask: Callable[..., Reply], points: Iterable[Mapping[str, float]]) -> None:
-        """Take the standing points ``points`` as GetReachablePositions returns them."""
+        """Store the standing points: ``points`` as from GetReachablePositions."""
         self._reach = options.visibility
         self._ask = ask
         self._asks = True
@@ -51,7 +51,7 @@ class Poses:
     def towards(self, object_id: str, target: Position) -> list[Pose]:
         """Return the poses from which an object can be used: the build's, else all plausible ones.
 
-        First the best pose of each standing point, the nearest point first; then the second best of each, and so on.
+        The order: the best pose of each standing point, nearest point first; then the second best of each, and so on.
         """
         by_distance = sorted((_floor_distance(point, target), point) for point in self.points)
         within = [point for distance, point in by_distance if distance <= self._reach + MARGIN]
@@ -112,7 +112,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _spread(ranked: Sequence[Pose]) -> list[Pose]:
-    """Order poses so that every point comes before the second pose at a point: a door may need a step back."""
+    """Order poses so that every point comes once before any second pose, since a door may need a step back."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

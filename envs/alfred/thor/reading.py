@@ -1,6 +1,6 @@
-"""Things of the symbolic world, read from the simulator's metadata.
+"""Reader of the simulator's metadata: things of the symbolic world.
 
-Only ALFRED's types are read, under ALFRED's names. The simulator lists all receptacles that a thing touches; the
+Only ALFRED's types are read, with ALFRED's names. The simulator lists all receptacles that a thing touches; the
 innermost one becomes its parent. A thing on the floor or on unknown furniture has no parent.
 """
 
@@ -19,19 +19,19 @@ from envs.alfred.state import Thing
 
 Entry = Mapping[str, Any]  # of metadata["objects"]
 
-SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # left out once broken
+SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # omitted once broken
 NESTED = 0.3  # metres between a carried container and its contents, at most
 RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, ALFRED's version
 
 
 def kind_of(entry: Entry) -> str:
-    """Return the type under ALFRED's name, whether or not ALFRED has it."""
+    """Return ALFRED's name of the type; the type itself if ALFRED lacks it."""
     kind: str = entry["objectType"]
     return RENAMED.get(kind, kind)
 
 
 def known_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries of ALFRED's types, without cut or broken things, which stay in the simulator's list."""
+    """Return the entries of ALFRED's types, without cut or broken things, which the simulator still lists."""
     return [entry for entry in entries if kind_of(entry) in objects.KNOWN_TYPES and not _is_destroyed(entry)]
 
 
@@ -49,7 +49,7 @@ class Names:
         self._last: Counter[str] = Counter()
 
     def begin(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
-        """Name the things at the start of an episode; things missing from the description get the next numbers."""
+        """Assign ids at the start of an episode; things missing in the description get the next numbers."""
         in_order = sorted(known_entries(entries), key=lambda entry: (kind_of(entry), position_of(entry)))
         unnamed, items = {entry["objectId"]: entry for entry in in_order}, list(items)
         for item in items:
@@ -120,7 +120,7 @@ def _is_destroyed(entry: Entry) -> bool:
 
 def _thing(name: str, entry: Entry) -> Thing:
     kind = kind_of(entry)
-    sealed = kind in objects.CONTAINERS and not entry["openable"]  # without a door in this room, so it hides nothing
+    sealed = kind in objects.CONTAINERS and not entry["openable"]  # has no door in this room, so it hides nothing
     return Thing(
         id=name,
         type=kind,
@@ -147,7 +147,7 @@ def _parent(
 
 
 def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return the earlier container: the simulator lists none for things in a carried one or in a pan on a burner."""
+    """Return the previous container: the simulator lists none for things in a carried one or in a pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED:

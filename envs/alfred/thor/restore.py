@@ -1,9 +1,9 @@
-"""Start of an ALFRED trial in a room of AI2-THOR 5.
+"""Restoration of an ALFRED trial's initial state in a room of AI2-THOR 5.
 
 ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name objects of that build. Version 5 has
 other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
-listed objects. Poses are therefore assigned to the present instances, type by type. A type with one instance and two
-poses is copied (the second pose names the same object). All remaining objects are listed at their present poses. The
+listed objects. Poses are therefore assigned to the existing instances, type by type. A type with one instance and two
+poses is copied (the second pose names the same object). All remaining objects are listed at their current poses. The
 result is checked afterwards.
 """
 
@@ -29,7 +29,7 @@ CENTIMETRE = 0.01  # metres
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """The result of a trial's start: objects that the build lacks, and objects away from their poses."""
+    """Deviations from a trial's initial state: objects that the build lacks, and objects away from their poses."""
 
     posed: int  # number of the trial's poses
     absent: tuple[str, ...] = ()  # types that the room lacks
@@ -44,7 +44,7 @@ class RestoreReport:
 
 
 def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
-    """Set a freshly reset room up for a trial. Raises `ThorError`; refusals of the build are only noted."""
+    """Set up a freshly reset room for a trial. Raises `ThorError`; failed actions are only recorded."""
     refusals: list[str] = []
 
     def ask(action: str, **arguments: Any) -> Reply:
@@ -74,9 +74,9 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
 
 
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """Yield poses for SetObjectPoses: the trial's for present instances, the present ones for all other objects.
+    """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    Of two equal ids, which consist of type and place in centimetres, the build loses one; so no two places are equal.
+    Ids consist of type and place in centimetres, and the build drops one of two equal ids; so no two places are equal.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
@@ -98,7 +98,7 @@ def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Itera
 
 
 def _free(kind: str, place: Position, occupied: set[tuple[str, Position]]) -> Position:
-    """Return the place, or the next one above it that no other thing of the type has."""
+    """Return the place, or the next free one above it for the type."""
     x, y, z = place
     while (mark := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in occupied:
         y += CENTIMETRE
@@ -111,7 +111,7 @@ def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:
 
 
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield actions that switch devices as in the trial, and make things dirty and empty if the trial does."""
+    """Yield actions that switch devices, and make things dirty or empty, as in the trial."""
     toggles = dict(start.toggles)
     for entry in entries:
         kind = kind_of(entry)
@@ -126,7 +126,7 @@ def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str,
 
 
 def strayed(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
-    """Return the types of poses that have no object of their type nearby."""
+    """Return the types of poses without an object of their type nearby."""
     places: dict[str, list[Position]] = {}
     for entry in entries:
         places.setdefault(kind_of(entry), []).append(position_of(entry))

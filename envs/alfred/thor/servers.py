@@ -1,8 +1,8 @@
-"""Servers of the client with bounded waits, over two pipes or HTTP.
+"""Servers for ai2thor's client with time limits, over two pipes or HTTP.
 
 ai2thor 5.0 blocks forever in ``open`` when the process dies before it opens its pipe, and spins until its time-out when
 it dies later. Its HTTP server, for builds and machines without named pipes, keeps a thread and a listening socket for
-every controller, restarts the process by itself when it ends, with a fresh room, and reports no unreadable reply.
+every controller, restarts an ended process with a fresh room, and does not report unreadable replies.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.clock import Clock
 
 POLL = 0.2  # seconds between two checks of the process
-CHUNK = 1 << 20  # bytes; more than a pipe holds
+CHUNK = 1 << 20  # bytes; more than the capacity of a pipe
 A_DAY = 86_400.0  # seconds
-JOIN = 5.0  # seconds for the thread to end
+JOIN = 5.0  # seconds to wait for the thread
 
 
 def kill(process: Popen | None) -> None:
-    """Kill a process and its descendants, such as a build that a script (xvfb-run) started."""
+    """Kill a process and its descendants, such as a build started by a script (xvfb-run)."""
     if process is None or process.poll() is not None:
         return
     family = descendants(process.pid)
@@ -54,7 +54,7 @@ def descendants(process: int) -> list[int]:
 
 
 class BoundedFifoServer(FifoServer):
-    """ai2thor's protocol over two pipes, with one clock per message. Raises `ThorTimeout` and `ThorGone`."""
+    """Server of ai2thor's pipe protocol, with a time limit per message. Raises `ThorTimeout` and `ThorGone`."""
 
     _has_received = False  # whether the process has sent any bytes
 
@@ -74,7 +74,7 @@ class BoundedFifoServer(FifoServer):
             part = os.read(server_pipe.fileno(), min(message_size, CHUNK))
             if not part and self._has_received:
                 raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.elapsed)
-            if not part:  # the process has not opened its end yet
+            if not part:  # the process has not yet opened its end
                 self._pause()
             parts.append(part)
             message_size -= len(part)
@@ -99,7 +99,7 @@ class BoundedFifoServer(FifoServer):
                 ) from error
 
     def stop(self) -> None:
-        kill(self.unity_proc)  # first, because the client would leave its descendants running
+        kill(self.unity_proc)  # first, since ai2thor would leave its descendants running
         super().stop()
         self.client_pipe = self.server_pipe = None
 
@@ -110,20 +110,20 @@ class BoundedFifoServer(FifoServer):
             self._alive()
 
     def _open_client_pipe(self) -> int:
-        """Return the file number of the client pipe; it opens only once the process reads it."""
+        """Return the file descriptor of the client pipe; opening succeeds only once the process reads it."""
         while True:
             with suppress(OSError):
                 return os.open(self.client_pipe_path, os.O_WRONLY | os.O_NONBLOCK)
             self._pause()
 
     def _pause(self) -> None:
-        """Wait a moment for the process to open its end."""
+        """Sleep briefly while the process opens its end."""
         self._alive()
         self._remaining()
         time.sleep(POLL / 10)
 
     def _set_clock(self, seconds: float | None) -> None:
-        """Start the clock of one message; None is a day."""
+        """Start the time limit of one message; None means a day."""
         self._clock = Clock(A_DAY if seconds is None else seconds)
 
     def _remaining(self) -> float:
@@ -140,7 +140,7 @@ class BoundedFifoServer(FifoServer):
             raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.elapsed)
 
     def _ending(self) -> str:
-        """Return the exit status as text, or ""; a process that closed its pipe is about to end."""
+        """Return the exit status as text, or ""; waits, since a process that closed its pipe is about to end."""
         process = self.unity_proc
         if process is None:
             return ""
@@ -150,7 +150,7 @@ class BoundedFifoServer(FifoServer):
 
 
 class BoundedWsgiServer(WsgiServer):
-    """ai2thor's HTTP protocol, which ends with its thread and port. Raises `ThorTimeout`, `ThorGone`, `ThorAnswer`."""
+    """Server of ai2thor's HTTP protocol; frees its thread and port. Raises `ThorTimeout`, `ThorGone`, `ThorAnswer`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _unreadable(self, error: Exception) -> Any:
-        """Pass the text of an error, which holds no open files, to the waiting caller; HTTP errors concern no reply."""
+        """Pass an error's text, which keeps no files open, to the waiting caller; HTTP errors are not replies."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

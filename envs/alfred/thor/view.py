@@ -17,7 +17,7 @@ FLOOR, FIXTURE, OBJECT, AGENT = "#d8d8d8", "#6b7f99", "#d1872b", "#b3262b"
 
 
 def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """Return (height, width, 3) uint8; ``size``: longer side of a drawing. The camera stays. Raises ThorError."""
+    """Return (height, width, 3) uint8; ``size``: longer side of a drawing. Keeps the camera. Raises ThorError."""
     if world.frame is None:  # headless
         return draw(world, size)
     image = world.ask("Pass").third_party
@@ -48,7 +48,7 @@ def draw(world: ThorWorld, size: int = 300) -> np.ndarray:
 
 
 class _Plan:
-    """Floor coordinates to pixels: x to the right, z up."""
+    """Transformation of floor coordinates to pixels: x to the right, z up."""
 
     def __init__(self, places: Iterable[tuple[float, float]], size: int) -> None:
         corners = np.array(list(places))

@@ -1,7 +1,7 @@
-"""One ALFRED scene in AI2-THOR: the simulator executes every primitive, and its reply is the state.
+"""World of one ALFRED scene in AI2-THOR: the simulator executes every primitive, and its reply gives the state.
 
-The symbolic world decides first, in the same state: if it refuses, no action is sent, and its message is the outcome.
-The simulator can refuse as well, for example when something is in the way. Hot, cold and clean are not states of the
+The symbolic world checks first, in the same state: its failure becomes the outcome, and no action is sent.
+The simulator can fail too, for example if something is in the way. Hot, cold and clean are not states of the
 simulator; they follow from the actions, as in ALFRED's own code.
 
 A simulator that fails within an episode is restarted once: the scene is set up again and all successful actions are
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RESTARTS = 1  # per episode
-Attempt = Callable[[], str | None]  # returns the simulator's objection, or None
+Attempt = Callable[[], str | None]  # returns the simulator's reason of failure, or None
 
 
 class _Act(NamedTuple):
-    """A successful action, on a thing or on none."""
+    """A successful action, with its thing, if any."""
 
     action: str
     thing: str | None
@@ -83,7 +83,7 @@ class ThorWorld(World):
 
     @property
     def frame(self) -> np.ndarray | None:
-        """The agent's last image, (height, width, 3) uint8; None without images."""
+        """Last image of the agent, (height, width, 3) uint8; None without images."""
         return self._reply.frame
 
     @property
@@ -103,7 +103,7 @@ class ThorWorld(World):
         return thing_id == self.holding or bool(self._entries[thing_id]["visible"])
 
     def ask(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action that changes nothing. Raises `ThorError`."""
+        """Execute a query action, which changes nothing. Raises `ThorError`."""
         try:
             return self._thor.step(action, **arguments)
         except PROCESS_FAULTS as fault:
@@ -150,7 +150,7 @@ class ThorWorld(World):
             self.agent = replace(self.agent, at=expected.agent.at)
         return DONE
 
-    # execution in the simulator; each method returns its objection, or None
+    # execution in the simulator; each method returns the reason of a failure, or None
 
     def _approach(self, thing_id: str) -> str | None:
         """Stand at the best pose from which the thing is visible, else at the best reachable pose."""
@@ -165,7 +165,7 @@ class ThorWorld(World):
         return None if self._teleport(best) else self._objection()
 
     def _use(self, action: str, thing_id: str, **arguments: Any) -> str | None:
-        """Act at the present pose if the thing is in view, then at other poses, the nearest first."""
+        """Act at the current pose if the thing is in view, else at other poses, nearest first."""
         if self._in_view(thing_id) and self._do(action, thing_id, **arguments).ok:
             return None
         for pose in self._towards(thing_id):
@@ -182,7 +182,7 @@ class ThorWorld(World):
         return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
-        """Teleport; with a thing in the hand through walls if necessary, rather than not at all."""
+        """Teleport; with a thing in the hand also through walls if there is no other way."""
         arguments = pose.arguments()
         if self._do("Teleport", **arguments).ok:
             return True
@@ -215,7 +215,7 @@ class ThorWorld(World):
         return self._thor.step(act.action, **target, **act.arguments)
 
     def _enter(self) -> None:
-        """Set the scene up as described, and name all its things."""
+        """Set up the scene as described, and assign ids to all things."""
         description = self.description
         if description.start is None:
             from envs.alfred.thor_stub.house import to_house  # lazy: only the stand-in has such houses
@@ -229,7 +229,7 @@ class ThorWorld(World):
         self._names.begin(self._reply.objects, description.items)
 
     def _scene(self) -> Scene:
-        """Return the present scene, in the order of the description, as the start of a symbolic world."""
+        """Return the current scene, in the order of the description, as the initial state of a symbolic world."""
         entries = self._names.entries(self._reply.objects)
         order = {item.id: number for number, item in enumerate(self.description.items)}
         ids = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
@@ -276,7 +276,7 @@ class ThorWorld(World):
         log.warning("the simulator is restarted: %s", fault)
 
     def _shape(self) -> dict[str, tuple[object, ...]]:
-        """Return what must be equal after a restart: neither positions nor slices, which physics does not repeat."""
+        """Return the state to compare after a restart: no positions and slices, which physics does not reproduce."""
         shape: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:
@@ -285,7 +285,7 @@ class ThorWorld(World):
 
 
 def _plain(message: str) -> str:
-    """Return the build's message without the name of the exception and the trace."""
+    """Return the build's message without exception name and trace."""
     first = message.strip().partition("\n")[0].partition(". trace:")[0]
     kind, colon, rest = first.partition(": ")
     return rest if colon and kind.endswith("Exception") else first

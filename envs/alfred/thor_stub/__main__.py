@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         description=ABOUT,
         epilog=f"--fault SPEC: {FAULTS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,  # -h is the beginning of other flags
+        add_help=False,  # -h is a prefix of other flags
         allow_abbrev=False,
     )
     parser.add_argument("--help", action="help", help="show this and exit")
@@ -66,7 +66,7 @@ def _number(flags: list[str], name: str, default: int) -> int:
 
 
 def _channel() -> Channel:
-    """Return the channel that the client's environment variables name. Raises ConfigError if they name none."""
+    """Return the channel set in the client's environment variables. Raises ConfigError if there is none."""
     server, client = (os.environ.get(f"AI2THOR_FIFO_{name}_PIPE_PATH") for name in ("SERVER", "CLIENT"))
     if os.environ.get("AI2THOR_SERVER_TYPE") == "WSGI":
         from envs.alfred.thor_stub.protocol.http import Http

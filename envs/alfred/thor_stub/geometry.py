@@ -12,20 +12,20 @@ from envs.alfred.state import flat
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres
-BODY = 0.25  # metres between the agent and the middle of furniture, at least
-MARGIN = 0.5  # metres of floor around all things; then each thing is within 1.2 m of a standing point
+BODY = 0.25  # minimum metres between the agent and the middle of furniture
+MARGIN = 0.5  # metres of floor around all things, so that each thing is within 1.2 m of a standing point
 HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
 EYES = {True: 0.675, False: 0.0}  # metres above HEIGHT: standing, crouching
 STEEP = 20.0  # degrees added above and below, for the extent of things
 SIDEWAYS = 15.0  # degrees added left and right, so that one of four turns sees a thing in a corner
-UNDERFOOT = 0.05  # metres; nearer things are in every direction
+UNDERFOOT = 0.05  # metres; nearer things count as seen in every direction
 
 Point = tuple[float, float]  # x, z
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The agent's pose; degrees."""
+    """Pose of the agent; degrees."""
 
     x: float = 0.0
     z: float = 0.0
@@ -45,7 +45,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The range of a camera: metres on the floor plan, and the full angle in degrees."""
+    """Range of a camera: metres on the floor plan, and the full angle in degrees."""
 
     reach: float = 1.5
     angle: float = 90.0
@@ -109,10 +109,10 @@ def corners(center: Position, size: tuple[float, float, float]) -> list[list[flo
 
 
 def box(center: Position, size: tuple[float, float, float]) -> dict[str, object]:
-    """Return an axis-aligned box as metadata writes it."""
+    """Return an axis-aligned box in the metadata's format."""
     return {"cornerPoints": corners(center, size), "center": xyz(center), "size": xyz(size)}
 
 
 def vector(record: Mapping[str, float]) -> Position:
-    """Return a position from its form in metadata; missing coordinates are 0."""
+    """Parse a position in metadata; missing coordinates are 0."""
     return float(record.get("x", 0.0)), float(record.get("y", 0.0)), float(record.get("z", 0.0))

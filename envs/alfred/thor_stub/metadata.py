@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 class Reporter:
-    """Writes metadata, and caches each object's pose-independent part until the room changes."""
+    """Writer of metadata; caches each object's pose-independent part until the room changes."""
 
     def __init__(self) -> None:
         self._stage: Stage | None = None
@@ -78,7 +78,7 @@ class Reporter:
 
 
 def _cameras(cameras: list[Camera]) -> list[Record]:
-    """Return the additional cameras as metadata writes them."""
+    """Return the additional cameras in the metadata's format."""
     return [
         {
             "thirdPartyCameraId": number, "position": xyz(camera.position), "rotation": xyz(camera.rotation),

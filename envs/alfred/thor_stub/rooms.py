@@ -25,15 +25,15 @@ _HALF = 4  # grid steps from the middle of the empty room to its walls
 
 
 class Rooms:
-    """All scenes of the stand-in."""
+    """Scenes of the stand-in."""
 
     def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
-        """Objects come from ``splits`` of ``data``, by default from all folders. Raises ConfigError, DataError."""
+        """Read objects from ``splits`` of ``data``, by default from all folders. Raises ConfigError, DataError."""
         self._corpus = Corpus(data) if data is not None else None
         self._splits = _splits(self._corpus, tuple(splits)) if self._corpus else ()
 
     def names(self) -> list[str]:
-        """Return the scenes as ``GetScenesInBuild`` lists them."""
+        """Return the scene names, in the order of ``GetScenesInBuild``."""
         return [EMPTY, *(f"{plan}{PHYSICS}" for plan in self._survey)]
 
     def make(self, name: str) -> Stage:
@@ -68,7 +68,7 @@ class Rooms:
 
 
 def _splits(corpus: Corpus, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the requested splits, else those stored as folders, because archives take long to read."""
+    """Return the requested splits, else those stored as folders, since archives are slow to read."""
     for name in names:
         if name not in corpus.sources:
             raise ConfigError(f"--split {name} is not in {corpus.root}; choose from {', '.join(corpus.sources)}")

@@ -1,4 +1,4 @@
-"""Session of the stand-in: everything that it stores between two actions."""
+"""Session of the stand-in: its state between two actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envs.alfred.thor_stub.stage import Entity, Stage
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``Initialize``; metres and degrees."""
+    """Settings of ``Initialize``; metres and degrees."""
 
     grid: float = 0.25
     snap: bool = True
@@ -50,7 +50,7 @@ class Session:
 
     @property
     def state(self) -> Hashable:
-        """A value that is equal for sessions with the same images and metadata; a room equals only itself."""
+        """Value that is equal for sessions with the same images and metadata; rooms compare by identity."""
         view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
         return self.stage, self.stage.version, self.stage.body, view
 
@@ -59,7 +59,7 @@ class Session:
         self.stage, self.settings, self.cameras, self.map_view = stage, Settings(), [], False
 
     def target(self, object_id: str, force: bool) -> Entity:
-        """Return the object with this id. Raises Refusal for a missing and, without force, an invisible one."""
+        """Return the object with an id. Raises Refusal if it is missing or, without force, invisible."""
         entity = self.stage.find(object_id)
         if not force and not self.stage.sees(entity, self.settings.sight):
             raise exception("NullReferenceException", "Target object not found within the specified visibility")

@@ -1,4 +1,4 @@
-"""Simulator of the stand-in, without its process: an action goes in, metadata and images come out."""
+"""Simulator of the stand-in, without its process: maps an action to metadata and images."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ ACTIONS: Mapping[str, Do] = MappingProxyType(
         "UpdateThirdPartyCamera": scenery.update_camera,
     }
 )  # fmt: skip
-QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered by a patch if the settings allow it
+QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered with a patch if the settings allow it
 HARMLESS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
 TOLERATED = types(
     """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
     renderInstanceSegmentation"""
 )
-WRONG = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # an argument of an unexpected form
+WRONG = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # for an argument of unexpected form
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The reply to an action. Images are RGB, three bytes per pixel, bottom row first."""
+    """Reply to an action. Images are RGB, three bytes per pixel, bottom row first."""
 
     metadata: dict[str, Any]
-    patch: dict[str, Any] | None = None  # replaces the metadata in channels that have patches
+    patch: dict[str, Any] | None = None  # sent instead of the metadata in channels with patches
     image: bytes | None = None
     camera_images: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
 class Images:
-    """The last images of a session: each is drawn on demand, and only once."""
+    """Last images of a session: drawn on demand, and only once."""
 
     _state: Hashable = None
     _agent: bytes = b""
@@ -82,7 +82,7 @@ class Images:
 
 @dataclass(slots=True)
 class Simulator:
-    """Handles one action after another."""
+    """Simulator that executes one action at a time."""
 
     session: Session
     images: bool = True
@@ -96,7 +96,7 @@ class Simulator:
         return cls(Session(scenes, scenes.make(EMPTY)), images, unknown)
 
     def first(self) -> Answer:
-        """Return the message that the build sends before the first action."""
+        """Return the build's message before the first action."""
         return self._answer({"action": ""}, None, None)
 
     def handle(self, action: Action) -> Answer:

@@ -1,4 +1,4 @@
-"""Stage: a room as the build has it, which is a symbolic world with the build's ids, names and additional states."""
+"""Stage: a room of the build, which is a symbolic world with the build's ids, names and additional states."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ HAND = (0.5, -0.25)  # metres in front of the eye, and below it
 
 @dataclass(slots=True)
 class Entity:
-    """Anything with an object id. Without a ``thing`` it does not exist in the symbolic world."""
+    """Object with an id in the build. Without a ``thing`` it does not exist in the symbolic world."""
 
     id: str
-    type: str  # in 5.0
+    type: str  # type in 5.0
     name: str
     thing: str = ""  # id in the symbolic world
-    place: Position = UPRIGHT  # of an entity without a thing
+    place: Position = UPRIGHT  # position of an entity without a thing
     rotation: Position = UPRIGHT
     controls: str = ""  # object id of the stove burner that a knob turns on
 
     @property
     def key(self) -> str:
-        """The key of its marks."""
+        """Key of the entity's marks."""
         return self.thing or self.id
 
 
@@ -44,7 +44,7 @@ class Parents:
     """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], room: Room | None = None) -> None:
-        """Take the fixtures; ``room`` names them by the ids that items have as their ``source``."""
+        """Store the fixtures; ``room`` identifies them by the ``source`` of items."""
         items = [item for item in fixtures if item.source or room is None]
         if room is None:
             room = Room(tuple(Fixture(item.id, item.type, item.position) for item in items))
@@ -63,7 +63,7 @@ class Parents:
 
 
 class Stage:
-    """A room and the agent in it. ``version`` grows with every change except the agent's pose."""
+    """A room and the agent in it. ``version`` increases with every change except of the agent's pose."""
 
     def __init__(
         self, scene: Scene, name: str, parents: Parents | None = None, spots: Iterable[Point] = (), y: float = HEIGHT
@@ -107,7 +107,7 @@ class Stage:
         return entity
 
     def _furnish(self) -> None:
-        """Add the entities that every room of the build has besides ALFRED's types; clients must cope with them."""
+        """Add the entities outside ALFRED's types that every room of the build has; clients must handle them."""
         (x0, z0), (x1, z1) = self.bounds
         middle = (x0 + x1) / 2
         for kind, position in (
@@ -129,7 +129,7 @@ class Stage:
 
     @property
     def bounds(self) -> tuple[Point, Point]:
-        """The corners of the area of all standing points."""
+        """Corners of the area of all standing points."""
         xs, zs = zip(*self.points, strict=True) if self.points else ((0.0,), (0.0,))
         return (min(xs), min(zs)), (max(xs), max(zs))
 
@@ -154,13 +154,13 @@ class Stage:
 
     @property
     def hand(self) -> Position:
-        """The position of a carried thing."""
+        """Position of a carried thing."""
         x, y, z = self.body.eye
         turn = radians(self.body.rotation)
         return x + HAND[0] * sin(turn), y + HAND[1], z + HAND[0] * cos(turn)
 
     def hidden(self, entity: Entity) -> bool:
-        """Return whether an entity is behind a closed door, or cut."""
+        """Return whether an entity is behind a closed door, or has been cut."""
         if not entity.thing:
             return "sliced" in self.marks[entity.id]
         return self.world.hidden_in(entity.thing) is not None
@@ -192,7 +192,7 @@ class Stage:
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
     def items(self) -> Iterator[Item]:
-        """Yield the present room as items of a scene."""
+        """Yield the items of a scene that describe the current room."""
         for thing in self.world.things.values():
             states = ("open" if thing.is_open else "closed", *(["on"] if thing.is_on else []))
             yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)

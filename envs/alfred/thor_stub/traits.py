@@ -16,10 +16,10 @@ from envs.alfred.scene import Position
 RENAMED: Mapping[str, str] = MappingProxyType(
     {"Glassbottle": "Bottle", "PaperTowel": "PaperTowelRoll", "ToiletPaperRoll": "ToiletPaper"}
 )
-"""Names in 5.0 of ALFRED's types, where they differ."""
+"""Names of ALFRED's types in 5.0, if different."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # it has no lid in the symbolic world
+OPEN_AT_FIRST = types("LaundryHamper")  # has no lid in the symbolic world
 OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
@@ -50,7 +50,7 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Floor": (0.1, 0.01, 0.1), "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
-_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # their ids begin with the type of the whole
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # types whose ids begin with the type of the whole
 _SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 
 
@@ -73,7 +73,7 @@ def loose(kind: str) -> bool:
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """Return the metadata shared by all objects of a type, with defaults for the rest; it must not be changed."""
+    """Return the metadata shared by all objects of a type, with defaults for the rest; read-only."""
     moves = loose(kind)
     return {
         "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,
@@ -99,7 +99,7 @@ def object_id(kind: str, position: Position) -> str:
 
 
 def free_id(kind: str, position: Position, ids: Container[str]) -> str:
-    """Return an unused id; the position in it is moved up until the id is free."""
+    """Return an unused id: the position in it is raised until the id is free."""
     x, y, z = position
     candidate = object_id(kind, position)
     while candidate in ids:

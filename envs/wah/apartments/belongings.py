@@ -1,4 +1,4 @@
-"""Belongings of a household: for each class of loose things the classes of furniture it may lie in or on."""
+"""Belongings of a household: for each class of loose things the classes of furniture that may hold it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from envs.wah.apartments.catalog import kind_of
 
-# Classes of goals: left out of the clutter, so that a task's generator determines every instance.
+# Goal classes: excluded from the clutter, so that the task generator determines every instance.
 GOAL_OBJECTS = (
     "apple", "book", "coffeepot", "cupcake", "cutleryfork", "juice", "pancake", "plate", "poundcake", "pudding",
     "waterglass", "wine", "wineglass",
 )  # fmt: skip
-# Classes of furniture that several classes share, by a name in capitals, and after them the classes of things.
+# Shared groups of furniture classes (names in capitals), then the classes of things.
 _TABLE = """
     LARDER: kitchencabinet kitchencounter kitchentable; COLD: fridge kitchencounter kitchentable;
     BAKED: fridge microwave stove kitchencabinet kitchencounter kitchentable coffeetable cabinet;
@@ -57,7 +57,7 @@ def _likely(table: str) -> dict[str, tuple[str, ...]]:
 
 LIKELY: Mapping[str, tuple[str, ...]] = _likely(_TABLE)
 
-# Containers whose top is used instead of their inside, and the classes for which it is.
+# Containers whose top is used instead of their inside, with the classes of things placed there.
 _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY), "stove": ("cookingpot", "fryingpan")}
 
 

@@ -1,7 +1,7 @@
-"""Catalog of the classes in embedded apartments: category, properties and size.
+"""Catalog of the classes in generated apartments: category, properties and size.
 
 Class names and properties are those of the newer simulator: ``properties_data_all.json`` of VirtualHome 58970fd (MIT),
-and its graphs for the few classes that the file leaves out. Sizes are our own estimates.
+and its graphs for the few classes missing there. Sizes are estimates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def kind_of(class_name: str) -> Kind:
         ) from None
 
 
-# States that the properties allow but the simulator never reports.
+# States that the properties allow, but that the simulator never reports.
 _NEVER: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": "CLOSED"}
 
 

@@ -1,6 +1,6 @@
-"""Embedded episodes: an apartment, the goal objects laid out in it, and tasks with varied instructions.
+"""Generated episodes: an apartment with goal objects, and tasks with varied instructions.
 
-A task's goal is false at its start, whether the tasks before it were solved or left undone.
+A task's goal is unmet at its start, whether or not earlier tasks were solved.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
 )  # fmt: skip
 READING = "read_book"  # sit down with a book, possibly with snacks on the table; not in LoTA-Bench
 AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # (number of classes in a goal, weight)
-LARGEST = 6  # things in a goal, copies included
+LARGEST = 6  # maximum of things in a goal, copies included
 
 
 def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[str] = tuple(KINDS)) -> Episode:
-    """Generate the apartment of a seed (`apartment_seed`) with ``stream`` tasks for at most ``most`` of a class.
+    """Generate the apartment of a seed (`apartment_seed`) with ``stream`` tasks for at most ``most`` things of a class.
 
     :param types: task types to draw from, by default LoTA-Bench's five
-    :raises ConfigError: settings that cannot work
+    :raises ConfigError: invalid settings
     """
     if stream < 1 or most < 1:
         raise ConfigError(f"a stream of {stream} tasks with up to {most} things of a class; use 1 or more of both")

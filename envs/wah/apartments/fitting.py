@@ -26,7 +26,7 @@ _HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A thing at its place; ``holder``: index of the fixture in the same room that it is on or in."""
+    """A placed thing; ``holder``: index of the fixture in the same room that it is on or in."""
 
     kind: str
     box: Box
@@ -44,7 +44,7 @@ class Wall:
     length: float  # metres
 
     def box(self, along: float, height: float, depth: float, size: Vector) -> Box:
-        """Return the box of a thing with its middle ``along`` the wall, at a height and ``depth`` off it, in metres."""
+        """Return a thing's box: its middle ``along`` the wall, at a height and ``depth`` from the wall, in metres."""
         x, _, z = self.corner
         if self.axis == 0:
             return rounded((x + along, height, z + self.inward * depth), size)
@@ -90,7 +90,7 @@ def shell(room: Box) -> Iterator[Fixture]:
 
 
 def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture] | None:
-    """Place all furniture, or return None if a piece does not fit; ``clearances``: boxes to leave free, as doorways."""
+    """Place all furniture; return None if a piece does not fit. ``clearances``: boxes to keep free, as doorways."""
     fitting = _Fitting(room, clearances, rng)
     widest_first = sorted(content.walls, key=lambda piece: -KINDS[piece.kind].size[0])
     if not all(fitting.against_a_wall(piece) for piece in widest_first):
@@ -105,7 +105,7 @@ def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) 
 
 
 class _Fitting:
-    """One attempt to place a room's content."""
+    """Attempt to place a room's content."""
 
     def __init__(self, room: Box, clearances: Sequence[Box], rng: Random) -> None:
         self.room = room
@@ -162,7 +162,7 @@ class _Fitting:
             self._beside(kind, spot, depth)
 
     def _above(self, piece: Piece, spot: Wall) -> None:
-        """Add the things on the wall over a piece, before other things on walls, so that the place is free."""
+        """Add the things on the wall above a piece; before other wall things, so that the place is free."""
         for kind, along in _side_by_side(piece.above, spot.length):
             size = KINDS[kind].size
             box = spot.box(along, _HEIGHTS[kind], size[2] / 2, size)
@@ -170,7 +170,7 @@ class _Fitting:
             self._add(kind, box)
 
     def _beside(self, kind: str, spot: Wall, depth: float) -> None:
-        """Add a thing before, behind or at the ends of a piece; it is left out if nothing is free."""
+        """Add a thing in front of, behind or beside a piece; omit it if no place is free."""
         width, height, deep = size = KINDS[kind].size
         front, back = depth + GAP * 2 + deep / 2, -GAP * 2 - deep / 2
         ends = (-GAP * 2 - width / 2, spot.length + GAP * 2 + width / 2)
@@ -186,7 +186,7 @@ class _Fitting:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
     def hang(self, kind: str) -> None:
-        """Add a thing on a wall, at a free place if the tries suffice; windows are at the front or back."""
+        """Add a thing on a wall, at a free place if one is found; windows are at the front or back."""
         size, height = KINDS[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)

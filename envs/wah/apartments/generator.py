@@ -1,7 +1,7 @@
 """Generator of apartments in VirtualHome's vocabulary: four furnished rooms with everyday things.
 
 Apartments depend on the random number generator only. Each split has its own range of seeds, and an apartment is
-accepted only if the hash of its furniture belongs to the split: no apartment is in two splits.
+accepted only if the hash of its furniture belongs to the split, so that no apartment is in two splits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AMOUNTS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)
 _LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # others have no copies
+_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # only these have copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _doorjamb(door: Box) -> Fixture:
 
 
 def _fixtures(kind: str, box: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture]:
-    """Draw content until it fits; usually the first does, as rooms have at least 25 square metres."""
+    """Draw content until it fits; usually the first draw does, since rooms have at least 25 square metres."""
     while True:
         fixtures = fit(furnishing(kind, rng), box, clearances, rng)
         if fixtures is not None:
@@ -145,7 +145,7 @@ def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) 
 
 
 def _litter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
-    """Place ``total`` loose things in or on a room's furniture, fewer if there is no furniture for them."""
+    """Place ``total`` loose things in or on a room's furniture, fewer if some have no suitable furniture."""
     for kind in rng.sample(_LITTER, len(_LITTER)):
         holders = likely_holders(furniture, kind)
         most = min(max(COPIES) - counts[kind], total) if holders else 0

@@ -37,16 +37,16 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
 
 
 def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
-    """Return the ids of the nodes among ``rows`` that a thing of the class may lie in or on."""
+    """Return the ids of the nodes in ``rows`` that may hold a thing of the class."""
     classes = LIKELY.get(class_name, ())
     return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
 
 
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
-    """Add a thing in or on a holder, without overlap if the tries suffice, and return its id.
+    """Add a thing in or on a holder, without overlap if possible, and return its id.
 
     Things go inside containers, except on the nightstand and, for pots and pans, on the stove.
-    Raises DataError for an unknown class or id, and for a node that is no holder.
+    Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), kind_of(class_name)
     if not _holds(holder) or holder["category"] == "Floor":
@@ -84,7 +84,7 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
 
 
 def _free_box(holder: Box, kind: Kind, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
-    """Draw a box on top of the holder or on one of its boards; the last try if none is free."""
+    """Draw a free box on top of the holder or on one of its boards; the last try if none is free."""
     for _ in range(_TRIES):
         box = rounded(_draw_center(holder, kind.size, inside, rng), kind.size)
         if not any(overlap(box, obstacle) for obstacle in obstacles):
@@ -103,7 +103,7 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
 
 
 Goal = tuple[tuple[str, int], ...]
-INSTANCES = (1, 1, 2, 2, 3)  # of a class of goal objects
+INSTANCES = (1, 1, 2, 2, 3)  # instances of a class of goal objects
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:

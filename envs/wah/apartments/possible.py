@@ -15,13 +15,13 @@ from keep_agent.errors import DataError, did_you_mean
 NEEDED: Mapping[str, str] = MappingProxyType(
     {"on": "SURFACES", "inside": "CONTAINERS", "turnOn": "HAS_SWITCH", "sit": "SITTABLE"}
 )
-"""The property that a place needs for a kind of predicate."""
+"""Property that a place needs, by kind of predicate."""
 PORTABLE = "GRABBABLE"  # the property that a thing needs to be carried
-MOST = 100  # things of a class in a layout
+MOST = 100  # maximum of things of a class in a layout
 
 
 def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
-    """Raise DataError that names what an apartment lacks for a goal."""
+    """Raise DataError if an apartment lacks something for a goal."""
     check_places(graph, goal)
     for predicate in goal:
         if predicate.thing:
@@ -34,7 +34,7 @@ def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
 
 
 def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
-    """Raise DataError unless, for each class of places, one instance can fulfil all predicates about it."""
+    """Raise DataError unless, for each class of places, one instance can satisfy all its predicates."""
     for name in dict.fromkeys(predicate.place for predicate in goal if predicate.place):
         _check_name(name, graph.classes, "this apartment")
         kinds = dict.fromkeys(predicate.kind for predicate in goal if predicate.place == name)
@@ -45,7 +45,7 @@ def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
 
 
 def check_catalog(goal: Sequence[Predicate]) -> None:
-    """Raise DataError for things that cannot be laid out in any apartment, and for too many of a class."""
+    """Raise DataError for things that cannot be placed in any apartment, and for too many of a class."""
     for predicate in goal:
         if predicate.thing:
             _check_name(predicate.thing, KINDS, "any apartment")
@@ -57,7 +57,7 @@ def check_catalog(goal: Sequence[Predicate]) -> None:
 
 
 def check_room(graph: Graph, room: Any, where: str) -> None:
-    """Raise DataError that names ``where`` for a start room that an apartment lacks; None is allowed."""
+    """Raise DataError, naming ``where``, for a start room that an apartment lacks; None is allowed."""
     rooms = [node.class_name for node in graph.nodes.values() if node.category == ROOMS]
     if room is not None and room not in rooms:
         hint = did_you_mean(str(room), rooms)

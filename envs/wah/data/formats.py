@@ -1,4 +1,4 @@
-"""Formats of a graph: VirtualHome's JSON, read and written, and networkx."""
+"""Formats of a graph: VirtualHome's JSON (read and write) and networkx."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from keep_agent.errors import DataError
 
 # Class names of the older simulator (before 2.0) and the current ones.
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
-UNCONDITIONAL = frozenset(RELATIONS) - {CLOSE}  # FACING is left out, CLOSE unless it is the character's
+UNCONDITIONAL = frozenset(RELATIONS) - {CLOSE}  # without FACING, and with CLOSE of the character only
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
-    """Read a graph from the simulator's JSON, of CLOSE edges only the character's.
+    """Read a graph from the simulator's JSON; of the CLOSE edges only those of the character.
 
     :raises DataError: the graph is incomplete or inconsistent; the message names ``where``
     """
@@ -62,7 +62,7 @@ def _words(values: Any) -> frozenset[str]:
 
 
 def _transform(value: Any) -> Mapping[str, Any] | None:
-    """Return the value unchanged, for the way back to the simulator, after a check of its position."""
+    """Check the position in a transform; return the transform unchanged, to be sent back to the simulator."""
     if value:
         _vector(value["position"])
     return value or None

@@ -1,7 +1,7 @@
-"""Tasks from files: in the official format of WAH-NL, or plans to be laid out in given apartments.
+"""Loader of tasks from files: in WAH-NL's official format, or as plans for given apartments.
 
 Official (``wah_nl_test.json`` of LoTA-Bench): a list of records with task_id, task_name, env_id, init_graph, init_room,
-task_goal and nl_instructions. Records without instructions, such as Watch-And-Help's own, get a generated one.
+task_goal and nl_instructions. Records without instructions, such as Watch-And-Help's own, get generated ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from envs.wah.language.phrases import phrase
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, check_once
 
-DEFAULT_SPLIT = "test"  # also the name for all episodes of data without splits
+DEFAULT_SPLIT = "test"  # also the split name of data without splits
 Make = Callable[[], Episode]
 
 

@@ -30,7 +30,7 @@ def is_plans(path: Path) -> bool:
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """Return a function per instruction that lays out its episode; apartment and places depend on the seed only.
+    """Return a function per instruction that makes its episode; apartment and places depend only on the seed.
 
     :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """

@@ -1,4 +1,4 @@
-"""Records of tasks in JSON files, gzipped or not: reading and checks whose errors name file and record."""
+"""Records of tasks in JSON files, gzipped or not: reading and validation, with errors that name file and record."""
 
 from __future__ import annotations
 

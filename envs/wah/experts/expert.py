@@ -1,4 +1,4 @@
-"""Scripted expert: solves a task as far as the skills allow, from the current state alone."""
+"""Scripted expert: solves a task as far as the skills allow, from the current state only."""
 
 from __future__ import annotations
 

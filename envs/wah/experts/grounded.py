@@ -1,6 +1,6 @@
 """Scripted expert with instance-level skills: fetches, carries and puts things in the goal's order.
 
-It uses only what the agent knows. Unknown things are searched where they are likely: first in unexplored rooms, then in
+It uses only the agent's knowledge. Unknown things are searched in likely places: first in unexplored rooms, then in
 unexplored containers.
 """
 
@@ -28,7 +28,7 @@ class GroundedPlan:
         self.unmet = unmet_of(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
-        """Return the place at which most of the goal holds; if none holds anywhere, the agent's place if possible."""
+        """Return the place at which most of the goal holds; if nothing holds anywhere, preferably the agent's place."""
         best = best_place(self.home, self.goal)
         if best is not None and not any(counts_at(self.home, self.goal, best)):
             return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best
@@ -59,7 +59,7 @@ class GroundedPlan:
         return self._go_to(seats[0]) or f"sit on {self._words(seats[0])}" if seats else ""
 
     def _take(self, kind: str, excluded_place: int | None = None) -> str:
-        """Take an instance of a class, but none at the excluded place."""
+        """Take an instance of a class that is not at the excluded place."""
         things = [thing for thing in self.home.graph.of_class(kind) if self.knowledge.knows(thing)]
         things = [thing for thing in things if excluded_place is None or self.home.holder(thing) != excluded_place]
         if not things:
@@ -75,7 +75,7 @@ class GroundedPlan:
             return self._put_aside(thing)
         closed = self.home.graph[place].closed and put_verb(self.home, place) == "putin"
         rest = [item for item in self.home.inventory if item != thing]
-        if closed and rest:  # no free hand to open it
+        if closed and rest:  # no free hand to open a container
             return self._put_aside(rest[0])
         opening = f"open {self._words(place)}" if closed else ""
         return self._go_to(place) or opening or f"put {self._words(thing)} in {self._words(place)}"

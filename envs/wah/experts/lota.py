@@ -1,6 +1,6 @@
 """Scripted expert with type-level skills: opens the destination, then fetches the goal's things one by one.
 
-It decides from the current state alone, and opens what hides a thing. Conditions that the rules' choice of instances
+It decides from the current state only, and opens closed containers. Conditions that the rules' choice of instances
 makes impossible are skipped.
 """
 
@@ -29,7 +29,7 @@ class LotaPlan:
     def __init__(self, home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> None:
         self.home, self.goal, self.skills = home, goal, skills
         self.unmet = unmet_of(goal, counts_at(home, goal, best_place(home, goal)))
-        self.kind = place_class(goal)  # of the destination
+        self.kind = place_class(goal)  # class of the destination
         self.puts_inside = any(predicate.kind == "inside" for predicate in goal)
 
     def next(self) -> str:
@@ -51,7 +51,7 @@ class LotaPlan:
 
     @property
     def destination(self) -> int | None:
-        """The place where a thing would be put down now, if it is of the goal's class and close."""
+        """Place where a thing would be put down now, if it is of the goal's class and close."""
         place = self.skills.target(self.home, self.kind)
         at_hand = place is not None and self.home.graph[place].class_name == self.kind and self.home.close(place)
         return place if at_hand and self.home.focus.class_name == self.kind else None

@@ -128,7 +128,7 @@ def _plural(noun: str) -> str:
 
 
 def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the synonyms of a class that cannot mean one of the ``rivals``, the usual name first and always one."""
+    """Return the synonyms of a class that cannot mean one of the ``rivals``, usual name first; at least one."""
     rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
     names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
     return names or _names(class_name)[:1]
@@ -172,7 +172,7 @@ SWITCHABLE = _classes(
     remotecontrol stove toaster tv wallphone washingmachine
     """
 )
-# Things are put into these and onto all others: a class in both of the benchmark's lists counts as a container.
+# Things are put into these classes and onto all others: a class in both of the benchmark's lists is a container.
 PUT_INTO = _classes(
     """
     bathroomcabinet bookshelf box cabinet closet clothespile coffeemaker dishwasher folder fridge fryingpan

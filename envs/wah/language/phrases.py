@@ -15,12 +15,12 @@ from envs.wah.scene import TASK_TYPES
 from keep_agent.errors import DataError
 
 Goal = Sequence[tuple[str, int]]
-Choose = Callable[[Sequence[Any]], Any]  # choice of one option; the first option is the usual one
+Choose = Callable[[Sequence[Any]], Any]  # choice among options, of which the first is the usual one
 
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
 _LENGTHS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
-# The class that "the table" means in a task without further words.
+# Class meant by "the table" in a task.
 _THE_TABLE = {
     "prepare_snack": "coffeetable", "prepare_food": "kitchentable", "setup_table": "kitchentable",
     "read_book": "coffeetable",
@@ -28,7 +28,7 @@ _THE_TABLE = {
 
 
 def phrase(task_type: str, goal: Goal, rng: Random) -> str:
-    """Return one sentence, sometimes two, that expresses the whole goal."""
+    """Return one or two sentences that express the whole goal."""
 
     def choose(options: Sequence[Any]) -> Any:
         usual = len(options) == 1 or rng.random() < 0.4

@@ -1,4 +1,4 @@
-"""Client of the VirtualHome simulator: one method per action, typed answers, named errors.
+"""Client of the VirtualHome simulator: one method per action, typed answers, specific errors.
 
 Actions and parameters: comm_unity.py of the wheel virtualhome 2.3.0 and of LoTA-Bench (lbaa2022/LLMTaskPlanning
 97c46cc), TestDriver.cs and Communication.cs of the simulator's source (xavierpuigf/virtualhome_unity 02ded4b).
@@ -42,7 +42,7 @@ class Answer:
     success: bool
     message: str | None = None
     value: int | None = None
-    message_list: list[str] | None = None  # images, which no call requests
+    message_list: list[str] | None = None  # images; never requested
 
 
 _TYPES = {"success": bool, "message": str, "value": int, "message_list": list}
@@ -91,7 +91,7 @@ def _objects(value: Any) -> bool:
 
 
 def connect(simulator: str, record: str | None = None) -> Simulator:
-    """Connect to a simulator; ``simulator`` is a URL or a recording, ``record`` a new file to record to.
+    """Connect to a simulator; ``simulator`` is a URL or a recording, ``record`` a new recording file.
 
     :raises ConfigError: ``simulator`` is neither, or the file ``record`` exists
     :raises SimulatorError: no simulator answers
@@ -125,7 +125,7 @@ class Simulator:
         self._transport.close()
 
     def check(self) -> None:
-        """Check that the simulator answers."""
+        """Check that the simulator responds."""
         self._call("idle", check_success)
 
     def reset(self, scene: int | None = None) -> None:
@@ -165,7 +165,7 @@ class Simulator:
             raise
 
     def add_context(self, error: SimulatorAnswer, action: str) -> SimulatorAnswer:
-        """Return an error about an answer to ``action``, with action and address for its message."""
+        """Add action and address to an error about an answer to ``action``; return the error."""
         error.action, error.at = action, self._transport.name
         error.uncertain = action not in IDEMPOTENT and not isinstance(error, SimulatorRefusal)
         return error

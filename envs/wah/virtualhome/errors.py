@@ -12,7 +12,7 @@ EXCERPT = 120  # characters
 
 
 class SimulatorError(KeepError):
-    """A failed call: its ``action``, the simulator ``at`` an address, the number of tries, the seconds they took."""
+    """Failed call: its ``action``, the simulator's address ``at``, and number and duration of the tries."""
 
     remedy: ClassVar[str] = "restart the simulator"
 
@@ -34,7 +34,7 @@ class SimulatorError(KeepError):
 
 
 class SimulatorBusy(SimulatorError):
-    """The simulator works on another request (status 429)."""
+    """Simulator that is processing another request (status 429)."""
 
     remedy = "let the other program finish, or start a simulator of your own with another -http-port"
 

@@ -1,4 +1,4 @@
-"""Household in a running simulator: actions are script lines, the graph is read from the simulator after each.
+"""Household in a running simulator: actions are script lines; the graph is read back after each.
 
 Episodes begin as in LoTA-Bench (wah_environment.py at 97c46cc): the scene is loaded and changed to the task's graph,
 with new ids for added things, and a character is added.
@@ -23,12 +23,12 @@ ADDED_IDS = 1000  # ids of added things are larger
 
 
 class SimulatedHome(HomeState):
-    """A household in the simulator. A copy is a household without it, so that trials on copies change nothing."""
+    """Household in the simulator. Copies run without it, so that trials on copies change nothing."""
 
     __slots__ = ("_classes", "_simulator")
 
     def __init__(self, simulator: Simulator, scene: Scene) -> None:
-        """Raises SimulatorError if the simulator fails, ConfigError for a scene that no simulator has."""
+        """Set up the scene. Raises SimulatorError if the simulator fails, ConfigError for a scene without a number."""
         if scene.scene is None:
             raise ConfigError(f"scene {scene.id} has no number in the simulator; name tasks with env_id in env.data")
         self._simulator = simulator

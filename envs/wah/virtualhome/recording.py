@@ -1,7 +1,7 @@
 """Recording of a simulator's requests and answers on disk, and its replay.
 
 One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} marks a
-complete file. The file is compressed if its name ends in .gz. Requests without an answer are left out.
+complete file. The file is compressed if its name ends in .gz. Requests without an answer are omitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 
 
 class Recording:
-    """Transport that records the exchanges of another one. The file gets its name when the recording is closed.
+    """Transport that records the exchanges of another transport. `close` gives the file its name.
 
     Without exchanges there is no file.
     """
@@ -35,7 +35,7 @@ class Recording:
         """Create the file's folder. Raises ConfigError if the file exists or cannot be written."""
         self.name, self._transport, self._path = transport.name, transport, Path(path)
         if self._path.exists():
-            raise ConfigError(f"{path} is there already; record in another file, or move that one away")
+            raise ConfigError(f"{path} already exists; record to another file, or move that one away")
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
         self._count, self._open = 0, True
         self._broken: CapacityError | None = None
@@ -52,7 +52,7 @@ class Recording:
             self._stream = self._closing.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
 
     def exchange(self, request: Request) -> Fields:
-        """Exchange through the other transport. Raises CapacityError if the disk is full."""
+        """Send a request through the other transport. Raises CapacityError if the disk is full."""
         if self._broken is not None:
             raise self._broken
         fields = self._transport.exchange(request)
@@ -91,7 +91,7 @@ class Recording:
             raise CapacityError(f"{self._temporary} is complete, but must be renamed by hand ({error})") from error
 
     def _rename(self) -> None:
-        """Give the file its name by a link: a plain rename could replace the recording of another process."""
+        """Give the file its name by a link, since a rename could overwrite another process's recording."""
         try:
             os.link(self._temporary, self._path)
         except FileExistsError:
@@ -118,7 +118,7 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A different request is refused and consumes nothing: requests without an answer are not in the recording.
+    A different request is rejected without consuming a line: requests without an answer are not recorded.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -155,7 +155,7 @@ class Replay:
         try:
             entry = json.loads(self._stream.readline())
             last = not _is_exchange(entry)
-            continues = last and self._stream.read(1)  # reading to the end also checks an archive's checksum
+            continues = last and self._stream.read(1)  # reading to the end also verifies an archive's checksum
         except _DAMAGE as error:
             raise self._damaged(f"is damaged or cut short ({error})") from error
         if last and (continues or entry != {"end": self._number - 1}):
@@ -180,7 +180,7 @@ _ABSENT = object()
 
 
 def first_difference(recorded: Any, current: Any) -> str | None:
-    """Return the place of the difference with both values; None if the two are equal."""
+    """Return the place of the first difference with both values; None if equal."""
     if recorded == current:
         return None
     old, new = dict(_leaves(recorded)), dict(_leaves(current))
@@ -192,7 +192,7 @@ def first_difference(recorded: Any, current: Any) -> str | None:
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all places of a value with their leaves; empty objects and lists are leaves too."""
+    """Yield all paths of a value with their leaves; empty objects and lists are leaves too."""
     if value and isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{place}.{key}".lstrip("."))
@@ -204,7 +204,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _excerpt(value: Any, reference: Any) -> str:
-    """Return a value for a message; of a text the part at the first character that differs from the reference."""
+    """Format a value for a message; of a text only the part at the first difference from the reference."""
     if value is _ABSENT:
         return "not there"
     if not isinstance(value, str):

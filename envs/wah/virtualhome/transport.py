@@ -30,7 +30,7 @@ IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "reset"})
 TRIES = 4  # of idempotent requests; a busy simulator is retried until the deadline
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
 LIMIT = 64 << 20  # bytes of a response; a graph has one or two million
-TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of one try, and of a call with all its tries
+TIMEOUT, DEADLINE = 30.0, 34.0  # seconds per try, and per call with all tries
 LONGEST = 86_400.0  # seconds
 
 
@@ -79,7 +79,7 @@ class HttpTransport:
             self._lock.release()
 
     def close(self) -> None:
-        """Return at once: every request has a connection of its own."""
+        """Return at once: every request has its own connection."""
 
     def _retry(self, request: Request, action: str, clock: Clock) -> Fields:
         tries = 1
@@ -130,7 +130,7 @@ class HttpTransport:
 
 
 def _may_repeat(error: SimulatorError) -> bool:
-    """Return whether a retry is safe: a busy simulator did nothing, other failures may have had an effect."""
+    """Return whether a retry is safe: a busy simulator has done nothing, other failures may have had an effect."""
     if isinstance(error, SimulatorBusy):
         return True
     temporary = isinstance(error, SimulatorTimeout | SimulatorGone) or error.status == 500

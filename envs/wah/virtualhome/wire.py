@@ -16,7 +16,7 @@ from envs.clock import Clock
 from keep_agent.errors import ConfigError
 
 CHUNK = 1 << 16  # bytes
-DEFAULT_PORT = 8080  # the simulator's own, without -http-port
+DEFAULT_PORT = 8080  # the simulator's default port
 
 
 class Address(NamedTuple):
@@ -57,9 +57,9 @@ class TooLarge(HTTPException):
 
 
 def connect(address: Address, clock: Clock) -> socket.socket:
-    """Connect to the first of the host's addresses that accepts. Raises TimeoutError or another OSError.
+    """Connect to the first of the host's addresses that accepts. Raises OSError, such as TimeoutError.
 
-    The clock does not limit the system's name lookup; numeric addresses such as 127.0.0.1 need none.
+    The clock does not limit the system's name lookup, which numeric addresses do not need.
     """
     failure = OSError(f"{address.host} has no address")
     for info in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):

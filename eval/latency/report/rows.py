@@ -16,13 +16,13 @@ JSON_KEYS = {"refusal": "refused", "bandwidth": "moved", "link": "carried"}  # k
 
 
 def to_record(value: Any) -> dict[str, Any]:
-    """Turn a dataclass into JSON data with the keys of the file format."""
+    """Convert a dataclass to JSON data with the keys of the file format."""
     return asdict(value, dict_factory=lambda items: {JSON_KEYS.get(key, key): item for key, item in items})
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One timed step: its numbers, as `keep_agent.rollout.trace` defines them, and the work that it needs."""
+    """One timed step: its numbers, as defined in `keep_agent.rollout.trace`, and the work that it needs."""
 
     numbers: StepNumbers
     work: Work = field(default_factory=Work)
@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def group(self) -> str:
-        """Name all settings but the number of segments: one panel of the figure."""
+        """Return the name of all settings but the number of segments: one panel of the figure."""
         tier = "" if self.tier == "own" else f", {self.tier}"
         where = f"{self.model}, {self.dtype} on {self.device}{tier}"
         return f"{where}, segments of {self.segment_tokens} tokens, churn {self.churn}"

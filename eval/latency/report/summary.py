@@ -46,14 +46,14 @@ class Ratio:
 
     @classmethod
     def of(cls, base: Sequence[float], times: Sequence[float]) -> Ratio | None:
-        """Compare the times of the same steps; None if their numbers differ."""
+        """Compare times of the same steps; None if the numbers of steps differ."""
         if not len(times) or len(base) != len(times):
             return None
         ratios = np.asarray(base, float) / np.asarray(times, float)
         return cls(float(np.median(ratios)), median_interval(ratios), float(np.median(base) / np.median(times)))
 
 
-LEAST = 2  # sizes for a line; a parabola needs one more
+LEAST = 2  # sizes needed for a line; a parabola needs one more
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
     return Growth(*map(float, best), different, min(segments), max(segments), error)
 
 
-BASELINES = ("full_recompute", "cacheblend", PLAIN)  # contenders that the others are compared with
+BASELINES = ("full_recompute", "cacheblend", PLAIN)  # baselines of the comparison
 KINDS: Mapping[str, Callable[[Timed], bool]] = {
     "all": lambda step: True,
     "warm": lambda step: not step.numbers.cold,
@@ -114,7 +114,7 @@ COUNTS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", "enc
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Floor of steps: its median in ms, and the medians of TTFT / floor and of TTFT / time of rows x layers."""
+    """Distance from the floor: its median in ms, and the medians of TTFT / floor and TTFT / time of rows x layers."""
 
     ms: float
     times: float

@@ -106,7 +106,7 @@ def growth_table(group: GroupSummary) -> Table | None:
 
 
 def refusal_table(group: GroupSummary) -> Table | None:
-    """Build the table of cells and contenders that could not run; None if all did."""
+    """Build the table of cells and contenders that could not run; None if all ran."""
     rows = [(cell, "all", cell.refusal) for cell in group.cells]
     rows += [(cell, contender.name, contender.refusal) for cell in group.cells for contender in cell.standings]
     if not any(reason for *_, reason in rows):

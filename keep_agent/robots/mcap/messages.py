@@ -71,7 +71,7 @@ IMAGE = _record(
 )
 
 
-# by key, which is also the end of the topic
+# by key, the last part of the topic
 CHANNELS = {"decision": DECISION, "facts": FACTS, "memory": MEMORY, "log": LOG, "frame": IMAGE}
 Message = tuple[str, Mapping[str, Any]]  # channel key, content
 INFO, WARNING, ERROR = 2, 3, 4  # of foxglove.Log
@@ -81,15 +81,15 @@ MEMORY_FIELDS = ("active_rows", "units", "segments", "hops", "flips", "cold")
 
 
 def stamp(at: int) -> dict[str, int]:
-    """Return a time in nanoseconds in the form of Foxglove's schemas."""
+    """Return a time in nanoseconds as Foxglove's schemas represent it."""
     return {"sec": at // 10**9, "nsec": at % 10**9}
 
 
 def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """Yield the messages of an entry at a time in nanoseconds. ``read`` returns a picture by path, None if missing."""
+    """Yield the messages of a trace entry at a time in nanoseconds. ``read`` returns a picture by path or None."""
     match entry["event"]:
         case "episode":
-            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent has none at first
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none in an agent's trace
             yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)
@@ -104,7 +104,7 @@ def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iter
 
 
 def of_event(event: Event, at: int) -> Iterator[Message]:
-    """Yield the messages of a session's event; those of the prompt come from the decision's trace."""
+    """Yield the messages of a session event; those about the prompt come from the decision's trace."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")

@@ -1,6 +1,6 @@
 """ROS message definitions of the project, and fields of received messages. docs/robots.md shows how to build a package.
 
-The action has the goal, feedback and result of RAI's ``Task.action`` (RobotecAI/rai), with a report.
+The action has the goal, feedback and result of RAI's ``Task.action`` (RobotecAI/rai); the result includes a report.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ bool ok
 string report
 """
 
-# Names below the namespace of a node
+# names relative to the node's namespace
 ACTION, PLAN, REPORT, STATUS, FACTS = "plan_and_execute", "plan", "report", "status", "facts"
 
 
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 def tolerant(topic: str, listener: Listener) -> Listener:
-    """Return ``listener`` with messages that it refuses logged and ignored, since a topic has no answer."""
+    """Wrap ``listener`` so that invalid messages are logged and ignored, since a topic has no response."""
 
     def listen(message: Any) -> None:
         try:
@@ -67,7 +67,7 @@ def tolerant(topic: str, listener: Listener) -> Listener:
 
 
 def member(message: Any, *names: str) -> Any:
-    """Return the value at a path of names. Raises DataError."""
+    """Return the value at a path of field names. Raises DataError."""
     value = message
     for name in names:
         if not isinstance(value, Mapping) or name not in value:
@@ -77,7 +77,7 @@ def member(message: Any, *names: str) -> Any:
 
 
 def text_of(message: Any, name: str) -> str:
-    """Return a field's text, "" for none, with "?" for halves of surrogate pairs."""
+    """Return a field's text, "" for a missing one, with "?" for halves of surrogate pairs."""
     value = message.get(name) if isinstance(message, Mapping) else None
     return "" if value is None else str(value).encode("utf-8", "replace").decode()
 
@@ -86,6 +86,6 @@ def flag_of(message: Any, name: str) -> bool:
     """Read a flag: a ``bool``, a ``uint8`` of 0 or 1, or a ``std_msgs/Bool``. Raises DataError for other values."""
     value = member(message, name)
     flag = value["data"] if isinstance(value, Mapping) and value.keys() == {"data"} else value
-    if isinstance(flag, int) and flag in (0, 1):  # a bool is an int
+    if isinstance(flag, int) and flag in (0, 1):  # a bool is an int in Python
         return bool(flag)
     raise DataError(f"{name}={value!r:.80} is neither true nor false; send a bool")

@@ -1,4 +1,4 @@
-"""ROS 1 imports and message classes, generated from their text without catkin."""
+"""ROS 1 imports, and message classes generated from definitions without catkin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ros1(name: str) -> ModuleType:
         raise NotInstalled(f"{name} cannot be imported ({error}): {REMEDY}") from error
 
 
-RULE = "\n" + "=" * 80 + "\n"  # between definitions, as rosmsg prints them
+RULE = "\n" + "=" * 80 + "\n"  # separator of definitions in rosmsg's output
 PARTS = "\n---\n"
 KINDS = ("Goal", "Result", "Feedback")
 STANDARD = ("std_msgs/Header", "actionlib_msgs/GoalID", "actionlib_msgs/GoalStatus")
@@ -44,7 +44,7 @@ STANDARD = ("std_msgs/Header", "actionlib_msgs/GoalID", "actionlib_msgs/GoalStat
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Classes for the action ``task`` and the services ``plan`` and ``report``."""
+    """Message classes of the action ``task`` and the services ``plan`` and ``report``."""
 
     task: type[Any]
     plan: type[Any]
@@ -84,7 +84,7 @@ def service(name: str, text: str) -> type[Any]:
 
 
 def _split(text: str, parts: int) -> list[str]:
-    """Return the parts of a .srv or .action file, which may be empty."""
+    """Return the parts of a .srv or .action file; a part may be empty."""
     texts = f"\n{text}".split(PARTS)
     if len(texts) != parts:
         raise ValueError(f"{text!r} has {len(texts)} parts with --- between them; it needs {parts}")

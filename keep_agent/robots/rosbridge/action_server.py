@@ -1,6 +1,6 @@
-"""Actionlib server over a rosbridge's topics, for one goal at a time; a new goal replaces the old one.
+"""Actionlib server over rosbridge topics, for one goal at a time; a new goal preempts the old one.
 
-That of roslibpy cannot abort a goal, sends no result for a cancelled one, and publishes after it is closed.
+roslibpy's server cannot abort a goal, sends no result for a cancelled one, and publishes after it is closed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # of actionlib_msgs/GoalStatus
-RECENT = 8  # ended goals in a heartbeat: a client takes a missing goal for lost
+RECENT = 8  # ended goals in a status message: clients treat a missing goal as lost
 HEARTBEAT = 0.2  # seconds; actionlib clients wait for a status before they send a goal
-REPLACED = "another goal took its place"
+REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
 
@@ -33,12 +33,12 @@ class End:
     result: Message
 
 
-# takes goal, feedback and a function that returns whether the goal was cancelled
+# arguments: goal, feedback, and a function that returns whether the goal was cancelled
 Work = Callable[[Message, Callable[[Message], None], Callable[[], bool]], End]
 
 
 class BridgeActionServer:
-    """Action server. ``work`` runs on its own thread; ``cancel`` is called on another one to end it early."""
+    """Action server. ``work`` runs on its own thread; ``cancel`` is called on another thread to stop it."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancel: Callable[[], object]) -> None:
         self.bridge, self._work, self._cancel_work = bridge, work, cancel
@@ -59,7 +59,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals, and wait up to ``seconds`` for the current one, stopped by the caller."""
+        """Reject waiting and later goals; wait up to ``seconds`` for the current one, which the caller has stopped."""
         with self._news:
             self._closed = True
             self._news.notify_all()
@@ -82,7 +82,7 @@ class BridgeActionServer:
             self._end(goal, end)
 
     def _on_cancel(self, message: Any) -> None:
-        """Cancel a goal by id, or all; a message with a stamp cancels all, since there are two at most."""
+        """Cancel a goal by id, or all. A message with a stamp cancels all, since at most two exist."""
         name = text_of(message, "id")
         with self._news:
             waiting = self._next if self._next is not None and _matches(self._next, name) else None
@@ -93,7 +93,7 @@ class BridgeActionServer:
             self._end(waiting, End(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
 
     def _end_current(self, applies: bool) -> None:
-        """Cancel the current goal; under the lock, so that it cannot be the next one."""
+        """Cancel the current goal; the lock ensures that it is not the next one."""
         if applies:
             self._cancel = True
             self._cancel_work()
@@ -137,13 +137,13 @@ class BridgeActionServer:
             self._send_results()
 
     def _send_results(self) -> None:
-        """Send waiting results, also those of a lost connection: a client ends a goal by its result, not a status."""
+        """Send waiting results, also after a reconnection: a goal ends at the client by its result, not a status."""
         with self._news:
             while self._unsent and self._say(self._result, self._unsent[0]):
                 self._unsent.popleft()
 
     def _say_status(self) -> None:
-        """Publish the statuses; under the lock, so that heartbeats are in order."""
+        """Publish the statuses; the lock keeps them in order."""
         known = [*self._recent]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))

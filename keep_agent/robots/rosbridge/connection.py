@@ -1,4 +1,4 @@
-"""Connection to a robot's rosbridge, for ROS 1 and ROS 2, by roslibpy: `pip install 'keep-agent[ros]'`."""
+"""Connection to a robot's rosbridge, for ROS 1 and ROS 2, through roslibpy: `pip install 'keep-agent[ros]'`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def roslibpy() -> ModuleType:
 class Bridge(AbstractContextManager["Bridge"]):
     """One connection. After a break roslibpy reconnects, with all advertisements and subscriptions.
 
-    Nothing is sent without a connection: roslibpy would send it later, and the robot would move unexpectedly. The
+    Without a connection nothing is sent: roslibpy would send it later, and the robot would move unexpectedly. The
     asyncio transport is used, since a Twisted reactor runs once per process and its threads outlive `main`.
     """
 
     def __init__(self, host: str = "localhost", port: int = 9090, timeout: float = 10.0, secure: bool = False) -> None:
-        """Raises ConnectionLost without an answer within ``timeout`` seconds."""
+        """Connect. Raises ConnectionLost if there is no answer within ``timeout`` seconds."""
         self.library = roslibpy()
         self.where = f"{host}:{port}"
         self._listeners: dict[str, list[Listener]] = {}  # by operation
@@ -73,18 +73,18 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.ros.on("close", lambda protocol: function())
 
     def publisher(self, name: str, kind: str, latch: bool = False) -> Any:
-        """Advertise a topic, again right after a reconnection, for which roslibpy takes a second."""
+        """Advertise a topic, and again at once after a reconnection, where roslibpy waits for a second."""
         topic = self.library.Topic(self.ros, name, kind, latch=latch)
         topic.advertise()
         self.ros.on("ready", lambda protocol: self.send("advertise", topic=name, type=kind, latch=latch))
         return topic
 
     def subscribe(self, name: str, kind: str, listener: Listener) -> None:
-        """Subscribe to a topic. Messages that ``listener`` refuses with a DataError are logged and ignored."""
+        """Subscribe to a topic. Messages for which ``listener`` raises DataError are logged and ignored."""
         self.library.Topic(self.ros, name, kind).subscribe(tolerant(name, listener))
 
     def hear(self, operation: str, listener: Listener) -> None:
-        """Handle an operation of the rosbridge protocol; roslibpy's own handler fails on unexpected fields."""
+        """Listen to a rosbridge operation; roslibpy's own handler fails on unexpected fields."""
         self._listeners.setdefault(operation, []).append(tolerant(operation, listener))
         self.ros.factory.on_ready(self._attach)
 
@@ -98,15 +98,15 @@ class Bridge(AbstractContextManager["Bridge"]):
         if self._closed:
             return
         self._closed = True
-        self.ros.factory.maxRetries = 0  # roslibpy has no public call that ends its attempts
-        with suppress(Exception):  # closed already
+        self.ros.factory.maxRetries = 0  # roslibpy has no public call that stops reconnecting
+        with suppress(Exception):  # already closed
             self.ros.close(timeout=2)
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def _attach(self, protocol: Any) -> None:
-        """Set the handlers of a new connection, for which roslibpy has no public call."""
+        """Set the handlers of a new connection; roslibpy has no public call for this."""
         for operation in self._listeners:
             protocol._message_handlers[operation] = partial(self._handle, operation)
 
@@ -126,7 +126,7 @@ def string_type(distribution: Distribution) -> str:
 
 
 def typed(package: str, kind: str, name: str, distribution: Distribution) -> str:
-    """Return a type's name in a distribution: "std_msgs/String", or "std_msgs/msg/String" in ROS 2."""
+    """Return a message type's name in a ROS version: "std_msgs/String", or "std_msgs/msg/String" in ROS 2."""
     if distribution not in ("ros1", "ros2"):
         raise ConfigError(f"distribution={distribution!r} is unknown; use ros1 or ros2")
     return f"{package}/{name}" if distribution == "ros1" else f"{package}/{kind}/{name}"

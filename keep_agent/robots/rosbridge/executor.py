@@ -19,20 +19,20 @@ from keep_agent.robots.rosbridge import skill_clients
 from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
 from keep_agent.robots.rosbridge.skill_clients import Fields, Kind, PendingSkill, SkillClient
 
-MOST = 100_000  # waiting facts; the oldest are dropped above it
+MOST = 100_000  # maximum of queued facts; the oldest are dropped
 
 
 class RosbridgeExecutor:
     """Executor of skills by an action or service; facts and skills are JSON in std_msgs/String.
 
-    A lost skill is cancelled before another one begins.
+    A lost skill is cancelled before another skill begins.
 
     :param skills: the skills, or a latched topic with a JSON array of those possible now
     :param kind: protocol of the skills, under ``name``
     :param type: type of the action or service; default: this project's action
     :param facts: topic of facts, see `read_facts`
-    :param timeout: seconds until the skills must be known
-    :param silence: seconds after which a cancelled skill without an answer counts as lost
+    :param timeout: seconds to wait for the list of skills
+    :param silence: seconds after which a cancelled skill without a result counts as lost
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RosbridgeExecutor:
         bridge.on_ready(lambda: Thread(target=self._recall, daemon=True).start())
 
     def skills(self) -> Sequence[str]:
-        """Return the skills. Raises ConnectionLost, or RobotTimeout if the robot has not named them."""
+        """Return the skills. Raises ConnectionLost, or RobotTimeout if the robot has not sent them."""
         self.bridge.check()
         with self._news:
             if not self._news.wait_for(lambda: self._skills is not None, self.timeout):
@@ -75,7 +75,7 @@ class RosbridgeExecutor:
             return self._skills or ()
 
     def observe(self) -> Sequence[Fact]:
-        """Return new facts. Raises ConnectionLost: a robot without connection must not be moved."""
+        """Return new facts. Raises ConnectionLost, so that a disconnected robot is not moved."""
         self.bridge.check()
         with self._news:
             facts, self._facts = self._facts, deque(maxlen=MOST)
@@ -96,7 +96,7 @@ class RosbridgeExecutor:
             return pending.future.result()
         except SkillLost:
             self._astray = True
-            self._recall()  # the connection may be back
+            self._recall()  # the connection may be restored
             raise
         finally:
             pending.over()
@@ -111,11 +111,11 @@ class RosbridgeExecutor:
             pending.cancelled(self.silence)
 
     def _recall(self) -> None:
-        """Cancel a lost skill if there is a connection; under the lock, so that it cannot be the next one."""
+        """Cancel a lost skill if there is a connection; the lock ensures that it is not the next one."""
         with self._sending:
             if self._astray and self.bridge.connected:
                 self._astray = False
-                with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
+                with suppress(RobotError):  # a service that cannot be cancelled, or the connection is lost again
                     self._client.cancel()
 
     def _on_facts(self, message: Any) -> None:

@@ -18,7 +18,7 @@ from keep_agent.robots.ros.messages import Listener, flag_of, member, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
-HALT = 2.0  # seconds to wait for a cancelling service
+HALT = 2.0  # timeout in seconds of the cancel service
 Kind = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # of action_msgs/GoalStatus in ROS 2, and of actionlib_msgs/GoalStatus in ROS 1
 STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
@@ -27,9 +27,9 @@ ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "r
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the fields in a robot's messages. The defaults are those of this project's action.
+    """Field names in a robot's messages. The defaults are those of this project's action.
 
-    :param ok: the field with the success of the skill. None for a type without such a field, such as std_srvs/Empty or
+    :param ok: field with the skill's success. None for a type without one, such as std_srvs/Empty or
         the result of move_base: the skill succeeded if the service answers, or the action's status is "succeeded"
     """
 
@@ -42,10 +42,10 @@ class Fields:
         return {self.skill: skill}
 
     def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
-        """Return the outcome of a result or response; without its field for the success it is a failure.
+        """Return the outcome of a result or response; it is a failure if the success field is missing.
 
-        :param ended_well: success by the protocol, which the result may only contradict
-        :param otherwise: message of a failure without one
+        :param ended_well: success by the protocol; the result may turn it into a failure
+        :param otherwise: message for a failure without a message
         """
         try:
             ok = ended_well and (self.ok is None or flag_of(values, self.ok))
@@ -61,7 +61,7 @@ TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
 
 @dataclass(eq=False)
 class PendingSkill:
-    """A running skill. The first result counts."""
+    """A running skill; its first result counts."""
 
     skill: str
     feedback: Callable[[str], None]
@@ -69,15 +69,15 @@ class PendingSkill:
     _timer: Timer | None = None
 
     def cancelled(self, seconds: float) -> None:
-        """Count the cancelled skill as lost after ``seconds`` without a result."""
+        """Treat the cancelled skill as lost after ``seconds`` without a result."""
         if self._timer is None:
-            text = f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since"
+            text = f"{self.skill!r} was cancelled {seconds:g} s ago and has sent no result since"
             self._timer = Timer(seconds, self.fail, (SkillLost(f"{text}: the robot may still be moving"),))
             self._timer.daemon = True
             self._timer.start()
 
     def over(self) -> None:
-        """Stop the timer of `cancelled`."""
+        """Stop the timer that `cancelled` started."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -99,7 +99,7 @@ class SkillClient(Protocol):
 
 
 class ActionClient:
-    """Client of an action with one goal at a time. ``path`` leads to a goal's id in received messages."""
+    """Client of an action with one goal at a time. ``path``: field path of the goal id in received messages."""
 
     def __init__(self, bridge: Bridge, fields: Fields, *path: str) -> None:
         self.bridge, self.fields, self._path = bridge, fields, path
@@ -119,7 +119,7 @@ class ActionClient:
         return self.listener(lambda pending, message: pending.feedback(text_of(message.get(field), name)))
 
     def listener(self, handle: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
-        """Return a listener to messages about this goal; it raises DataError for a message without a goal's id."""
+        """Return a listener for messages about this goal; it raises DataError for a message without a goal id."""
 
         def listen(message: Any) -> None:
             id, (current, pending) = member(message, *self._path), self._last
@@ -130,7 +130,7 @@ class ActionClient:
 
 
 class Ros2Action(ActionClient):
-    """Operations ``send_action_goal`` and ``cancel_action_goal``. Any result ends its skill."""
+    """Operations ``send_action_goal`` and ``cancel_action_goal``. Any result ends the skill."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         super().__init__(bridge, fields, "id")
@@ -157,7 +157,7 @@ class Ros2Action(ActionClient):
 
 
 class Ros1Action(ActionClient):
-    """Topics of actionlib. The client of roslibpy hides a goal's status, and fails without a result."""
+    """Actionlib's topics. roslibpy's own client hides a goal's status, and fails without a result."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         super().__init__(bridge, fields, "status", "goal_id", "id")
@@ -182,7 +182,7 @@ class Ros1Action(ActionClient):
 
 
 class ServiceCall:
-    """Service that returns at the end of the skill. Another service may cancel it."""
+    """Service that returns when the skill has ended. Another service may cancel it."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields, cancel: str = "") -> None:
         self.bridge, self.fields = bridge, fields
@@ -194,9 +194,9 @@ class ServiceCall:
         self._call(self._service, self.fields.goal(pending.skill), self.fields, pending.settle)
 
     def cancel(self) -> None:
-        """Call the cancelling service. Raises RobotError if there is none."""
+        """Call the cancel service. Raises RobotError if there is none."""
         if self._cancel is None:
-            raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
+            raise RobotError(f"service {self._service.name} cannot be cancelled: name a cancel service (cancel=...)")
         response_event = Event()
 
         def hear(outcome: Outcome) -> None:

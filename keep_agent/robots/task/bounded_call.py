@@ -1,4 +1,4 @@
-"""Bounded call: a function on a thread of its own, with a time limit for its caller."""
+"""Bounded call: a function on its own thread, with a time limit for the caller."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A running function. Its thread does not keep the process alive."""
+    """A function that runs on a daemon thread."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self.name, self.clock = name, Clock(0)
         self._function = function
         self._future: Future[T] = Future()
-        self._claim = Lock()  # acquired once, to begin or to withdraw the call
+        self._claim = Lock()  # acquired once: by the start or by `withdraw`
         Thread(target=self._work, name=f"keep-agent {name}", daemon=True).start()
 
     def _work(self) -> None:
@@ -30,7 +30,7 @@ class Call(Generic[T]):
                 self._future.set_exception(error)
 
     def withdraw(self, result: T) -> bool:
-        """Prevent a call that has not begun, and complete it with ``result``; return whether it was prevented."""
+        """Prevent the call if it has not begun, and set its ``result``; return whether it was prevented."""
         withdrawn = self._claim.acquire(blocking=False)
         if withdrawn:
             self._future.set_result(result)
@@ -51,6 +51,6 @@ class Call(Generic[T]):
         return self._future.result(0)
 
     def wait(self, seconds: float, *futures: Future[Any]) -> bool:
-        """Wait until this call or one of ``futures`` is done, or the time is over; return whether this call is done."""
+        """Wait until this call or one of ``futures`` is done, or for a time limit; return whether this call is done."""
         wait({self._future, *futures}, max(seconds, 0.0), FIRST_COMPLETED)
         return self.done

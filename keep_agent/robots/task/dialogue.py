@@ -1,4 +1,4 @@
-"""Dialogue with the planner: the calls of one task, facts that wait, and single plans."""
+"""Dialogue with the planner: the calls of one task, pending facts, and single plans."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OVER = "the task is over; nothing is planned any more"
 
 
 class Dialogue:
-    """Planner calls of one task: one report per decision and one end. Calls come one at a time, on any thread.
+    """Planner calls of one task: one report per decision and one end. Call from any thread, one call at a time.
 
-    `end` may come during another call, which then completes it, so that a planner that answers too late still receives
+    `end` may be called during another call, which then completes it: a planner that returns too late still receives
     the report on its decision and the end of the task.
     """
 
@@ -31,7 +31,7 @@ class Dialogue:
         self.planner, self.instruction = planner, instruction
         self._lock = Lock()
         self._working = self._has_planned = self._over = False
-        self._open: Decision | None = None  # without a report
+        self._open: Decision | None = None  # decision without a report
         self._ending: Outcome | None = None
         self._end_reported = Event()
 
@@ -64,9 +64,9 @@ class Dialogue:
                 self._report(outcome)
 
     def end(self, outcome: Outcome) -> None:
-        """End the task, and block until the planner knows; ``outcome`` is the report on an open decision.
+        """End the planner's task, and block until it has ended; ``outcome`` is the report on an open decision.
 
-        Errors of the planner are logged, since no caller can act on them.
+        Planner errors are logged, since callers cannot act on them.
         """
         with self._lock:
             self._ending = outcome
@@ -114,13 +114,13 @@ def _logged() -> Iterator[None]:
 
 
 log = logging.getLogger(__name__)
-MAX_PENDING = 100_000  # facts that wait; the oldest are dropped above it
-BATCH = 100  # facts per call: a request to a server has a limit
+MAX_PENDING = 100_000  # maximum of pending facts; the oldest are dropped
+BATCH = 100  # facts per call: requests to a server have a size limit
 WRONG, FULL = (400, 422), 507  # HTTP status for an invalid fact, and for one without room
 
 
 class PendingFacts:
-    """Latest fact of each thing that no planner has taken yet. The next observation, plan or task passes them on."""
+    """Latest fact of each thing, until a planner accepts it. The next observation, plan or task passes them on."""
 
     def __init__(self) -> None:
         self._facts: dict[str, FactView] = {}
@@ -134,12 +134,12 @@ class PendingFacts:
             for id in dropped:
                 del self._facts[id]
         if dropped:
-            log.warning("%d facts dropped that no planner took in: %d wait at most", len(dropped), MAX_PENDING)
+            log.warning("%d facts dropped that no planner accepted: at most %d are kept", len(dropped), MAX_PENDING)
 
     def tell(self, dialogue: Dialogue) -> tuple[FactView, ...]:
-        """Pass the facts to the planner and return those that it took. An invalid fact is logged and dropped.
+        """Pass the facts to the planner and return those that it accepted. An invalid fact is logged and dropped.
 
-        Facts without room wait; that error is raised after all facts about removed things were passed. Raises the
+        Facts over capacity stay pending; that error is raised once all facts about removed things passed. Raises the
         planner's other errors.
         """
         accepted: list[FactView] = []
@@ -161,12 +161,12 @@ class PendingFacts:
     def _done_with(self, facts: Sequence[FactView]) -> None:
         with self._lock:
             for fact in facts:
-                if self._facts.get(fact.id) is fact:  # no newer one has come
+                if self._facts.get(fact.id) is fact:  # not replaced by a newer fact
                     del self._facts[fact.id]
 
 
 def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
-    """Pass facts to the planner; after an error by halves, down to the refused fact. Yields nothing after the end."""
+    """Pass facts to the planner; after an error bisect to the rejected fact. Yield nothing after the end."""
     if not facts:
         return
     try:
@@ -177,7 +177,7 @@ def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[
         if not isinstance(error, DataError) and getattr(error, "status", None) not in WRONG and not _is_full(error):
             raise
         if len(facts) == 1:
-            log.warning("the planner refused a fact: %s", error)
+            log.warning("the planner rejected a fact: %s", error)
             yield facts, error
             return
     middle = len(facts) // 2
@@ -190,9 +190,9 @@ def _is_full(error: Exception) -> bool:
 
 
 class SinglePlans:
-    """Single plans for robots that carry out skills themselves; those of one instruction are one task.
+    """Single plans for robots that carry out skills themselves; plans with one instruction form one task.
 
-    Calls come one at a time. A decision without a report counts as a success at the next plan; "done" ends the task.
+    One call at a time. The next plan counts a decision without a report as a success; "done" ends the task.
     """
 
     def __init__(self, planner: Planning, pending: PendingFacts) -> None:
@@ -200,7 +200,7 @@ class SinglePlans:
         self._dialogue: Dialogue | None = None
 
     def next_plan(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
-        """Return the call that plans the next skill; it raises RobotError after `leave`, and the planner's errors."""
+        """Return the call that plans the next skill. It raises RobotError after `leave`, and the planner's errors."""
         before = self._dialogue
         if before is None or before.instruction != instruction:
             self._dialogue = Dialogue(self.planner, instruction)
@@ -223,7 +223,7 @@ class SinglePlans:
         """Return the call that reports on the last plan. Raises RobotError if there is none."""
         dialogue = self._dialogue
         if dialogue is None or not dialogue.open:
-            raise RobotError("there is no plan to report on: ask for one first, and report once")
+            raise RobotError("there is no plan to report on: request one first, and report once")
         return partial(dialogue.report, outcome)
 
     def leave(self, why: str) -> Callable[[], None] | None:

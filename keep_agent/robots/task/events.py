@@ -15,16 +15,16 @@ from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.prompts.text import UNEXPLAINED, FactView
 
-MAX_LIMIT = 1_000_000  # eleven days
+MAX_LIMIT = 1_000_000  # seconds: eleven days
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a session, in seconds except ``steps`` and ``failures``. Raises ConfigError for values out of range."""
 
-    skill: float = 120.0  # one skill, which is then cancelled; the task goes on
+    skill: float = 120.0  # one skill, which is then cancelled; the task continues
     task: float = 1800.0  # one task
-    answer: float = 60.0  # one call of the planner, or of an executor's skills and observe
+    answer: float = 60.0  # one call of the planner, or of the executor's skills or observe
     cancel: float = 10.0  # from cancelling a skill to its return
     period: float = 0.5  # between two observations during a skill
     steps: int = 100  # skills per task
@@ -45,9 +45,9 @@ class Limits:
 log = logging.getLogger(__name__)
 
 Stop = Literal[
-    "done",  # by the planner's decision
-    "stopped",  # by a call of stop
-    "interrupted",  # by an exception such as Ctrl-C
+    "done",  # the planner decided "done"
+    "stopped",  # stop was called
+    "interrupted",  # an exception such as Ctrl-C
     "max_steps",
     "stuck",  # the same skill failed too often in a row
     "task_timeout",
@@ -89,7 +89,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Event of a session; ``at`` is the wall clock in seconds since 1970."""
+    """Event of a session; ``at`` is the Unix time in seconds."""
 
     at: float = field(default_factory=time.time)
 
@@ -101,7 +101,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Observed(Event):
-    """Facts that the planner has taken; ``skill`` is the one carried out at that time."""
+    """Facts that the planner has accepted; ``skill`` is the skill running at that time."""
 
     facts: tuple[FactView, ...]
     skill: str = ""
@@ -137,7 +137,7 @@ Watch = Callable[[Event], None]
 
 
 def together(*watchers: Watch | None) -> Watch:
-    """Combine watchers. The error of one is logged and affects neither the others nor the task."""
+    """Combine watchers. An error of one is logged, and affects neither the others nor the task."""
 
     def watch(event: Event) -> None:
         for watcher in filter(None, watchers):

@@ -37,36 +37,36 @@ class TaskEnd(Exception):
 
 @dataclass(eq=False)
 class TaskRun:
-    """One task. Its own thread only waits: calls that may take long are a `Call` each."""
+    """One task. Its own thread only waits: every call that may block is a `Call`."""
 
     planner: Planning
     executor: SkillExecutor
     instruction: str
     limits: Limits
-    stop_requested: Future[str]  # done when the task has to stop, with the reason
+    stop_requested: Future[str]  # its result is the reason to stop
     pending: PendingFacts
-    watch: Watch  # takes the events; it ignores those of calls that go on after the end
+    watch: Watch  # called with events; drops those after the end of the task
     judge: Judge | None
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._looking_at: Literal["executor", "planner"] = "executor"  # the side that an observation waits for
+        self._looking_at: Literal["executor", "planner"] = "executor"  # observed side
         self.clock = Clock(self.limits.task)
-        self.calls: list[Call[Any]] = []  # that may not have returned
+        self.calls: list[Call[Any]] = []  # calls that may not have returned
         self.steps: list[Step] = []
         self._verdict: Outcome | None = None  # of the decision without a report
         self._failures = 0
         self._hanging = ""
 
     def play(self) -> TaskReport:
-        """Run the task. Errors of planner and executor end it; an interruption is raised after nothing is running."""
+        """Run the task. Errors of planner and executor end it; an interrupt is raised once no call is running."""
         self.watch(events.Started(self.instruction))
         try:
             while True:
                 self._turn()
         except TaskEnd as end:
             return self._finish(end)
-        except BaseException as error:  # Ctrl-C, most likely
+        except BaseException as error:  # usually Ctrl-C
             self._finish(TaskEnd("interrupted", type(error).__name__))
             raise
 
@@ -103,7 +103,7 @@ class TaskRun:
         raise TaskEnd("done", outcome.message, outcome.ok)
 
     def _report(self, outcome: Outcome) -> None:
-        """Report an outcome; neither a stop nor the task's time limit interrupts this."""
+        """Report an outcome, uninterrupted by a stop or the task's time limit."""
         self._verdict = outcome
         call = self._begin("report", partial(self.dialogue.report, outcome))
         call.wait(self.limits.answer)
@@ -136,7 +136,7 @@ class TaskRun:
     def _follow(self, motion: Call[Outcome], skill: str, clock: Clock) -> Outcome:
         try:
             in_time = self._attend(motion, skill, clock)
-        except BaseException:  # the task ends for another reason than the skill
+        except BaseException:  # the task ends for another reason
             self._cancel(motion, skill)
             if motion.done and motion.error is None and isinstance(motion.result, Outcome):
                 self._verdict = motion.result
@@ -150,7 +150,7 @@ class TaskRun:
         return outcome if outcome.ok else failed(": ".join(filter(None, (late, outcome.message))))
 
     def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
-        """Observe while a skill is carried out; return whether it ended in time."""
+        """Observe while a skill is running; return whether it ended in time."""
         look: Call[None] | None = None
         while not motion.wait(min(self.limits.period, clock.remaining, self.clock.remaining), self.stop_requested):
             self._check_stop()
@@ -171,9 +171,9 @@ class TaskRun:
         return outcome
 
     def _cancel(self, motion: Call[Outcome], skill: str) -> bool:
-        """Cancel a skill, repeatedly, since a first call may precede its beginning; return whether it has returned.
+        """Cancel a skill, repeatedly, since the first call may come before its start; return whether it has returned.
 
-        A skill that has not reached the robot yet never does.
+        A skill that has not been sent to the robot is withdrawn.
         """
         if motion.withdraw(failed("it did not begin")):
             return True
@@ -195,7 +195,7 @@ class TaskRun:
         return call
 
     def _look(self, skill: str = "") -> Call[None]:
-        """Begin an observation; ``skill`` is carried out at that time."""
+        """Begin an observation; ``skill`` is the running skill."""
 
         def look() -> None:
             self._looking_at = "executor"
@@ -207,7 +207,7 @@ class TaskRun:
         return self._begin("look", look)
 
     def _answer(self, side: str, call: Call[T]) -> T:
-        """Wait for a call of one side, "" for that of an observation, and return its result."""
+        """Wait for a call of one side ("": that of an observation) and return its result."""
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
         return self._check(side or self._looking_at, call)

@@ -1,4 +1,4 @@
-"""Access rules: the token that each route needs. `AccessMiddleware` checks all; routes check more by `Caller`."""
+"""Access rules: the token that each route needs. `AccessMiddleware` checks them; routes may check more by `Caller`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from keep_agent.server.auth import credentials
 from keep_agent.server.auth.tokens import OPEN, Access, Tokens
 from keep_agent.server.error_handlers import Refused, Unauthorized, answer_to
 
-KEY = "keep_agent.access"  # of a request's `Access` in its scope
+KEY = "keep_agent.access"  # key of a request's `Access` in its ASGI scope
 NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY = 1008  # close code of RFC 6455 for a policy violation
 
 
-INSTEAD = {  # vendors' endpoints that are not served: the one to use
+INSTEAD = {  # unsupported vendor endpoints, with the endpoint to use instead
     "/v1/responses": "use POST /v1/chat/completions",
     "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",
     "/v1/complete": "use POST /v1/messages",
@@ -45,14 +45,14 @@ class Need(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Need of the routes under ``path``. ``browser``: also accept a cookie, which ``?token=`` is exchanged for."""
+    """Required token of the routes under ``path``. ``browser``: also accept a cookie, which ``?token=`` sets."""
 
     path: str
     need: Need
     browser: bool = False
 
 
-BELOW = ("", "/{rest:path}")  # a path itself, and all below it
+BELOW = ("", "/{rest:path}")  # also matches all paths below it
 ROUTES = ("/v1/chat/completions", "/v1/messages", AGENTS, *(f"/v1/scenarios{rest}" for rest in BELOW))
 RULES = (
     *(Rule(path, Need.NO_TOKEN) for path in ("/", "/healthz", "/openapi.json")),
@@ -68,7 +68,7 @@ _compiled = cache(compile_path)
 
 
 def rule_of(path: str, rules: Iterable[Rule] = RULES) -> tuple[Rule, Mapping[str, str]]:
-    """Return the rule of a path and the path's parameters, matched as routing does."""
+    """Return the rule of a path and the path parameters, matched as in routing."""
     for rule in rules:
         if match := _compiled(rule.path)[0].match(path):
             return rule, match.groupdict()
@@ -76,7 +76,7 @@ def rule_of(path: str, rules: Iterable[Rule] = RULES) -> tuple[Rule, Mapping[str
 
 
 class AccessMiddleware:
-    """ASGI middleware: stores an `Access` in the scope, or refuses; websockets before they are accepted."""
+    """ASGI middleware: stores an `Access` in the scope, or rejects the request; websockets before they are accepted."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, rules: Iterable[Rule] = RULES) -> None:
         self._app, self._tokens, self._rules = app, tokens, tuple(rules)
@@ -102,7 +102,7 @@ class AccessMiddleware:
         token = query_token or credentials.from_headers(headers)
         if not token and rule.browser:
             token = credentials.from_cookie(headers)
-            if token:  # browsers send cookies by themselves: only own pages may use them
+            if token:  # browsers send cookies automatically (CSRF): only own pages may use them
                 credentials.check_own_page(headers)
         decide = partial(self._decide, token, rule, parameters.get("agent", ""))
         scope[KEY] = decide()
@@ -111,7 +111,7 @@ class AccessMiddleware:
         return self._app if scope["type"] == "http" else _revocable(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:
-        """Return the access of a token that fulfils ``rule``. Raises Unauthorized, Forbidden."""
+        """Return the access of the request's token if it satisfies ``rule``. Raises Unauthorized, Forbidden."""
         access = self._tokens.find(token)
         if access is None:
             instead = f", or open {VIEWER}?token=TOKEN in a browser" if rule.browser else ""
@@ -124,7 +124,7 @@ class AccessMiddleware:
 
 
 def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
-    """Return ``app`` for one websocket, closed as soon as ``decide`` raises Refused at a message."""
+    """Wrap ``app`` for one websocket, which is closed when ``decide`` raises Refused at a message."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         closed = False
@@ -146,7 +146,7 @@ def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is void")  # the error of a closed connection
+                raise OSError("the token is void")  # raised by a closed connection
             await send(message)
 
         await app(scope, receiving, sending)
@@ -155,7 +155,7 @@ def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
 
 async def access_of(connection: HTTPConnection) -> Access:
-    """Return the access of an admitted request. Async, so that it needs no thread: slow requests may hold them all."""
+    """Return the access of an admitted request. Async, since slow requests may occupy all threads."""
     return connection.scope[KEY]
 
 

@@ -31,12 +31,12 @@ def from_cookie(headers: Headers) -> str:
 
 
 def in_query(scope: Scope) -> str | None:
-    """Return the token in a page's address; None for websockets."""
+    """Return the token in a page's query; None for websockets."""
     return dict(_query(scope)).get(PARAMETER) if scope["type"] == "http" else None
 
 
 def into_cookie(scope: Scope, token: str, path: str) -> RedirectResponse:
-    """Redirect to the same page without the token in its address, so that the browser's history does not keep it."""
+    """Set the cookie and redirect to the URL without the token, which keeps it out of the browser history."""
     rest = urlencode([(name, value) for name, value in _query(scope) if name != PARAMETER])
     response = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
     secure = scope.get("scheme") == "https"
@@ -66,7 +66,7 @@ def check_own_page(headers: Headers) -> None:
 
 
 def _split(url: str) -> SplitResult:
-    """Split an address; a malformed one has no parts."""
+    """Split a URL; a malformed one has empty parts."""
     try:
         return urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``keep-agent token``: make a token, or make one void."""
+"""``keep-agent token``: create or revoke a token."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("name", help="the token's name in messages and in the file")
     p.add_argument("--agents", default=ALL, help="ids of its agents, separated by commas (default: all agents)")
-    when = "void after 30d, 12h or 45m, or from a date on (2030-01-31: midnight, UTC)"
+    when = "expires after 30d, 12h or 45m, or on a date (2030-01-31: midnight, UTC)"
     p.add_argument("--expires", metavar="WHEN", help=when)
     p.add_argument("--file", type=Path, required=True, help="file of tokens; created if it does not exist")
-    p.add_argument("--replace", action="store_true", help="make an older token of that name void")
-    p.add_argument("--remove", action="store_true", help="make the token void, and no other")
+    p.add_argument("--replace", action="store_true", help="revoke an older token of that name")
+    p.add_argument("--remove", action="store_true", help="revoke the token, and make no other")
     return p
 
 

@@ -1,4 +1,4 @@
-"""File of tokens: changed under a lock; a running server reads it again when it changes."""
+"""Token file: changed under a lock; a running server reloads it when it changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """Load the tokens of a file and the environment; without both the server is open. Raises ConfigError, DataError."""
+    """Load tokens from a file and the environment; without either the server is open. Raises ConfigError, DataError."""
     token = environ.get(VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(f"{VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
@@ -34,7 +34,7 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
 
 
 class TokenFile(Tokens):
-    """The tokens of ``file`` and ``extra``. If a later version cannot be read, the tokens before it stay valid."""
+    """The tokens of ``file`` and ``extra``. If a later version cannot be read, the previous tokens stay valid."""
 
     def __init__(self, file: Path, extra: Sequence[Entry] = ()) -> None:
         self._file, self._extra, self._stamp = file, tuple(extra), _stamp(file)
@@ -42,13 +42,13 @@ class TokenFile(Tokens):
 
     @property
     def entries(self) -> Sequence[Entry]:
-        stamp = _stamp(self._file)  # before the file is read, so that the next call notices a change during the read
+        stamp = _stamp(self._file)  # taken before the read, so that the next call detects a change during it
         if stamp != self._stamp:
             self._stamp = stamp
             try:
                 self._entries = self._read()
             except (DataError, OSError) as error:
-                if not isinstance(error, DataError):  # too many open files: the next call reads it again
+                if not isinstance(error, DataError):  # too many open files: the next call tries again
                     self._stamp = ()
                 log.error("%s; the %d token(s) read before stay valid", error, len(self._entries))
             else:
@@ -77,7 +77,7 @@ def read_tokens(file: Path) -> list[Entry]:
     names = [entry.access.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{file}: {twice!r} is there twice; remove one")
+        raise DataError(f"{file}: {twice!r} occurs twice; remove one")
     return entries
 
 
@@ -99,7 +99,7 @@ def _entry(row: Any, place: str) -> Entry:
 
 
 def moment(text: object) -> datetime:
-    """Parse an ISO 8601 time with a zone, into UTC. Raises ConfigError."""
+    """Parse an ISO 8601 time with a time zone; return it in UTC. Raises ConfigError."""
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text) if isinstance(text, str) else None
         if time is not None and time.tzinfo is not None:
@@ -126,12 +126,12 @@ def add_token(file: Path, new: Entry, replace: bool = False) -> None:
         entries = read_tokens(file) if file.exists() else []
         remaining = [entry for entry in entries if entry.access.name != name]
         if len(remaining) < len(entries) and not replace:
-            raise ConfigError(f"{file} has a token {name!r}: give another name, or --replace to make the old one void")
+            raise ConfigError(f"{file} has a token {name!r}: give another name, or --replace to revoke the old one")
         write_tokens(file, [*remaining, new])
 
 
 def remove_token(file: Path, name: str) -> None:
-    """Make a token void. Raises ConfigError, DataError."""
+    """Revoke a token. Raises ConfigError, DataError."""
     with _locked(file):
         entries = read_tokens(file)
         remaining = [entry for entry in entries if entry.access.name != name]
@@ -143,7 +143,7 @@ def remove_token(file: Path, name: str) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file``, a second file, since `replacing` replaces the first, if the file system has locks."""
+    """Hold the lock of ``file``, if the file system has locks: a second file, since `replacing` replaces ``file``."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)

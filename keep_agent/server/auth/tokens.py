@@ -17,7 +17,7 @@ VARIABLE = "KEEP_AGENT_TOKEN"
 
 @dataclass(frozen=True)
 class Access:
-    """A token's name, and the agents that it may use; None: all."""
+    """Access of a token: its name, and the agents that it may use (None: all)."""
 
     name: str
     agents: frozenset[str] | None = None
@@ -34,7 +34,7 @@ class Access:
         return self.agents is None or agent in self.agents
 
     def require(self, agent: str) -> str:
-        """Return ``agent``, or raise Forbidden: with the same message whether that agent exists or not."""
+        """Return ``agent``, or raise Forbidden with a message that does not depend on whether the agent exists."""
         if not self.may(agent):
             raise Forbidden(f"token {self.name!r} is not for this agent; use one that is")
         return agent
@@ -44,12 +44,12 @@ class Access:
             raise Forbidden(f"token {self.name!r} is for some agents only; use one for all")
 
 
-OPEN = Access("open")  # of all requests to a server without tokens
+OPEN = Access("open")  # access of all requests to a server without tokens
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One token: its access, its SHA-256 in hexadecimal digits, and the time from which it is void, if any."""
+    """One token: its access, its SHA-256 in hexadecimal digits, and its expiry time, if any."""
 
     access: Access
     digest: str
@@ -62,13 +62,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The valid tokens. ``open``: there are none by intention, and all programs on this machine have access."""
+    """Valid tokens. ``open``: the server runs without tokens, and all programs on this machine have access."""
 
     entries: Sequence[Entry] = ()
     open: bool = False
 
     def find(self, token: str) -> Access | None:
-        """Return the access of a known token that has not expired. Takes the same time for any token."""
+        """Return the access of a known, unexpired token. Constant-time."""
         target, access = digest(token), None
         for entry in self.entries:
             if hmac.compare_digest(entry.digest, target) and not entry.expired:
@@ -81,7 +81,7 @@ def digest(token: str) -> str:
 
 
 def check_bind(host: str, tokens: Tokens) -> None:
-    """Raise ConfigError for an address that other machines can reach while no token is needed, or an invalid one."""
+    """Raise ConfigError for an invalid address, or one that other machines can reach while no token is needed."""
     if not is_local(host) and tokens.open:
         raise ConfigError(
             f"host={host!r} can be reached from other machines, and no token is needed: set {VARIABLE}, or give a file "

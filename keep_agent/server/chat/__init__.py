@@ -1,1 +1,1 @@
-"""Conversations with the model, each agent with rows of its own: OpenAI, Anthropic, raw text, scenarios."""
+"""Conversations with the model, with KV rows per agent: APIs of OpenAI and Anthropic, raw text, scenarios."""

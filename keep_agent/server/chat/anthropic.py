@@ -1,4 +1,4 @@
-"""Anthropic's API: ``/v1/messages`` and ``/v1/messages/count_tokens``, with the supported part of its format."""
+"""Anthropic's API: ``/v1/messages`` and ``/v1/messages/count_tokens``, with a subset of its fields."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class MessagePrompt(VendorModel):
 
     @property
     def chat(self) -> list[ChatMessage]:
-        """The messages, with the system's text as the first of them."""
+        """Messages, of which the first is the system text."""
         messages = [(message.role, fields.joined(message.content)) for message in self.messages]
         return [("system", fields.joined(self.system)), *messages] if self.system else messages
 
     @property
     def is_continued(self) -> bool:
-        """The answer continues the last message, which is the assistant's."""
+        """Whether the last message is the assistant's, which the answer then continues."""
         return self.messages[-1].role == "assistant"
 
 
 class Messages(MessagePrompt):
-    """A request. Answers are greedy; fields that would change that are refused by name."""
+    """A request. Decoding is greedy; fields that would change that are rejected by name."""
 
     neutral: ClassVar = {
         **MessagePrompt.neutral, "temperature": (0,), "top_p": (1,), "top_k": (1,),
@@ -83,7 +83,7 @@ class TokenCount(BaseModel):
 
 
 class MessageUsage(BaseModel):
-    """``input_tokens`` are those that are neither read from the cache nor added to it: none."""
+    """Token counts. ``input_tokens`` is 0: every token is either read from the cache or added to it."""
 
     input_tokens: int = 0
     cache_creation_input_tokens: int
@@ -108,7 +108,7 @@ def anthropic_router(conversations: Conversations) -> APIRouter:
 
     @router.post(PATH, responses=SSE, response_model=MessageAnswer, summary=about)
     async def answer(request: Request, body: Messages, caller: Caller, agent_id: AgentHeader = None) -> Response:
-        """Answer greedily. The agent is named by the header, else by ``metadata.user_id``, else the token's only one.
+        """Answer greedily. The agent is that of the header, else ``metadata.user_id``, else the token's only agent.
 
         If the last message is the assistant's, the answer continues it.
         """
@@ -166,7 +166,7 @@ def _end(generation: Generation) -> dict[str, Any]:
 
 
 def _usage(generation: Generation) -> dict[str, int]:
-    """Return the usage so far; all computed prompt rows are cached for the next turn."""
+    """Return the usage so far; all computed prompt rows count as cached for the next turn."""
     prefilled, end = generation.prefilled, generation.end
     assert prefilled is not None
     return MessageUsage(

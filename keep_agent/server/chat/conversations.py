@@ -1,4 +1,4 @@
-"""Conversations: turns of many agents on one model, in order for each agent, in parallel across agents."""
+"""Conversations: turns of many agents on one model, sequential per agent, parallel across agents."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
-    """Render messages as a prompt without BOS; if ``go_on``, the answer continues the last one. Raises BadMessages."""
+    """Render messages as a prompt without BOS; with ``go_on`` the answer continues the last one. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
     try:
         text = render(tokenizer, messages, go_on)
-    except ModelError as error:  # the template or the messages may be wrong
+    except ModelError as error:  # either the template or the messages may be invalid
         raise BadMessages(str(error)) from error
     return text.removeprefix(tokenizer.bos_token or "")
 
@@ -58,7 +58,7 @@ class Generation:
         self._events: asyncio.Queue[Prefilled | str | TurnEnd | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
-        self.waiting: asyncio.Task[None] | None = None  # for the agent's earlier turns
+        self.waiting: asyncio.Task[None] | None = None  # waits for the agent's earlier turns
         self.prefilled: Prefilled | None = None
         self.end: TurnEnd | None = None
 
@@ -67,7 +67,7 @@ class Generation:
         self._loop.call_soon_threadsafe(self._events.put_nowait, item)
 
     def cancel(self) -> None:
-        """Cancel a waiting turn at once; a running one ends soon, keeps its rows and frees its agent."""
+        """Cancel a waiting turn at once; a running one ends soon and keeps its rows."""
         if self.turn is not None:
             self.turn.cancel()
         if self.waiting is not None:
@@ -82,7 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield the answer's text after `begin`, and None after `QUIET` seconds without any. Raises the turn's error.
+        """Yield the answer's text after `begin`, and None after `QUIET` seconds without text. Raises the turn's error.
 
         ``end`` is set after the last piece.
         """
@@ -103,12 +103,12 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents, each on a thread of its own, on one engine, which is the caller's and closed after this.
+    """Turns of many agents, each on its own thread, on one engine, which the caller closes after this object.
 
     :param limiter: counts a turn from its request to its end, even after its client has disconnected
     :param model: name of the model in requests
     :param special: the model's special tokens; None: as `special_tokens` finds them
-    :param knobs: of `AgentMemories`; a prompt reuses any prefix that it shares with the stored text
+    :param knobs: options of `AgentMemories`; a prompt reuses any prefix that it shares with the stored text
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Conversations:
         return self.say(GenerationRequest(agent, text, max_tokens, stops))
 
     def say(self, request: GenerationRequest) -> Generation:
-        """Begin a turn, which runs until it ends or is cancelled."""
+        """Start a turn, which runs until it ends or is cancelled."""
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
         generation, most = Generation(), self.limits.prompt_chars
@@ -173,7 +173,7 @@ class Conversations:
             async with self._limiter.entered(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
                 end = await self.in_thread(turn.run)
-                if end.reason == Reason.CANCELLED.value:  # half an answer must not be taken for a whole one
+                if end.reason == Reason.CANCELLED.value:  # a truncated answer must not look complete
                     raise Unavailable(CANCELLED)
         except Exception as error:
             generation.put(error)
@@ -184,10 +184,10 @@ class Conversations:
         generation.put(end)
 
     def _lock(self, agent: str) -> asyncio.Lock:
-        return self._locks.setdefault(agent, asyncio.Lock())  # of the agent's turns, which acquire it in their order
+        return self._locks.setdefault(agent, asyncio.Lock())  # the agent's turns acquire it in order
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking work in the pool of turns, which has no limit."""
+        """Run blocking work in the unbounded thread pool of turns."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def forget(self, agent: str) -> bool:
@@ -196,7 +196,7 @@ class Conversations:
             return await self.in_thread(lambda: self.memories.forget(agent))
 
     async def close(self) -> None:
-        """Cancel all turns, wait for their ends, then write all rows. The engine stays open."""
+        """Cancel all turns, wait until they have ended, then write all rows. The engine stays open."""
         self._is_closed = True
         for generation in list(self._running.values()):
             generation.cancel()

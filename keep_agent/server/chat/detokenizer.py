@@ -9,7 +9,7 @@ from memory.agents.text_match import BROKEN, LONGEST, TokenizerCoder
 
 
 class Detokenizer:
-    """Decodes token by token; holds incomplete characters and possible stops back. ``hidden`` tokens have no text."""
+    """Incremental decoder; holds back incomplete characters and possible stops. ``hidden`` tokens have no text."""
 
     def __init__(self, coder: TokenizerCoder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
@@ -17,7 +17,7 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._visible: list[int] = []  # tokens that are not hidden
         self._ends: list[int] = []  # length of the text after each token
-        self._begin = self._decoded = 0  # visible tokens: start of the window to decode, end of what was decoded
+        self._begin = self._decoded = 0  # visible tokens: start of the window to decode, end of the decoded ones
         self._text = ""
         self._emitted = 0  # characters of the text
         self.stop: str | None = None
@@ -29,14 +29,14 @@ class Detokenizer:
 
     @property
     def whole(self) -> tuple[list[int], str | None]:
-        """The tokens up to a character's end before any stop string, and their text; None if some are hidden."""
+        """Tokens before any stop string, up to a whole character, and their text; None if some are hidden."""
         after = bisect_right(self._ends, len(self._text))
         end = self._ends[after - 1] if after else 0
         tokens = self._tokens[: bisect_left(self._ends, end) + 1 if end else 0]
         return tokens, None if any(token in self._hidden for token in tokens) else self._text[:end]
 
     def feed(self, token: int) -> str:
-        """Add a token; return the text that is certain now and was not returned before."""
+        """Add a token; return the newly certain text."""
         if self.stop is not None:
             return ""
         self._tokens.append(token)
@@ -48,11 +48,11 @@ class Detokenizer:
         return self._emit(len(self._text) if self.stop is not None else self._certain())
 
     def flush(self) -> str:
-        """Return the text that was held back, at the end of the tokens, without an incomplete character."""
+        """Return the held-back text after the last token, without an incomplete character."""
         return self._emit(len(self._text))
 
     def _decode(self) -> str:
-        """Decode the new tokens, after those before, on which some texts depend; "" while a character is incomplete."""
+        """Decode the new tokens with the previous ones as context; "" while a character is incomplete."""
         before = self._coder.decode(self._visible[self._begin : self._decoded])
         window = self._coder.decode(self._visible[self._begin :])
         if window.endswith(BROKEN) and len(self._visible) - self._decoded <= LONGEST:
@@ -61,7 +61,7 @@ class Detokenizer:
         return window[len(before) :]
 
     def _cut(self) -> None:
-        """End the text before the first stop string, if there is one; of several at one place, the longest counts."""
+        """Cut the text before the first stop string, if any; of several at one position, the longest counts."""
         start = max(0, self._emitted - self._longest_stop)
         matches = [(place, stop) for stop in self._stops if (place := self._text.find(stop, start)) >= 0]
         if matches:
@@ -69,7 +69,7 @@ class Detokenizer:
             self._text = self._text[:place]
 
     def _certain(self) -> int:
-        """Return the length of the text before anything that may begin a stop string."""
+        """Return the length of the text before any suffix that may begin a stop string."""
         for place in range(max(self._emitted, len(self._text) - self._longest_stop), len(self._text)):
             if any(stop.startswith(self._text[place:]) for stop in self._stops):
                 return place

@@ -1,4 +1,4 @@
-"""OpenAI's API: ``/v1/chat/completions`` and ``/v1/models``, with the supported part of its format."""
+"""OpenAI's API: ``/v1/chat/completions`` and ``/v1/models``, with a subset of its fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, eve
 from keep_agent.server.limits.strict_models import Items
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
-ROLES = {"developer": "system"}  # the newer name of the role
+ROLES = {"developer": "system"}  # newer name of the role "system"
 EXAMPLE = {"model": "planner-tiny", "messages": [{"role": "user", "content": "go to fridge_1"}], "max_tokens": 8}
 
 
@@ -53,7 +53,7 @@ class StreamOptions(VendorModel):
 
 
 class Completion(VendorModel):
-    """A request. Answers are greedy; fields that would change that are refused by name."""
+    """A request. Decoding is greedy; fields that would change that are rejected by name."""
 
     neutral: ClassVar = {
         "temperature": (0,), "n": (1,), "top_p": (1,), "frequency_penalty": (0,), "presence_penalty": (0,),
@@ -130,9 +130,9 @@ def openai_router(conversations: Conversations) -> APIRouter:
 
     @router.post(PATH, responses=SSE, response_model=Completed, summary="Continue a conversation (OpenAI)")
     async def complete(request: Request, body: Completion, caller: Caller, agent_id: AgentHeader = None) -> Response:
-        """Answer greedily. The agent is named by the header, else by ``user``.
+        """Answer greedily. The agent is that of the header, else ``user``.
 
-        Without these it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and the token
+        Else it is ``prompt_cache_key``, else ``safety_identifier``, if that is a valid agent id and the token
         may use that agent; else the token's only agent.
         """
         hints = body.prompt_cache_key, body.safety_identifier

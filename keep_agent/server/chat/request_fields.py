@@ -1,4 +1,4 @@
-"""Fields of chat requests: the agent that they use, limits, and fields of vendors' clients without effect here."""
+"""Fields of chat requests: the agent, limits, and fields of vendors' clients that have no effect here."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`
 
 
 class Unsupported(Refused):
-    """A field that asks for something this server cannot do."""
+    """A field with a value that this server does not support."""
 
 
 class BadAgent(Refused):
-    """A request that names no agent, or one of a scenario."""
+    """A request without an agent, or for an agent of a scenario."""
 
 
 class VendorModel(BaseModel):
-    """Base of a vendor's objects: null means absent; ``neutral`` values of unsupported fields are ignored."""
+    """Base of vendor request models: null means absent; ``neutral`` values of unsupported fields are ignored."""
 
     model_config = ConfigDict(extra="allow")
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -58,7 +58,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _is_in(value: Any, allowed: tuple[Any, ...]) -> bool:
-    """Compare by value and kind: ``True`` is not 1."""
+    """Compare by value and type: ``True`` is not 1."""
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
 
 
@@ -72,7 +72,7 @@ def check_model(name: str, model: str) -> None:
 
 
 def most_tokens(limits: ChatLimits, *values: int | None) -> int:
-    """Return the first value that is not None, else the default. Raises Unsupported for one above the limit."""
+    """Return the first value that is not None, else the default. Raises Unsupported above the limit."""
     most = next((number for number in values if number is not None), limits.tokens)
     if most > limits.max_tokens:
         raise Unsupported(f"max_tokens={most} is more than {limits.max_tokens}, which a request may have; ask for less")
@@ -90,7 +90,7 @@ def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[st
 def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
-    ``hints`` are fields that clients fill for other purposes, too: usable are valid ids that the token is for.
+    ``hints`` are fields that clients also fill for other purposes: a hint is usable if it is a valid id of the token.
     Raises BadAgent, ConfigError for an invalid id, and Forbidden for other agents, whether they exist or not.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))

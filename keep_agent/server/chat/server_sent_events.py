@@ -1,4 +1,4 @@
-"""Server-sent events: answers that are streamed, and cancelled when their client disconnects."""
+"""Server-sent events: streamed answers, which are cancelled when their client disconnects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
-error_event = partial(event, name="error")  # for formats whose events have names
+error_event = partial(event, name="error")  # for formats with named events
 
 
 class Events(StreamingResponse):
@@ -51,7 +51,7 @@ class Events(StreamingResponse):
 
 @asynccontextmanager
 async def _cancelled_with(request: Request, generation: Generation) -> AsyncIterator[None]:
-    """Cancel ``generation`` if its client disconnects, or an error is raised, during the block."""
+    """Cancel ``generation`` if its client disconnects or an error is raised during the block."""
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -73,7 +73,7 @@ async def reply(
     request: Request, path: str, generation: Generation, events: AsyncIterator[bytes] | None,
     answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
 ) -> Response:  # fmt: skip
-    """Answer with ``events``, else with ``answer`` of the whole text. Errors before the first event have a status."""
+    """Respond with ``events``, else with ``answer`` of the whole text. Errors before the first event set the status."""
     async with _cancelled_with(request, generation):
         await generation.begin()
         if events is None:
@@ -85,7 +85,7 @@ async def reply(
 async def with_error_event(
     path: str, events: AsyncIterator[bytes], encode: Callable[[Mapping[str, Any]], bytes] = event
 ) -> AsyncIterator[bytes]:
-    """Yield ``events``; an error becomes the last event, with the status that the answer would have had."""
+    """Yield ``events``; an error becomes the last event, which contains the HTTP status."""
     try:
         async for item in events:
             yield item

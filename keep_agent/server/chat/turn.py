@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request; ``text`` returns the prompt and is called on the turn's thread."""
+    """A generation request; ``text`` returns the prompt and is called on the turn's thread."""
 
     agent: str
     text: Callable[[], str]
@@ -32,7 +32,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Reuse of the agent's rows by a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
+    """Reuse of the agent's KV rows by a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
 
     kind: str
     origin: str
@@ -52,7 +52,7 @@ class TurnEnd:
 
 
 class Turn:
-    """One turn, run on a thread and cancelled from any. ``emit`` receives the prefill's result, then pieces of text."""
+    """One turn; `cancel` may be called from any thread. ``emit`` receives the prefill's result, then pieces of text."""
 
     def __init__(
         self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,
@@ -87,11 +87,11 @@ class Turn:
             try:
                 self._follow(stream, detokenizer)
             finally:
-                stream.cancel()  # no effect if it has ended
-                stream.collect()  # the prompt's rows are complete only now
+                stream.cancel()  # no effect on an ended turn
+                stream.collect()  # only here the prompt's rows are complete
             try:
                 self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
-            except CapacityError:  # the turn is kept; failing to evict other agents is no error of this request
+            except CapacityError:  # the turn is stored; a failed eviction of other agents is no error of this request
                 log.warning("agent %s", prompt.agent, exc_info=True)
         return self._end(stream, detokenizer)
 

@@ -1,4 +1,4 @@
-"""Concurrency limiter: bounds the requests at once, in total and per agent; others are refused with a time to retry."""
+"""Concurrency limiter: bounds concurrent requests, in total and per agent; others are rejected with a retry time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from starlette.requests import HTTPConnection
 from keep_agent.errors import ConfigError
 from keep_agent.server.error_handlers import Busy
 
-RECENT = 32  # requests whose mean duration estimates the time to retry
-LONGEST = 60  # seconds to retry
+RECENT = 32  # recent requests whose mean duration estimates the retry time
+LONGEST = 60  # maximum retry time in seconds
 
 
 class ConcurrencyLimiter:
-    """Admits at most ``most`` requests at once, and ``share`` of one owner. For one event loop.
+    """Limiter of ``most`` concurrent requests, and ``share`` per owner. For one event loop.
 
     :param what: name of the requests in messages
     :param owner: name of an owner in messages
@@ -53,12 +53,12 @@ class ConcurrencyLimiter:
             self._durations.append(time.monotonic() - start)
 
     async def admitted(self, connection: HTTPConnection) -> AsyncIterator[None]:
-        """Admit the request of a route until its answer is sent (FastAPI dependency). The agent is the path's."""
+        """Admit a route's request until its response is sent (FastAPI dependency). The agent comes from the path."""
         async with self.entered(connection.path_params.get("agent")):
             yield
 
     def _busy(self, what: str, most: int, parallel: int) -> Busy:
-        """Return the refusal; a place gets free after the mean duration over ``parallel`` requests."""
+        """Return the error; the retry time is the mean duration divided by ``parallel``."""
         mean = fmean(self._durations) if self._durations else 1.0
         seconds = max(1, min(LONGEST, math.ceil(mean / parallel)))
         return Busy(f"{what} at once: {most} at most; try again in {seconds} s", seconds)

@@ -1,4 +1,4 @@
-"""Request limits: size of a body, time to arrive, and a linear-time check of its JSON before it is parsed."""
+"""Request limits: body size, arrival time, and a linear-time check of the JSON before it is parsed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from keep_agent.errors import ConfigError
 from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer_to, status_of
 
-MOST = 1 << 40  # of any limit
-FAREWELL = 2.0  # seconds for which a refused body is read and dropped, since clients read the answer after it
+MOST = 1 << 40  # maximum of every limit
+FAREWELL = 2.0  # seconds for which a rejected body is drained, since clients read the response after sending it
 STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-# matches as long as escapes are whole surrogate pairs and no NULs
+# matches while escapes are whole surrogate pairs and no NULs
 SOUND = re.compile(
     rb"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u(?:0000|[dD][89a-fA-F])).)*+",
     re.DOTALL,
 )
 NO_NUMBER = re.compile(rb"NaN|Infinity")
-HUGE = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # digits of a number; an exponent of three digits
+HUGE = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # too many digits, or an exponent of three digits
 STEPS = np.zeros(256, np.int8)
 STEPS[list(b"[{")] = 1
 STEPS[list(b"]}")] = -1
@@ -40,11 +40,11 @@ class Limits:
     """Limits of all requests."""
 
     body_bytes: int = 1 << 20  # of a body
-    body_seconds: float = 10.0  # for a whole body; for a ``large`` path, between two parts of it
-    send_seconds: float = 30.0  # in which a client reads a part of its answer; else the connection ends
+    body_seconds: float = 10.0  # for a whole body; on a ``large`` path between two parts
+    send_seconds: float = 30.0  # for a client to read a part of its response; else the connection is closed
     depth: int = 32  # deepest nesting of JSON brackets
-    requests: int = 64  # at once, of planning and of conversations each
-    per_agent: int = 5  # at once of one agent: one runs, the others wait
+    requests: int = 64  # concurrent, of planning and of conversations each
+    per_agent: int = 5  # concurrent per agent: one runs, the others wait
     large: Mapping[str, int] = field(default_factory=dict)  # bytes of bodies by path pattern, streamed without a scan
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Limits:
 
     @property
     def values(self) -> int:
-        """Most values in a JSON body; those of robots and clients take at least twice as many bytes each."""
+        """Maximum number of values in a JSON body; real ones take at least twice as many bytes each."""
         return max(1, self.body_bytes // 5)
 
     def large_bytes(self, path: str) -> int | None:
@@ -63,7 +63,7 @@ class Limits:
 
 
 class LimitsMiddleware:
-    """ASGI middleware: reads a body within its limits and passes it on, or refuses it."""
+    """ASGI middleware: reads a body within its limits and passes it on, or rejects it."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app, self._limits = app, limits
@@ -90,7 +90,7 @@ class LimitsMiddleware:
             await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
     async def _read(self, most: int, receive: Receive) -> list[Message]:
-        """Return a whole body as one message; no message if the client has disconnected."""
+        """Return a list with the whole body as one message; an empty list if the client has disconnected."""
         body, more, deadline = bytearray(), True, time.monotonic() + self._limits.body_seconds
         while more:
             message = await _receive_until(receive, deadline)
@@ -105,7 +105,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for a length above ``most``, and for two, on which proxies may disagree (request smuggling)."""
+    """Raise Refused for a length above ``most``, and for two lengths, as in request smuggling."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` of a body in parts; too large or slow ones raise HTTPException, which routes pass on."""
+    """ASGI ``receive`` of a body in parts; too large or slow bodies raise HTTPException, which routes propagate."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
@@ -151,7 +151,7 @@ async def _receive_until(receive: Receive, deadline: float) -> Message:
 
 
 async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive, send: Send) -> None:
-    """Answer, and end the connection after the rest of the body."""
+    """Respond, and close the connection after draining the body."""
 
     async def lingering(message: Message) -> None:
         if message["type"] == "http.response.body":
@@ -171,11 +171,11 @@ def _too_large(most: int) -> TooLarge:
 
 
 class BadJson(Refused):
-    """Bytes that are no JSON, or JSON that this server does not read."""
+    """Invalid JSON, or JSON that this server does not accept."""
 
 
 def check_json(text: bytes, depth: int, values: int) -> None:
-    """Raise BadJson for no UTF-8, NULs, half surrogate pairs, NaN, huge numbers, deep nesting and too many values."""
+    """Raise BadJson for invalid UTF-8, NULs, half surrogates, NaN, huge numbers, deep nesting or too many values."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:

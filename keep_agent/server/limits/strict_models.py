@@ -1,4 +1,4 @@
-"""Strict request models: a wrong body gives one error; one error per wrong value of a large body takes seconds."""
+"""Strict request models: only the first error of a body is reported, since collecting all may take seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class First(FailFast):
-    """Marker of lists whose validation ends at the first wrong item. Hashable, for lists within unions."""
+    """Marker of lists whose validation stops at the first invalid item. Hashable, for lists within unions."""
 
     __hash__ = object.__hash__
 
@@ -22,7 +22,7 @@ Items = Annotated[list[Item], First()]  # a list in a request
 
 
 class Strict(BaseModel):
-    """Base of requests. The first unknown field is refused by name."""
+    """Base of requests. The first unknown field is rejected by name."""
 
     model_config = ConfigDict(extra="forbid")
 

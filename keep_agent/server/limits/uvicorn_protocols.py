@@ -1,4 +1,4 @@
-"""Protocols for uvicorn: HTTP with a time limit for a request's headers, and websockets that can be refused."""
+"""Protocols for uvicorn: HTTP with a time limit for request headers, and websockets that can be rejected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import Message
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-SECONDS = 10.0  # from the connection, or a request's first byte, to the end of its headers
+SECONDS = 10.0  # seconds from the connection, or a request's first byte, to the end of its headers
 
 
 class TimedProtocol(H11Protocol):
@@ -31,7 +31,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """Run the deadline while a request is incomplete; between requests uvicorn's keep-alive timer runs."""
+        """Run the timer while a request is incomplete; between requests uvicorn's keep-alive timer applies."""
         begins = self.conn.their_state is h11.IDLE
         lingers = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered already
         waits = (begins or lingers) and not self.transport.is_closing()
@@ -47,9 +47,9 @@ class TimedProtocol(H11Protocol):
 
 
 class RefusableSocket(WebSocketsSansIOProtocol):
-    """Websockets for ``uvicorn.Config(ws=...)`` that log no error when a handshake is refused with an answer.
+    """Websockets for ``uvicorn.Config(ws=...)`` that log no error when a handshake is rejected with a response.
 
-    uvicorn (0.54) does not count such an answer as the handshake's end; any client could fill the log with errors.
+    uvicorn (0.54) does not treat such a response as the handshake's end, so that any client could fill the log.
     """
 
     async def send(self, message: Message) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Registry of a server's planning agents: each has a folder; the least recently used sleep on disk."""
+"""Registry of a server's planning agents: each has a folder; the least recently used are unloaded to disk."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Entry:
-    agent: DurableAgent | None = None  # None: asleep
+    agent: DurableAgent | None = None  # None: unloaded
     users: int = 0
     is_deleted: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held while it wakes up or is put to sleep
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held during loading and unloading
 
 
 class Registry:
@@ -52,7 +52,7 @@ class Registry:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def names(self, among: Collection[str] | None = None) -> list[str]:
-        """List all agents, asleep or awake; with ``among``, look only for these."""
+        """List all agents, loaded or not; with ``among``, only these."""
         if among is not None:
             return sorted(name for name in among if self._place(name).is_dir())
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
@@ -71,7 +71,7 @@ class Registry:
 
     @contextmanager
     def use(self, name: str) -> Iterator[DurableAgent]:
-        """Keep an agent awake for a block. Raises NotFound."""
+        """Load an agent, and keep it loaded during the block. Raises NotFound."""
         with self._entry(name) as entry:
             with entry.lock:
                 self._check(entry, name)
@@ -80,12 +80,12 @@ class Registry:
             try:
                 yield entry.agent
             except ConfigError:
-                with entry.lock:  # the error of an agent that was deleted meanwhile is NotFound
+                with entry.lock:  # an agent that was deleted meanwhile raises NotFound
                     self._check(entry, name)
                 raise
 
     def replace(self, name: str, state: Mapping[str, Any]) -> None:
-        """Give an agent a memory that `DurableAgent.dump` returned, even if its own is damaged. Raises NotFound."""
+        """Replace an agent's memory with one from `DurableAgent.dump`, even if its own is damaged. Raises NotFound."""
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             try:
@@ -97,7 +97,7 @@ class Registry:
                 entry.agent.restore(state)
 
     def delete(self, name: str) -> None:
-        """Delete an agent and its files; needs no free disk space, and does not wake it. Raises NotFound."""
+        """Delete an agent and its files without loading it; needs no free disk space. Raises NotFound."""
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             self._put_to_sleep(name, entry, write=False)
@@ -105,7 +105,7 @@ class Registry:
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(trash)
-                self._recorder(name).remove()  # before another agent can take the name
+                self._recorder(name).remove()  # before another agent can get the name
                 self._entries.pop(name, None)
             entry.is_deleted = True
             sync(self._agents)
@@ -113,7 +113,7 @@ class Registry:
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[_Entry]:
-        """Keep an agent's entry in use for a block."""
+        """Mark an agent's entry as in use during the block."""
         with self._lock:
             if not self._place(name).is_dir():
                 raise _no_agent(name)
@@ -132,14 +132,14 @@ class Registry:
         if entry.is_deleted:
             raise _no_agent(name)
         if self._is_closed:
-            raise Unavailable("this server is ending; try again after its restart")
+            raise Unavailable("this server is shutting down; try again after its restart")
 
     @property
     def awake(self) -> int:
         return sum(entry.agent is not None for entry in list(self._entries.values()))
 
     def close(self) -> None:
-        """Put all agents to sleep for good, with their memories on disk."""
+        """Unload all agents for good; their memories are on disk."""
         self._is_closed = True
         for name, entry in list(self._entries.items()):
             with entry.lock:
@@ -163,7 +163,7 @@ class Registry:
             raise
 
     def _make_room(self) -> None:
-        """Put the least recently used idle agents to sleep."""
+        """Unload the least recently used idle agents."""
         with self._lock:
             idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]
             excess = max(0, len(self._entries) - self.limits.awake)
@@ -177,13 +177,13 @@ class Registry:
 
     @staticmethod
     def _put_to_sleep(name: str, entry: _Entry, write: bool = True) -> None:
-        """Close an agent; it stays awake if that fails, and its journal holds all that was acknowledged."""
+        """Unload an agent; if that fails it stays loaded, and its journal holds all acknowledged calls."""
         try:
             if entry.agent is not None:
                 entry.agent.close(write)
                 entry.agent = None
         except Exception:
-            log.exception("agent %s cannot be put to sleep", name)
+            log.exception("agent %s cannot be unloaded", name)
 
 
 def _no_agent(name: str) -> NotFound:

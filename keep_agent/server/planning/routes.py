@@ -45,7 +45,7 @@ class Create(Strict):
 
 
 class FactRow(Strict):
-    """One thing as the robot knows it; fields that are left out are unknown or false."""
+    """Fact about one thing; omitted fields are unknown or false."""
 
     model_config = _example(**MUG)
     id: StrictStr = Field(description="Its name: type and number")
@@ -55,7 +55,7 @@ class FactRow(Strict):
     holds: StrictStr | None = Field(None, description="The object that the agent holds")
     states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
     gone: StrictBool = Field(False, description="It no longer exists")
-    sees: Items[StrictStr] = Field([], description="The things in the agent's view")
+    sees: Items[StrictStr] = Field([], description="The things that the agent sees")
 
 
 class Observe(Strict):
@@ -68,10 +68,10 @@ class Plan(Strict):
     instruction: StrictStr
     skills: Items[StrictStr] = Field(description="The skills that are possible now")
     after: StrictInt | None = Field(
-        None, description="Number of the last decision you know, 0 before the first: a request that is repeated with "
-        "it makes no second decision",
+        None, description="Number of your last known decision, 0 before the first: a request that is repeated with "
+        "it returns the same decision",
     )  # fmt: skip
-    trace: Detail = Field("summary", description="Detail of the answer's trace of how the prompt was made")
+    trace: Detail = Field("summary", description="Detail of the prompt's trace in the response")
     stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
 
 
@@ -120,7 +120,7 @@ def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
 
 
 class Planner:
-    """Async access to the agents: every call runs in a thread. The limiter bounds the number of threads."""
+    """Async access to the agents: every call runs in a thread; the limiter bounds the number of threads."""
 
     def __init__(self, registry: Registry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
         self.registry, self.limiter, self._metrics = registry, limiter, metrics
@@ -131,7 +131,7 @@ class Planner:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def on(self, name: str, work: Callable[[DurableAgent], T]) -> T:
-        """Run ``work`` with an agent, woken up if necessary."""
+        """Run ``work`` with an agent, which is loaded if necessary."""
 
         def run() -> T:
             with self.registry.use(name) as agent:
@@ -140,7 +140,7 @@ class Planner:
         return await self.thread(run)
 
     async def plan(self, name: str, body: Plan) -> AsyncIterator[Event]:
-        """Yield ``ready`` with the prompt's cost, then ``decision``. A plan completes even if the client leaves."""
+        """Yield ``ready`` with the prompt's cost, then ``decision``. A plan completes even after a disconnect."""
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
 
         def ready(cost: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Planner:
 
         def done(task: asyncio.Task[Decision]) -> None:
             if not task.cancelled():
-                task.exception()  # marks it as retrieved, else asyncio logs an error that no client waits for
+                task.exception()  # marks the error as retrieved, else asyncio logs it
             events.put_nowait(("", {}))
 
         work = self.on(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
@@ -167,7 +167,7 @@ class Planner:
 
 
 def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
-    """Return the routes of planning agents; ``forget`` deletes an agent's conversations, and tells if it had any."""
+    """Return the routes of planning agents; ``forget`` deletes an agent's conversations and returns if it had any."""
     router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admitted)])
     registry = planner.registry
 
@@ -189,7 +189,7 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
     async def names(caller: Caller) -> AgentList:
         return AgentList(agents=await planner.thread(lambda: registry.names(caller.agents)))
 
-    @router.get(AGENT, summary="Look at an agent")
+    @router.get(AGENT, summary="Get an agent")
     async def about(agent: str) -> About:
         return await call(agent)
 
@@ -210,7 +210,7 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
     @router.post(f"{AGENT}/plan", response_model=Decided, responses=SSE, summary="Choose the next skill")
     async def plan(request: Request, agent: str, body: Plan) -> Response | Decided:
         events = planner.plan(agent, body)
-        first = await anext(events)  # raises the errors of the request, so that they have a status of their own
+        first = await anext(events)  # raises request errors here, so that they set the HTTP status
         if body.stream:
             content = with_error_event(request.url.path, _encode(first, events), error_event)
             return StreamingResponse(content, media_type="text/event-stream", headers=HEADERS)

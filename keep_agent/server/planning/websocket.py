@@ -1,4 +1,4 @@
-"""Websocket of a planning agent, ``/v1/agents/{agent}/socket``: a stream of messages, each answered by its type."""
+"""Websocket of a planning agent, ``/v1/agents/{agent}/socket``: typed messages and their replies."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from keep_agent.server.limits.request_limits import Limits, check_json
 from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, Planner, Report, apply
 from keep_agent.server.settings import Settings
 
-OVERHEAD = 64  # bytes that a waiting message counts besides its own; they bound the number of empty messages
+OVERHEAD = 64  # bytes added per queued message, which bounds the number of empty messages
 
 
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
-MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # of messages of each type
+MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
 MESSAGES = [create_model(name, __base__=model, type=(Literal[name], ...)) for name, model in MODELS.items()]
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), Field(discriminator="type")])
 
 
 class Inbox:
-    """Queue of received messages: up to ``most`` bytes, with `OVERHEAD` for each, or a single larger message."""
+    """Queue of received messages: up to ``most`` bytes, plus `OVERHEAD` each, or a single larger message."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._is_closed = most, 0, False
@@ -64,7 +64,7 @@ class Inbox:
                 message = self._messages.popleft()
                 self._bytes -= len(message) + OVERHEAD
                 self._changed.notify_all()
-            await asyncio.sleep(0)  # lets other tasks run between many messages that are answered quickly
+            await asyncio.sleep(0)  # yields to other tasks between many fast messages
             yield message
 
 
@@ -91,12 +91,12 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
     @router.websocket(f"{AGENT}/socket")
     async def talk(socket: WebSocket, agent: str, caller: Caller) -> None:
         async with AsyncExitStack() as resources:
-            token = None if caller is OPEN else caller.name  # a server without tokens has no shares per token
+            token = None if caller is OPEN else caller.name  # without tokens there are no shares per token
             try:
                 await resources.enter_async_context(tokens.entered(token))
                 await resources.enter_async_context(agents.entered(agent))
                 async with planner.limiter.entered(agent):
-                    await planner.on(agent, lambda durable: None)  # wakes it up
+                    await planner.on(agent, lambda durable: None)  # loads the agent
             except KeepError as error:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
@@ -111,7 +111,7 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
 
 
 async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) -> None:
-    """Send a message. Raises WebSocketDisconnect for a slow client, which holds a share of the limiters."""
+    """Send a message. Raises WebSocketDisconnect for a slow client, which would occupy the limiters."""
     try:
         with anyio.fail_after(seconds):
             await socket.send_text(json.dumps(message))
@@ -130,7 +130,7 @@ def _parse(content: bytes, limits: Limits) -> BaseModel:
 
 
 async def _listen(socket: WebSocket, inbox: Inbox) -> None:
-    """Read messages while others are answered: an unread message would keep pings behind it from being answered."""
+    """Read messages while others are processed, since an unread message would delay the pings behind it."""
     try:
         while (message := await socket.receive())["type"] != "websocket.disconnect":
             await inbox.put(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))

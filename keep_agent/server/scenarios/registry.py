@@ -1,8 +1,8 @@
-"""Registry of running scenarios, and the part of them that each token may read.
+"""Registry of running scenarios, with the view that each token may read.
 
-A token for ``persist_{scenario}_{agent}`` reads what that agent hears. Beginning and deleting a scenario needs tokens
-for all its agents, playing it one of them. Tokens for none of them get the answer for a missing scenario, and only
-those that read a turn's speaker get the reason of its failure.
+A token for ``persist_{scenario}_{agent}`` reads that agent's transcript. Creating and deleting a scenario needs tokens
+for all its agents, playing it for one of them. For other tokens the scenario does not exist (404), and only
+tokens for a turn's speaker get the reason of its failure.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _check(*counts: tuple[str, int, int]) -> None:
 
 
 def voice(scenario: Scenario, agent: str) -> str:
-    """Return the id that a token must be for to read what ``agent`` hears."""
+    """Return the agent id whose token may read the transcript of ``agent``."""
     return f"persist_{scenario.name}_{agent}"
 
 
@@ -71,7 +71,7 @@ def voices_of(scenario: Scenario) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player on the scheduler of conversations. ``begins`` receives each turn before it runs, to cancel it."""
+    """Player on the scheduler of conversations. ``begins`` receives each turn before it runs, for cancellation."""
 
     scheduler: Scheduler
     prompt_chars: int
@@ -108,7 +108,7 @@ class Running:
     working: threading.Lock = field(default_factory=threading.Lock)  # a request may be cancelled before its thread ends
 
     def begins(self, turn: Turn) -> None:
-        """Store the turn that begins. Called on the playing thread."""
+        """Store the current turn. Called on the playing thread."""
         self.turn = turn
         if self.is_closed:
             turn.cancel()
@@ -119,7 +119,7 @@ class Running:
             return None if self.generator is None else next(self.generator, None)
 
     def end(self) -> None:
-        """End the scenario after a turn that is still played, on a thread."""
+        """End the scenario after the running turn, on a thread."""
         with self.working:
             if self.generator is not None:
                 self.generator.close()
@@ -130,7 +130,7 @@ class Running:
             self.turn.cancel()
 
     def ears(self, access: Access) -> frozenset[str]:
-        """Return the agents whose view a token may read."""
+        """Return the agents whose transcripts a token may read."""
         return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
 
     def audible_turns(self, access: Access) -> list[turns.Turn]:
@@ -157,11 +157,11 @@ class Scenarios:
         self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> Running:
-        """Begin a scenario; no turn is played yet. Tokens for certain agents may always begin theirs.
+        """Create a scenario; no turn is played yet. Tokens for certain agents are not subject to the limit.
 
         :raises Forbidden: the token is not for all of its agents
         :raises CapacityError: too many are running
-        :raises Conflict: one of the agents is in a running scenario of that name, whose rows would be the same
+        :raises Conflict: one of the agents is in a running scenario of that name, with the same KV rows
         """
         limits = self._conversations.limits
         voices = {access.require(agent) for agent in voices_of(scenario)}
@@ -247,6 +247,6 @@ class Scenarios:
             ears, turn, agents = running.ears(access), running.turn, running.scenario.agents
             keys = [running.scenario.memory_key(agent, running.id) for agent in ears]
             if len(ears) == len(agents) or (turn is not None and turn.request.agent in keys):
-                raise  # else the token reads neither the speaker nor all agents: the error may quote the prompt
+                raise  # other tokens must not see the error, which may quote the prompt
             log.warning("scenario %s", running.id, exc_info=True)
             raise Conflict(OVER) from error

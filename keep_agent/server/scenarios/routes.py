@@ -29,7 +29,7 @@ SMALL = {
 class Begin(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]})
     name: str | None = Field(None, description="A scenario of the package")
-    scenario: dict[str, Any] | None = Field(None, description="A whole scenario, with the keys of docs/phases.md")
+    scenario: dict[str, Any] | None = Field(None, description="A complete scenario, with the keys of docs/phases.md")
 
     @model_validator(mode="after")
     def _either(self) -> Begin:
@@ -40,11 +40,11 @@ class Begin(Strict):
 
 class Play(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"turns": 1}]})
-    turns: StrictInt = Field(1, ge=1, le=1000, description="Most turns that the token's agents hear")
+    turns: StrictInt = Field(1, ge=1, le=1000, description="Maximum number of turns that the token's agents hear")
 
 
 class ScenarioState(BaseModel):
-    """``agents`` are those that the token reads; ``about`` is empty unless these are all.
+    """State of a scenario. ``agents``: those that the token may read; ``about`` is empty unless these are all.
 
     ``played`` and ``turns`` count the turns that these agents hear.
     """
@@ -60,7 +60,7 @@ class ScenarioState(BaseModel):
 
 
 class ScenarioTurn(BaseModel):
-    """``index`` counts the turns that the token's agents heard, from 0; ``audience``: those of them who heard this one.
+    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience``: those that heard it.
     Its cost is included for the speaker's token only.
     """
 
@@ -81,7 +81,7 @@ class ScenarioTurn(BaseModel):
 
 
 class NewTurns(BaseModel):
-    """The turns that the token's agents heard, and their number."""
+    """Turns that the token's agents heard, and their number."""
 
     played: int
     turns: list[ScenarioTurn]
@@ -103,7 +103,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
 
     @router.post(PATH, status_code=201, dependencies=busy, summary="Begin a scenario")
     async def create(body: Begin, caller: Caller) -> ScenarioState:
-        """Needs a token for all agents of the scenario: ids ``persist_{scenario}_{agent}``."""
+        """Create a scenario. Needs a token for all its agents: ids ``persist_{scenario}_{agent}``."""
         if body.name is not None:
             load = partial(shipped_scenario, body.name)
         else:
@@ -114,21 +114,21 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
     async def all(caller: Caller) -> list[ScenarioState]:
         return [state_of(running, caller) for running in scenarios.all(caller)]
 
-    @router.get(single, summary="Look at a scenario")
+    @router.get(single, summary="Get a scenario")
     async def get(number: str, caller: Caller) -> ScenarioState:
         return state_of(scenarios.get(caller, number), caller)
 
     @router.delete(single, status_code=204, summary="End a scenario")
     async def delete(number: str, caller: Caller) -> None:
-        """Permanent agents keep their rows."""
+        """Delete a scenario. Permanent agents keep their KV rows."""
         await scenarios.delete(caller, number)
 
     @router.post(f"{single}/turns", dependencies=busy, summary="Play turns")
     async def play(request: Request, number: str, body: Play, caller: Caller) -> NewTurns:
-        """Plays until the token's agents have heard so many turns, the scenario ends, or the client disconnects. The
-        number of other turns that were played meanwhile is not in the answer.
+        """Play until the token's agents have heard ``turns`` turns, the scenario ends, or the client disconnects. The
+        response does not reveal how many other turns were played meanwhile.
 
-        One request at a time plays a scenario; others are refused with a time to retry.
+        Only one request at a time plays a scenario; others are rejected with a retry time.
         """
         running = scenarios.get(caller, number)
         async with running.limiter.entered():
@@ -142,7 +142,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
 
     @router.get(f"{single}/transcript", summary="Read an agent's transcript")
     async def transcript(number: str, agent: str, caller: Caller) -> Transcript:
-        """The phases that an agent heard, as its own prompt would show them."""
+        """Return the phases that an agent heard, as its own prompt shows them."""
         running = scenarios.get(caller, number)
         caller.require(voice(running.scenario, agent))
         if agent not in running.scenario.agents:

@@ -1,4 +1,4 @@
-"""HTML export: an episode as one file with the player, its steps and pictures, which loads nothing else."""
+"""HTML export: an episode as one self-contained file with the player, steps and pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory.files.atomic import write_atomic
 
 STATIC = Path(__file__).parents[1] / "static"
 SCOPE = "keep-viewer/"  # prefix of the modules' names in the file
-PAGES_ONLY = ("step_view.js", "index.js")  # modules of the served pages only
+PAGES_ONLY = ("step_view.js", "index.js")  # modules used only by the served pages
 PAGE = Template("""\
 <!doctype html>
 <html lang="en">
@@ -48,7 +48,7 @@ def write_html(run: Run, episode: EpisodeIndex, path: Path) -> Path:
 
 
 def page(run: Run, episode: EpisodeIndex) -> str:
-    """Return the file. Steps are compressed and encoded as base64, so that no text of a run is markup."""
+    """Return the HTML. Steps are compressed and base64-encoded, so that no text of a run is parsed as markup."""
     label = " · ".join(word for word in (run.method, episode.key, run.path.resolve().name) if word)
     return PAGE.substitute(
         title=html.escape(label),
@@ -63,7 +63,7 @@ def _packed_steps(run: Run, episode: EpisodeIndex, label: str) -> str:
     content = {
         "label": label,
         "overview": dict(overview(run, episode)),
-        # one JSON text per step, so that a long episode is not parsed at once
+        # one JSON text per step, parsed on demand
         "steps": [step_json(run, episode, number) for number in range(len(episode.places))],
         "pictures": {number: _data_url(run, name) for number, name in episode.frames.items()},
     }
@@ -72,7 +72,7 @@ def _packed_steps(run: Run, episode: EpisodeIndex, label: str) -> str:
 
 
 def _data_url(run: Run, name: str) -> str:
-    """Encode a picture as a data URL; empty for a missing one, which the page reports."""
+    """Encode a picture as a data URL; "" for a missing one, which the page reports."""
     try:
         path = picture(run.path, name)
     except DataError:
@@ -81,7 +81,7 @@ def _data_url(run: Run, name: str) -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Return the page's modules as data URLs, by the names that they import each other by."""
+    """Return the page's modules as data URLs, by import name."""
     modules = {}
     for file in sorted(STATIC.glob("*.js")):
         if file.name not in PAGES_ONLY:

@@ -1,4 +1,4 @@
-"""Rerun export: an episode as a recording, with fewer details than the pages. Needs the extra `rerun`."""
+"""Rerun export: an episode as a recording, with less detail than the pages. Needs the extra `rerun`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
         if number in episode.frames:
             _log_picture(recording, run, episode.frames[number])
     content = stream.read()
-    assert content is not None  # None only after a shutdown of the stream
+    assert content is not None  # None only after the stream was shut down
     write_atomic(path, content)
     return path
 
@@ -96,7 +96,7 @@ def heat_map(prompt: PromptView) -> np.ndarray:
 
 
 def _colour(segment: SegmentView) -> int:
-    """Return the colour of its computed layers. A hit is computed at layer 0 at most: in the colour of recomputed."""
+    """Return the colour of a segment's computed layers. A hit, computed at layer 0 at most, counts as recomputed."""
     return 1 + max(STATES.index(segment.state), 1)
 
 

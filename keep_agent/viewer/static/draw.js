@@ -1,4 +1,4 @@
-// Elements and numbers. Texts become text nodes only, so that nothing of a trace is parsed as markup.
+// Elements and number formats. Texts become text nodes only, so that no text of a trace is parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -56,7 +56,7 @@ export function ticks(span, wanted) {
   return Array.from({ length: Math.floor(span / step + 1e-9) + 1 }, (_, index) => index * step);
 }
 
-// Returns the width that a panel can draw in.
+// Returns the drawing width of a panel.
 export function widthOf(element, least = 260) {
   return Math.max(least, Math.floor(element.clientWidth));
 }

@@ -1,4 +1,4 @@
-// Panel of the multi-hop path: the query attends to segments, these to others. Each chosen segment has one edge to it.
+// Panel of the multi-hop path: the query attends to segments, these to others; one incoming edge each.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 
@@ -61,7 +61,7 @@ function draw(hop, selected, width, events) {
   return root;
 }
 
-// Places the query at the left, its targets next to it, and so on. A source that was not chosen itself is drawn dashed.
+// Places the query at the left, its targets in the next column, and so on. Sources that were not chosen are dashed.
 function arrange(edges) {
   const places = new Map([["", { column: 0, row: 0, chosen: true }]]);
   const targets = new Set(edges.map(([, target]) => target));

@@ -6,7 +6,7 @@ import { STATES, absent, count, html, legend, panel } from "./draw.js";
 const HEADINGS = [
   ["", "its state"],
   ["segment", "its id"],
-  ["text", "as the prompt holds it"],
+  ["text", "as in the prompt"],
   ["unit", "number of the unit whose keys and values are computed together"],
   ["kind", "static or dynamic group, or the kind of its unit"],
   ["layers", "layers that computed one of its rows"],

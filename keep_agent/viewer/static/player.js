@@ -1,4 +1,4 @@
-// Player: moves through the steps of one or two episodes by slider, keys and address, and follows a growing run.
+// Player: moves through the steps of one or two episodes by slider, keys and URL, and follows a growing run.
 
 import { html, widthOf } from "./draw.js";
 import { pane } from "./pane.js";
@@ -7,10 +7,10 @@ import { toolbar } from "./toolbar.js";
 import { track } from "./track.js";
 
 const POLL = 1000; // ms
-const SETTLED = 120; // ms without a move until the address is updated
+const SETTLED = 120; // ms without a move until the URL is updated
 const LEAP = 10; // steps, with shift
 
-// sources: { label, overview(since), step(number), picture(number) }; the last gives an address.
+// sources: { label, overview(since), step(number), picture(number) }; the last returns a URL.
 // options: step, segment, live, onMove(step, segment). Dispatches "keep-step" on the root when a step is drawn.
 export function play(root, sources, options) {
   return new Player(root, sources, options);
@@ -79,7 +79,7 @@ class Player {
     this.tapes.forEach((item) => [this.step + 1, this.step - 1].forEach(item.prefetch));
   }
 
-  // Updates the address to the drawn step, after a pause, since browsers refuse frequent changes.
+  // Updates the URL to the drawn step, after a pause, since browsers reject frequent changes.
   moved() {
     clearTimeout(this.telling);
     this.telling = setTimeout(() => this.options.onMove?.(this.drawn, this.segment), SETTLED);
@@ -135,7 +135,7 @@ class Player {
     this.go(wanted);
   }
 
-  // Redraws for another width only: an element that is replaced under the pointer loses a click.
+  // Redraws only if the width has changed: replacing an element under the pointer loses a click.
   resized() {
     const width = widthOf(this.bar.root);
     if (width === this.width) return;

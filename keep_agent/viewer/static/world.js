@@ -1,4 +1,4 @@
-// Panel of the world that the agent knows: pictures, if the run has some, and the tree of things.
+// Panel of the known world: pictures, if the run has any, and the tree of things.
 
 import { absent, count, html, panel } from "./draw.js";
 
@@ -43,7 +43,7 @@ export function worldPanel(source) {
 
 function picture(url, words) {
   const image = html("img", { src: url, alt: words });
-  image.addEventListener("error", () => image.replaceWith(absent("The trace names a picture that is not there.")));
+  image.addEventListener("error", () => image.replaceWith(absent("The trace names a missing picture.")));
   return html("figure", {}, image, html("figcaption", {}, words));
 }
 

@@ -1,4 +1,4 @@
-"""Replay of sessions under a budget, with the features and labels of a retention head at every turn."""
+"""Replay of sessions under a row budget, with features and labels for a retention head at every turn."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from memory.retention.query_memory import QueryMemory, head_features, mean_keys,
 from memory.retention.residual_head import ResidualHead
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn
 
-AHEAD = 5  # next actions whose arguments make a token positive
+AHEAD = 5  # number of next actions whose arguments make a token positive
 
 
 @dataclass(frozen=True)
 class Example:
-    """Training example of one turn: features of each history row, and labels of the rows that are needed soon."""
+    """Training example of one turn: features of each history row, and labels of the rows needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
     span: torch.Tensor  # (n, head_dim)
@@ -35,15 +35,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Moment:
-    """A turn after rows were evicted."""
+    """State of the replay after an eviction."""
 
-    example: Example  # before the eviction
+    example: Example  # example from before the eviction
     cache: SessionCache
-    following: ToolTurn | None  # the next turn of the transcript
+    following: ToolTurn | None  # next turn of the transcript
 
 
 class ArgumentMatcher:
-    """Labels of tokens: whether their text, of at least ``shortest`` letters, occurs in an action's arguments."""
+    """Labeller of tokens: whether their text, of at least ``shortest`` letters, occurs in an action's arguments."""
 
     def __init__(self, decode: dict[int, str], shortest: int) -> None:
         self._decode, self._shortest = decode, shortest
@@ -63,7 +63,7 @@ def replay(
 ) -> Iterator[Moment]:
     """Yield every turn after which rows are evicted.
 
-    The current ``head`` chooses them, so that it is trained on the rows, and on the scale of the rule, of run time.
+    The current ``head`` chooses them, so that rows and scores are distributed as at run time.
     """
     caches, rule = engine.cache_provider(), QueryMemory(budget, decay)
     cache, spans, protected = caches.cache(), QuerySpan(), 0

@@ -17,8 +17,8 @@ from memory.files.json_lines import Chain
 
 REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
 ACTIONABLE = ("user", "tool", "function")
-LAST = 32  # last tokens, which are the query span of a turn without actionable messages (arXiv 2606.09916)
-TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # in a file
+LAST = 32  # last tokens that are the query span of a turn without actionable messages (arXiv 2606.09916)
+TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields in a file
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -92,7 +92,7 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
 def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
     """Divide messages into turns, each of which ends before an action. System messages at the beginning are protected.
 
-    The query span begins with the last message of a user, tool or function; without one it is the last tokens.
+    The query span begins at the last message of a user, tool or function; without one it is the last tokens.
     """
     ids: list[int] = []
     query = instruction = protected = 0

@@ -33,14 +33,14 @@ RESTORE = "restore it, or train again with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD = 64  # negatives that each positive is compared with
-FEATURE_SESSIONS = 8  # sessions that set the mean and deviation of the features
-SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained one
+FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
+SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained value
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
 @dataclass
 class Progress:
-    """Numbers of a run, besides weights, that a checkpoint keeps."""
+    """Progress of a run: the numbers that a checkpoint stores besides weights."""
 
     epoch: int = 0
     session: int = 0  # sessions done in this epoch
@@ -64,7 +64,7 @@ def write_state(
 
 
 def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Read (progress and settings, tensors) of a checkpoint; one of 0.2.0 has no checksum.
+    """Read (progress and settings, tensors) from a checkpoint; checkpoints of 0.2.0 have no checksum.
 
     :raises ModelError: the file is damaged
     """
@@ -101,7 +101,7 @@ def loss_of(head: ResidualHead, example: Example) -> torch.Tensor:
 
 
 class Trainer:
-    """One training run over epochs of sessions, in an order set by the seed, so that a resumed run is the same run."""
+    """Training run over epochs of sessions. The seed sets their order, so that a resumed run gives the same result."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         check_rate(args.lr)
@@ -152,13 +152,13 @@ class Trainer:
             self._choose_alpha()
 
     def save(self) -> None:
-        """Write the state that a resumed run reads, in one file at once, and publish head and report."""
+        """Write the state for a resumed run atomically to one file, and publish head and report."""
         self._report()
         write_state(self.out / STATE, self.head, self.optimizer, self.settings, self.progress)
         self._publish()
 
     def _publish(self) -> None:
-        """Write head and report, which this trainer does not read."""
+        """Write head and report, which are outputs only."""
         about = {**self.settings, **asdict(self.progress)}
         save_head(self.head, self.out / HEAD, {key: value for key, value in about.items() if key != "curve"})
         write_atomic(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1))
@@ -170,12 +170,12 @@ class Trainer:
         return replay(self.engine, session, self.matcher, self.head, budget, self.args.decay)
 
     def _replay_all(self, sessions: Sequence[ToolSession]) -> Iterator[Moment]:
-        """Replay each session under the next of the budgets."""
+        """Replay the sessions, cycling through the budgets."""
         for budget, session in zip(cycle(self.args.budgets), sessions, strict=False):
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
-        """Set the mean and deviation of the head's features by some sessions, under the rule alone."""
+        """Set the mean and deviation of the head's features from some sessions, replayed under the rule alone."""
         examples = [moment.example.features for moment in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
@@ -184,9 +184,9 @@ class Trainer:
         self.head.spread.copy_(features.std(0).clamp(min=1e-6))
 
     def _choose_alpha(self) -> None:
-        """Publish the head with the share of its alpha that makes the held-out sessions most likely.
+        """Publish the head with the share of its alpha that maximises the likelihood of the held-out sessions.
 
-        A fully trained head outweighs the rule, whose scores are shares of a softmax and differ by hundredths.
+        A fully trained head outweighs the rule, whose scores are softmax shares and differ by hundredths only.
         """
         trained = self.head.alpha.detach().clone()
         self.progress.weighed = []
@@ -252,7 +252,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Resume a run. Raises ConfigError if its settings differ, ModelError if the checkpoint is damaged."""
-        clean(self.out)  # of partial files of a killed run
+        clean(self.out)  # of temporary files of a killed run
         metadata, tensors = read_state(self.out / STATE)
         with loading(self.out / STATE, RESTORE):
             old, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))
@@ -264,7 +264,7 @@ class Trainer:
 
 
 def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:
-    """Return the recall of positive rows in the best quarter, of the head and of the rule alone."""
+    """Return the recall of positive rows in the top quarter, for the head and for the rule alone."""
     best, labels = max(1, example.labels.numel() // 4), example.labels
     with torch.no_grad():
         scores = head(example.features, example.span, example.rule)

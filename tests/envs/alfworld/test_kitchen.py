@@ -295,7 +295,7 @@ def test_loading_keeps_the_process_arguments(engine: Engine, world: World, monke
 @pytest.mark.parametrize(
     ("choices", "sentence"),
     [
-        ({"observability": "full"}, "ALFWorld's text tells what is seen; use partial"),
+        ({"observability": "full"}, "ALFWorld's text shows only what is seen; use partial"),
         ({"observability": "some"}, "observability='some' is unknown"),
         ({"skills": "lota"}, "skills='lota' is unknown; use one of grounded, commands"),
         ({"scored": "never"}, "scored='never' is unknown"),

@@ -90,7 +90,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_be_resumed(call: Command, monke
         patch.setattr(atomic, "sync", full)
         code, _, err = call(*SETTING)
     folder = next(Path("outputs").iterdir())
-    assert code == BAD_INPUT and err.count("\n") == 1 and f"and go on with eval.resume={folder.resolve()}" in err
+    assert code == BAD_INPUT and err.count("\n") == 1 and f"and continue with eval.resume={folder.resolve()}" in err
     assert "frames/" in err and "No space left" in err and not pictures(folder) and not (folder / TRACE).exists()
     assert call(f"eval.resume={folder}")[0] == 0
     assert sorted(frame_names(folder)) == sorted(pictures(folder)) != []
@@ -109,7 +109,7 @@ def test_a_run_older_than_the_setting_is_resumed_without_pictures(call: Command)
 
 
 def test_a_run_without_restarts_does_not_mention_them(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pictured, "_told", lambda _, info: info)
+    monkeypatch.setattr(Pictured, "_with_restarts", lambda _, info: info)
     code, out, _ = call(*SETTING)
     assert code == 0 and "restarted" not in out and "random in Alfred-v0: embedded" in out
     assert json.loads((the_run() / SUMMARY).read_text())["restarted_episodes"] == 0

@@ -81,7 +81,7 @@ def busy(request: httpx.Request) -> httpx.Response:
 
 def ending(request: httpx.Request) -> httpx.Response:
     """Answer as a server that ends before it has finished a request."""
-    return refusal(503, "the server is ending", **{"Retry-After": "5"})
+    return refusal(503, "the server is shutting down", **{"Retry-After": "5"})
 
 
 def short(request: httpx.Request) -> httpx.Response:

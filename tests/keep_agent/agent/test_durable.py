@@ -330,7 +330,7 @@ def test_an_agent_opens_its_memory_or_journal_under_any_limit(brain: Brain, tmp_
 
 def test_a_folder_has_one_agent(brain: Brain, tmp_path: Path) -> None:
     first = durable(brain, tmp_path)
-    with pytest.raises(ConfigError, match=f"at work in {tmp_path}; end it"):
+    with pytest.raises(ConfigError, match=f"uses {tmp_path}; stop it"):
         durable(brain, tmp_path, "other")
     first.observe([Fact("mug_1", "object", "mug")])
     first.close()

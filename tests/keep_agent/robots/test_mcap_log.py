@@ -129,7 +129,7 @@ def test_log_of_an_interrupted_task_is_complete(tmp_path: Path, error: type[Base
     with pytest.raises(error), mcap_log.mcap_log(path) as log:
         log(Feedback("wave", "begins"))
         raise error
-    with pytest.raises(ConfigError, match="is there already"), mcap_log.mcap_log(path):
+    with pytest.raises(ConfigError, match="already exists"), mcap_log.mcap_log(path):
         pass
     assert len(Messages(path.read_bytes()).times["/keep/log"]) == 1, "a second log does not replace it"
 

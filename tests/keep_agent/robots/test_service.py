@@ -18,7 +18,7 @@ from tests.keep_agent.robots.robots import QUICK, WAIT, Gate, ScriptPlanner, fac
 from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
-OVERTAKEN = failed("something else was begun")
+OVERTAKEN = failed("another task or plan has begun")
 
 
 def test_plan_without_a_report_counts_as_carried_out() -> None:
@@ -56,7 +56,7 @@ def test_planner_that_answers_too_late_receives_the_end_of_its_task() -> None:
     with limited("plan", hangs=think.entered):
         assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
     service.session.limits = QUICK
-    assert "still at work" in service.plan("greet", SKILLS).report
+    assert "still running" in service.plan("greet", SKILLS).report
     assert "no plan" in service.report(True, "").report
     think.open.set()
     assert robots.all_return(service.session)

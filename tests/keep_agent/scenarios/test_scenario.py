@@ -85,7 +85,7 @@ def test_the_longest_names_fit_into_file_names() -> None:
         (changed("phases", to=[]), "phases", "no list of one or more"),
         (changed("phases", 1, "name", to="tea"), "phases[1].name", "an earlier phase is called tea"),
         (changed("phases", 0, "participants", to=["ada", "eve"]), "phases[0].participants[1]", "'eve' is no agent"),
-        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "is there twice"),
+        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "occurs twice"),
         (changed("phases", 0, "participants", to="ada"), "phases[0].participants", "no list"),
         (changed("phases", 0, "speakers", to=["cat"]), "phases[0].speakers[0]", "'cat' is no participant"),
         (changed("phases", 0, "rounds", to=0), "phases[0].rounds", "use 1 or more"),
@@ -112,7 +112,7 @@ def test_invalid_fields_are_refused_with_their_place(content: dict[str, Any], pl
         ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
         ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
-        ("${tea.words[ben]}", "asks for 'words'"),
+        ("${tea.words[ben]}", "names 'words'"),
         ("${tea.messages}", "is no template; write ${PHASE.messages[AGENT]}"),
         ("${tea.messages[ben]", "is no template"), ("${oc.env:HOME}", "is no template"),
         ("${tea.messages[ben].__class__}", "is no template"), ("${}", "is no template"),
@@ -138,7 +138,7 @@ def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name: [", "is no YAML"), ("name: tea\nname: walk\n", "'name' is there twice"),
+        ("name: [", "is no YAML"), ("name: tea\nname: walk\n", "'name' occurs twice"),
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
         ("about: 2024-02-30\n", "is no YAML .*day is out of range"), ("about: !!bool perhaps\n", "is no YAML"),
         ("about: !!timestamp later\n", "is no YAML"), ("about: !!int ''\n", "is no YAML"),

@@ -1,6 +1,6 @@
 """Actions on one object: carrying, opening, switching, cutting, liquids and dirt.
 
-The symbolic world decides the effects; a refusal of its own becomes the error message.
+The symbolic world determines the effects; its failures become error messages.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def open_(
     session: Session, *, objectId: str, openness: float = 1.0, forceAction: bool = False, returnToStart: bool = True,
     stopAtNonStaticCol: bool = False, physicsInterval: float | None = None,
 ) -> None:  # fmt: skip
-    """Open an object; an object that is already in the requested state is no error."""
+    """Open an object; no error if it is already in the requested state."""
     refuse_if(not 0 <= openness <= 1, "openness must be in [0:1]")
     stage, entity = session.stage, session.target(objectId, forceAction)
     refuse_if(entity.type not in OPENABLE, f"{objectId} is not an Openable object")
@@ -125,7 +125,7 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
 
 
 def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    """Cut an object, without a knife, too. The whole stays in the list of objects, cut and invisible."""
+    """Cut an object, even without a knife. The whole object stays in the list, cut and invisible."""
     stage, entity = session.stage, session.target(objectId, forceAction)
     if "sliced" in stage.marks[entity.key]:
         return
@@ -149,7 +149,7 @@ def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> Non
 
 @contextmanager
 def _knife_in_hand(stage: Stage) -> Iterator[None]:
-    """Put a knife in the agent's hand meanwhile, as the symbolic world requires for a cut."""
+    """Put a knife in the agent's hand during the block, as the symbolic world requires for a cut."""
     world, holding = stage.world, stage.world.holding
     world.things[_KNIFE.id], world.holding = _KNIFE, _KNIFE.id
     try:

@@ -16,7 +16,7 @@ from envs.alfred.thor_stub.traits import size_of
 
 UP, DOWN = -30.0, 60.0  # degrees of horizon
 HORIZONS = (UP, 0.0, 30.0, DOWN)
-STEP_UP = 0.05  # metres of height that a teleport corrects, at most
+STEP_UP = 0.05  # maximum metres of height that a teleport corrects
 CLOSE = 0.02  # metres within which a point counts as a standing point
 ANY = 2**31 - 1
 XYZ = dict[str, float]
@@ -27,7 +27,7 @@ def teleport(
     standing: bool | None = None, forceAction: bool = False, x: float | None = None, y: float | None = None,
     z: float | None = None,
 ) -> None:  # fmt: skip
-    """Change the pose; omitted values stay."""
+    """Change the pose; omitted values are kept."""
     body = session.stage.body
     place = xyz(body.position) | (position or {})
     place |= {key: value for key, value in {"x": x, "y": y, "z": z}.items() if value is not None}
@@ -44,7 +44,7 @@ def teleport_full(
     session: Session, *, rotation: XYZ, horizon: float, standing: bool, position: XYZ | None = None,
     forceAction: bool = False, x: float | None = None, y: float | None = None, z: float | None = None,
 ) -> None:  # fmt: skip
-    """Set the whole pose; the position in either form."""
+    """Set the whole pose; the position may be given in either form."""
     if position is None and None in (x, y, z):
         raise missing_arguments("TeleportFull", "position")
     pose: dict[str, Any] = {"position": position, "rotation": rotation, "horizon": horizon, "standing": standing}
@@ -191,4 +191,4 @@ def stand(session: Session) -> None:
 
 
 def pass_(session: Session) -> None:
-    """Leave everything as it is (Pass, Done)."""
+    """Return without a change (Pass, Done)."""

@@ -1,6 +1,6 @@
 """Actions on many objects: ``SetObjectPoses`` and ``SetObjectStates``.
 
-``SetObjectPoses`` removes all loose objects and restores the listed ones with new ids; of equal ids the last remains.
+``SetObjectPoses`` removes all loose objects and restores the listed ones with new ids; of equal ids the last is kept.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ UNMOVED = 0.01  # metres
 
 @dataclass(slots=True)
 class _Layout:
-    """The future room: items by id in order, with names and rotations."""
+    """Layout of the future room: items by id in order, with names and rotations."""
 
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # item id -> id of the thing that it is or copies
+    originals: dict[str, str] = field(default_factory=dict)  # item id -> id of the same or the copied thing
     extras: dict[str, Position] = field(default_factory=dict)  # by object id
 
 
@@ -39,7 +39,7 @@ def set_object_poses(
     placeStationary: bool = True,
     **ignored: object,
 ) -> str:
-    """Place the listed objects; an unknown name fails the action after all others are placed."""
+    """Place the listed objects; an unknown name makes the action fail after all others are placed."""
     remedy = "Please make sure each element in the objectPoses list is initialized."
     refuse_if(not objectPoses, f"objectPoses was not initialized correctly. {remedy}")
     stage, layout = session.stage, _Layout()
@@ -156,7 +156,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
-    """Set a state of all objects of a type, or of every type with it; refusals of single objects are ignored."""
+    """Set a state of all objects of a type, or of every type that has it; failures of single objects are ignored."""
     change = SetObjectStates.get("stateChange", "")
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]

@@ -1,4 +1,4 @@
-"""Refusals in the build's own words."""
+"""Failures with the build's messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from keep_agent.errors import KeepError
 
 
 class Refusal(KeepError):
-    """An action that fails: ``lastActionSuccess`` is false. The client raises errors for the four codes below."""
+    """Failed action: ``lastActionSuccess`` is false. ai2thor's client raises errors for the four codes below."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ def refuse_if(condition: bool, message: str, code: str = "") -> None:
 
 
 def exception(kind: str, message: str) -> Refusal:
-    """Return a failure that is an exception in the build: the type comes before its message, a trace after it."""
+    """Return a failure that is an exception in the build: type, message and trace."""
     return Refusal(f"{kind}: {message}. trace: none, this is a stand-in")
 
 

@@ -49,7 +49,7 @@ def initialize(
 
 
 def create_house(session: Session, *, house: dict[str, Any]) -> None:
-    """Furnish the empty room with a house of `to_house`; the settings stay."""
+    """Furnish the empty room with a house from `to_house`; the settings are kept."""
     refuse_if(session.stage.name != EMPTY, f"CreateHouse works in the scene {EMPTY} only")
     if not isinstance(house, dict) or KEY not in house:
         raise Refusal(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
@@ -73,7 +73,7 @@ def change_quality(session: Session, *, quality: str) -> None:
 
 
 def map_view_properties(session: Session) -> dict[str, Any]:
-    """Return a camera that shows the room from above, as `AddThirdPartyCamera` takes it."""
+    """Return a camera above the room, as arguments of `AddThirdPartyCamera`."""
     camera = map_camera(session.stage)
     return {
         "position": xyz(camera.position),

@@ -15,7 +15,7 @@ BROKEN = 3  # exit status of a fault
 GARBAGE = b"\xc1 this is no metadata"  # a byte that msgpack never uses, and no JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
-FAULTS = """what goes wrong; N is the number of an action, from 1 for the first one ever received:
+FAULTS = """kinds of faults; N is the number of an action, counted from 1:
   die-before-pipe     end with status 3 before anything is opened
   die-at-start        open the pipe, end before the first message
   die-before-actions  end after the first message
@@ -40,7 +40,7 @@ class Faults:
     mark: Path | None = None
 
     def starts(self, kind: str) -> bool:
-        """Return whether this fault happens now, at the start."""
+        """Return whether this fault occurs now, at the start."""
         if kind not in self.at_start:
             return False
         self._note()
@@ -78,14 +78,14 @@ def parse_faults(specs: Iterable[str], mark: Path | None = None) -> Faults:
 
 
 class ClientGone(Exception):
-    """The client has hung up, and the process ends."""
+    """Disconnect of the client, after which the process ends."""
 
 
 class Channel(Protocol):
-    """Sends one message at the start and one answer per action. All methods raise `ClientGone`."""
+    """Channel to the client: one message at the start and one answer per action. All methods raise `ClientGone`."""
 
     def open(self) -> None:
-        """Get ready to send."""
+        """Prepare to send."""
 
     def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
         """Send an answer; ``half``: stop in the middle."""
@@ -93,11 +93,11 @@ class Channel(Protocol):
     def receive(self) -> dict[str, Any]: ...
 
     def idle(self) -> None:
-        """Wait until the client is gone, without sending."""
+        """Wait until the client has disconnected, without sending."""
 
 
 def serve(channel: Channel, simulator: Simulator, faults: Faults) -> None:
-    """Answer until the client is gone. Faults that end the process raise SystemExit."""
+    """Answer until the client has disconnected. Faults that end the process raise SystemExit."""
     try:
         _start(channel, simulator, faults)
         number = 0
@@ -132,7 +132,7 @@ def _answer(channel: Channel, simulator: Simulator, action: dict[str, Any], faul
         channel.send(simulator.refuse(action, "injected" if kind == "error" else "", code))
         return
     answer = simulator.handle(action)
-    if kind == "sequence":  # the id of another action
+    if kind == "sequence":  # id of another action
         number = answer.metadata["sequenceId"] + 7
         answer = replace(answer, metadata=answer.metadata | {"sequenceId": number}, patch=None)
     channel.send(answer, garbage=kind == "garbage", half=kind == "die-half")

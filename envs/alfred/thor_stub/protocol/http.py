@@ -1,4 +1,4 @@
-"""HTTP channel: the stand-in posts its messages, and the response has the next action."""
+"""HTTP channel: the stand-in posts its messages, and each response contains the next action."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK = 0.2  # seconds between two checks of the client's process
 
 
 class Http:
-    """The stand-in's end of one connection."""
+    """HTTP connection to the client."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
         self._connection = HTTPConnection(host, port)
@@ -24,7 +24,7 @@ class Http:
         self._client = os.getppid()
 
     def open(self) -> None:
-        """Wait: the first message opens the connection."""
+        """Return at once: the first message opens the connection."""
 
     def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
         body = b"".join(_parts(answer, self._token, garbage))
@@ -41,7 +41,7 @@ class Http:
         try:
             response = self._connection.getresponse()
             action: dict[str, Any] = json.loads(response.read())
-        except (OSError, HTTPException, ValueError) as error:  # the reply to a refused token is an HTML page
+        except (OSError, HTTPException, ValueError) as error:  # the response to an invalid token is an HTML page
             raise ClientGone(str(error)) from error
         if not action:
             raise ClientGone("the client sends no more actions")

@@ -21,13 +21,13 @@ METADATA, ACTION, IMAGE, OTHER_IMAGE, PATCH, END = 1, 2, 4, 10, 11, 255
 HEADER = struct.Struct("!BI")
 WAIT = 0.02  # seconds between two attempts to open a pipe
 LOOK = 0.5  # seconds between two checks of the client's process
-PATIENCE = 60.0  # seconds for the client to open its end; it may have ended before this process could notice
+PATIENCE = 60.0  # seconds for the client to open its end; it may already have ended
 ROOM = 1 << 20  # bytes; the capacity requested for a pipe
 SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
 
 
 class Pipes:
-    """The stand-in's end. ``outgoing`` and ``incoming`` are paths of pipes that the client has made."""
+    """Channel over two pipes. ``outgoing`` and ``incoming`` are the paths of pipes that the client has made."""
 
     def __init__(self, outgoing: str, incoming: str) -> None:
         self._paths = outgoing, incoming
@@ -92,7 +92,7 @@ class Pipes:
         return b"".join(parts)
 
     def _await(self) -> None:
-        """Wait for bytes to read; none come before the client has opened its end."""
+        """Wait for bytes to read; there are none before the client has opened its end."""
         watch = select.poll()
         watch.register(self._in, select.POLLIN)
         watch.register(self._out, 0)  # reports an error once the client has closed its end
@@ -102,7 +102,7 @@ class Pipes:
             raise ClientGone("the client reads no more")
 
     def _look(self) -> None:
-        """Raise Gone if the client has ended, which gives this process another parent."""
+        """Raise ClientGone if the client has ended: this process then has another parent."""
         if os.getppid() != self._client:
             raise ClientGone("the client's process is gone")
 

@@ -131,7 +131,7 @@ def test_a_missing_recording_is_an_error(path: Path) -> None:
 def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path, path: Path) -> None:
     path.write_text("old")
     for taken_path in (path, tmp_path):
-        with pytest.raises(ConfigError, match="is there already; record in another file"):
+        with pytest.raises(ConfigError, match="already exists; record to another file"):
             Recording(http(server), taken_path)
     with pytest.raises(ConfigError, match="cannot be recorded to"):
         Simulator(http(server), record=path / "talk.jsonl")

@@ -311,7 +311,7 @@ def test_a_damaged_agent_changes_no_other_and_can_be_deleted(serve: Serve, tmp_p
 
 def test_one_process_has_the_folder(brain: Brain, tmp_path: Path) -> None:
     first = Registry(brain, tmp_path)
-    with pytest.raises(ConfigError, match="is at work"):
+    with pytest.raises(ConfigError, match="another server or agent uses"):
         Registry(brain, tmp_path)
     first.close()
     Registry(brain, tmp_path).close()
