@@ -80,7 +80,7 @@ def test_second_task_or_plan_is_refused_during_a_task() -> None:
     assert robot.started.wait(WAIT)
     busy, answer = service.run("another"), service.plan("greet", SKILLS)
     assert (busy.stop, answer.ok) == ("busy", False)
-    assert all("a task is on" in text for text in (busy.message, answer.report))
+    assert all("a task is running" in text for text in (busy.message, answer.report))
     service.stop("enough")
     assert task.result(WAIT).stop == "stopped"
 

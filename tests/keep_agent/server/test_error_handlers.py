@@ -76,7 +76,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 def await_503(server: LiveServer, path: str) -> None:
     answer = sent(server, path)
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
-    assert "the server is ending" in answer.json()["error"]["message"]
+    assert "the server is shutting down" in answer.json()["error"]["message"]
 
 
 def cut_off(server: LiveServer) -> None:

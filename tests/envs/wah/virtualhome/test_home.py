@@ -156,7 +156,7 @@ def test_bad_input_leaves_no_recording(tmp_path: Path) -> None:
             WatchAndHelpEnv(data="nowhere", simulator=server.url, record=str(tmp_path / "talk.jsonl"))
         old = tmp_path / "old.jsonl"
         old.write_text("old")
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="already exists"):
             simulated(server.url, first_scene(7), record=str(old))
     with pytest.raises(SimulatorGone):
         simulated(server.url, first_scene(7), record=str(tmp_path / "talk.jsonl"))
