@@ -106,7 +106,7 @@ def test_longmemeval_sessions_are_sorted_by_date(tmp_path: Path) -> None:
 def test_a_repeated_conversation_is_refused(tmp_path: Path) -> None:
     for name in ("longmemeval_oracle.json", "longmemeval_s.json"):
         write(tmp_path / name, [longmemeval_row()])
-    with pytest.raises(DataError, match="conversation 'abc' is there 2 times; give files without repetitions"):
+    with pytest.raises(DataError, match="conversation 'abc' occurs 2 times; give files without repetitions"):
         load_conversations(tmp_path)
 
 
