@@ -103,7 +103,7 @@ def test_an_episode_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
     for index in (0, 1):
         folder.commit(replace(episode(index, True, 1.0), id="same"), [])
-    with pytest.raises(DataError, match="run: episode 'same' is there 2 times; play it again"):
+    with pytest.raises(DataError, match="run: episode 'same' occurs 2 times; play it again"):
         load_runs([tmp_path])
 
 

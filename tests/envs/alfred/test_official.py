@@ -248,7 +248,7 @@ def test_two_trials_of_one_id_are_refused(root: Path) -> None:
     copy = root / "valid_seen" / "task-2" / "trial_a" / "traj_data.json"
     copy.parent.mkdir(parents=True)
     shutil.copy(original, copy)
-    with pytest.raises(DataError, match="'trial_a-0' is there 2 times"):
+    with pytest.raises(DataError, match="'trial_a-0' occurs 2 times"):
         load_episodes(str(root), "valid_seen")
 
 

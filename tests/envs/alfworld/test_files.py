@@ -98,5 +98,5 @@ def test_a_game_without_a_task_and_duplicate_trial_names_are_refused(root: Path)
     with pytest.raises(DataError, match="trial_J.*has no instruction"):
         load_episodes(str(root), "valid_unseen")[0]
     place(root, "valid_seen/pick_and_place_simple-CD-None-Safe-302/trial_A")
-    with pytest.raises(DataError, match="trial 'trial_A' is there 2 times"):
+    with pytest.raises(DataError, match="trial 'trial_A' occurs 2 times"):
         load_episodes(str(root), "valid_seen")

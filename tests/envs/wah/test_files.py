@@ -61,11 +61,11 @@ def test_every_instruction_of_a_record_is_an_episode(tmp_path: Path, name: str) 
 
 def test_duplicate_ids_are_errors(tmp_path: Path) -> None:
     file = write(tmp_path / "wah_nl_test.json", [record(0), record(1, task_id=0)])
-    with pytest.raises(DataError, match="task 'wah_nl_test-0' is there 2 times; give each task_id once"):
+    with pytest.raises(DataError, match="task 'wah_nl_test-0' occurs 2 times; give each task_id once"):
         load(file)
     examples = folder_of_plans(tmp_path / "plans") / "tasks" / "examples.json"
     shutil.copy(examples, examples.with_name("more_examples.json"))
-    with pytest.raises(DataError, match="'plan-0' is there 2 times"):
+    with pytest.raises(DataError, match="'plan-0' occurs 2 times"):
         load(tmp_path / "plans")
 
 

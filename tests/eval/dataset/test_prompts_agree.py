@@ -58,7 +58,8 @@ class EveryStep(Packer):
 
     def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
         pack = super()._pack(replays)
-        return replace(pack, slots=(*pack.slots, self._goal(replays[0].task.instructions[0], replays[0])))
+        goal = self._slot("goal", replays[0].goal(replays[0].task.instructions[0]))
+        return replace(pack, slots=(*pack.slots, goal))
 
     def _sample_steps(self, task: object) -> list[int]:
         return list(range(len(task.steps)))

@@ -128,7 +128,7 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
 
 def test_a_request_that_waits_during_the_end_does_not_wake_the_agent(registry: Registry) -> None:
     def use() -> None:
-        with pytest.raises(Unavailable, match="ending"), registry.use("kitchen"):
+        with pytest.raises(Unavailable, match="shutting down"), registry.use("kitchen"):
             pass
 
     entry = registry._entries["kitchen"]
