@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError
+from memory.config.choices import new_name
 
 TARGET = "_target_"
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
@@ -19,11 +20,6 @@ PARTS = (
     "memory.segments.groups.Grouping",
     "memory.recompute.multi_hop.Schedule",
 )
-FORMER_NAMES = {  # of classes in configs of earlier versions
-    "memory.frozen.FrozenPool": PARTS[0],
-    "memory.graph.Grouping": PARTS[1],
-    "memory.schedule.Schedule": PARTS[2],
-}
 
 
 def is_own(name: str) -> bool:
@@ -31,12 +27,6 @@ def is_own(name: str) -> bool:
     words = name.split(".")
     in_a_stage = len(words) == 4 and words[0] == "memory" and words[1] in STAGES
     return name in (METHOD, *PARTS) or (in_a_stage and all(word.isidentifier() for word in words))
-
-
-def hint(name: Any) -> str:
-    """Return the current name of a renamed class, as the end of a sentence; "" for any other."""
-    new = FORMER_NAMES.get(name) if isinstance(name, str) else None
-    return f"; it is called {new} now" if new else ""
 
 
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
@@ -48,7 +38,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
         if not isinstance(name, str) or not (is_own(name) or name in known):
             raise ConfigError(
                 f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
-                f"yours, give {place}={name}, or the option that set it, on the command line too{hint(name)}"
+                f"yours, give {place}={name}, or the option that set it, on the command line too{new_name(name)}"
             )
 
 
@@ -64,7 +54,7 @@ def check_classes(values: Any, place: str = "") -> None:
             raise ConfigError(
                 f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
                 f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here"
-                f"{hint(name)}"
+                f"{new_name(name)}"
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, KeepError
 from memory.config.choices import new_name
-from memory.config.component_names import METHOD, PARTS, TARGET, hint
+from memory.config.component_names import METHOD, PARTS, TARGET
 from memory.method import MEMBERS, MemoryMethod
 
 VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # of constructors for bad values
@@ -58,7 +58,7 @@ def find_class(name: Any, place: str = "memory") -> type:
         kind = getattr(import_module(module), attribute, None)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"{place}.{TARGET}={name!r} cannot be imported ({error}): correct the name{hint(name)}"
+            f"{place}.{TARGET}={name!r} cannot be imported ({error}): correct the name{new_name(name)}"
         ) from error
     if not isinstance(kind, type) or not (name in PARTS or issubclass(kind, MemoryMethod) or _is_stage(kind)):
         raise ConfigError(
