@@ -95,6 +95,20 @@ def test_result_of_a_ros2_action_is_an_outcome(robot: StandIn, bridge: Bridge, e
     assert perform(bridge) == outcome
 
 
+def test_stop_cancels_a_ros2_action(robot: StandIn, bridge: Bridge) -> None:
+    running = Event()
+
+    def act(goal: dict, feedback: object, cancelled: Event) -> tuple[int, dict]:
+        running.set()
+        assert cancelled.wait(WAIT)
+        return CANCELED, {"success": False, "report": ""}
+
+    robot.actions["/execute_skill"] = act
+    report = stopped(session_of(RosbridgeExecutor(bridge, WAVE)), lambda: running.wait(WAIT))
+    assert (report.stop, report.hanging) == ("stopped", "")
+    assert report.steps[0].outcome == failed("the robot says cancelled")
+
+
 def actionlib_robot(
     robot: StandIn, bridge: Bridge, status: Any, result: dict, wait_for_cancel: bool = False
 ) -> RosbridgeExecutor:
