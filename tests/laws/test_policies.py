@@ -132,7 +132,7 @@ def test_law_6_value_deviation(family: str, case: Case, kind: str, selection: st
 @pytest.mark.parametrize("stage", [
     SparseQuery(block=2),
     SparseQuery(boundary=0.0, share=0.4, overflow=0),
-    SparseQuery(boundary=0.5, share=0.3, block=1, over="reused"),
+    SparseQuery(boundary=0.45, share=0.3, block=1, over="reused"),  # 2.7 of 6 layers: 3
     SparseQuery(share=0.2, block=2, overflow=2, tail=9, probe_tail=True),
     SparseQuery(share=0.0, block=1, tail=3),
 ], ids=["default", "first_layer", "reused", "probe_tail", "no_keys"])  # fmt: skip
