@@ -15,7 +15,7 @@ from torch.nn import functional
 from memory.kv_cache.quantization import Grid, Packed
 
 
-def takes(packed: Packed, dtype: torch.dtype) -> bool:
+def supports(packed: Packed, dtype: torch.dtype) -> bool:
     """Tell whether these products support ``packed``: groups must not run along tokens, and float32 must suffice."""
     return packed.grid.span == 1 and dtype != torch.float64
 

@@ -28,15 +28,15 @@ def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> boo
     Elsewhere, also if Triton is missing or does not run, torch works on unpacked tiles.
     """
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return (interpreted or device.type == "cuda") and _triton_serves(device, dtype, head_dim)
+    return (interpreted or device.type == "cuda") and _triton_supports(device, dtype, head_dim)
 
 
 @lru_cache(64)
-def _triton_serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+def _triton_supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     try:
-        from memory.engine.attention.triton_quantized import serves
+        from memory.engine.attention.triton_quantized import supports
 
-        return serves(device, dtype, head_dim)
+        return supports(device, dtype, head_dim)
     except Exception as error:  # no Triton, no C compiler, a driver that is too old
         logger.warning("packed rows are read with torch, tile by tile, for Triton does not run here: %s", error)
         return False

@@ -22,7 +22,7 @@ FEW, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs s
 KEYS = 32  # unpacked at a time; registers do not suffice for twice as many
 
 
-def serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+def supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Tell whether the kernel runs on ``device`` (or in Triton's interpreter) and supports such queries.
 
     Triton raises its own errors without a driver or a C compiler.

@@ -91,7 +91,7 @@ class Batch:
         if len(token_ids) != len(self._members) or not token_ids:
             raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: give one for each of at least one")
         for member in self._members:
-            member.reserve(1, lasting=True)
+            member.reserve(1, keep=True)
         ids = torch.tensor([token_ids[i] for i in self._ordered()], device=self._decoder.device)
         places = torch.tensor([self._members[i].next_position for i in self._order], device=ids.device)
         logits = self._forward(ids, places)
@@ -169,7 +169,7 @@ class _Pass:
     angles: Angles
     rows: BatchedCache
     watches: Sequence[_Watch]
-    bare: bool = False
+    unrotated: bool = False
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
@@ -223,7 +223,7 @@ class BatchGroups:
     def _reserve(self, cache: Member) -> Exception | None:
         """Reserve the next row; returns the error if that fails."""
         try:
-            cache.reserve(1, lasting=True)
+            cache.reserve(1, keep=True)
             self._decoder.rope.at(cache.positions[:0], cache.next_position + 1)
         except Exception as error:
             self.leave(cache)  # the batch continues without it

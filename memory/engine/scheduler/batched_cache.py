@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from memory.engine.attention.kernels import AttentionParams, bias_of, mix, scores_of
-from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
+from memory.engine.attention.quantized_attention import packed_mix, packed_scores, supports
 from memory.kv_cache.dense import WorkingCache
 from memory.kv_cache.kv_pool import SENTINEL
 from memory.kv_cache.paged import PagedCache
@@ -89,7 +89,7 @@ def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) 
 def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
     """Compute scores (requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
     if isinstance(run, Packed):
-        if takes(run, q.dtype):
+        if supports(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
         run = run.unpack(q.dtype).transpose(0, 1)
     return scores_of(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
@@ -98,7 +98,7 @@ def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
 def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
     """Multiply ``weights`` (requests, heads, rows) and the run's values: (requests, heads, head_dim)."""
     if isinstance(run, Packed):
-        if takes(run, dtype):
+        if supports(run, dtype):
             return packed_mix(weights, run, dtype)
         run = run.unpack(dtype).transpose(0, 1)
     return mix(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)

@@ -67,7 +67,7 @@ class ChunkedPrefill:
 def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
     """Append ``token_ids`` (rows,) to ``cache``; returns logits (1, vocab) of the last row if ``last``."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
-    cache.reserve(count, lasting=True)
+    cache.reserve(count, keep=True)
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
