@@ -43,15 +43,15 @@ class ChunkSchedule:
     """Rows per pass: fewer after a longer cache, so that the memory of a pass stays bounded.
 
     Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
-    of a chunk while there are fewer); fewer new rows than ``whole`` are computed at once.
+    of a chunk while there are fewer); fewer new rows than ``one_pass`` are computed at once.
     """
 
-    whole: int = 2048
+    one_pass: int = 2048
     steps: tuple[tuple[int, int], ...] = ((2048, 4096), (8192, 2048), (20480, 1024))
     rest: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.whole, self.rest, *(size for _, size in self.steps)) < 1:
+        if min(self.one_pass, self.rest, *(size for _, size in self.steps)) < 1:
             raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
 
     def size(self, cached: int, remaining: int) -> int:

@@ -67,7 +67,7 @@ def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
     return parts.summed(product)
 
 
-def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
+def packed_weighted_sum(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
     """Multiply ``weights`` (requests, heads, tokens) by values: (requests, heads, head_dim) in float32."""
     parts = _parts(weights.shape[1], v.kv_heads, v.head_dim, v.grid, weights.device)
     scale, bias = _affine(v)

@@ -33,7 +33,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
         self._current: set[int | None] = set()  # windows whose blocks are up to date for this pass
 
     @property
-    def whole(self) -> bool:
+    def is_current(self) -> bool:
         """Tell whether the members' last rows are views of this tensor, until a pass over several rows moves them."""
         return all(member.open is view for member, view in zip(self.members, self._views, strict=True))
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.function import AttentionHook, BatchPass, CoupledPass, PromptPass, RopeTables
-from memory.engine.attention.kernels import Sizes, onednn_multiplies
+from memory.engine.attention.kernels import RowPadding, onednn_multiplies
 from memory.engine.models.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -170,13 +170,13 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     )
 
 
-ROWS = Sizes(16, 16)  # of linear layers
-BATCH = 256  # rows of a product for which the layout is optimised; any number works
+LINEAR_PADDING = RowPadding(16, 16)  # of linear layers
+PACK_BATCH = 256  # rows of a product for which the layout is optimised; any number works
 
 
 def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Apply ``layer`` to the rows of ``x`` (..., in)."""
-    rows = ROWS.padded(x.flatten(0, -2))
+    rows = LINEAR_PADDING.padded(x.flatten(0, -2))
     return layer(rows)[: x.shape[:-1].numel()].unflatten(0, x.shape[:-1])
 
 
@@ -186,7 +186,7 @@ class Prepacked(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.bias = linear.bias
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), BATCH)
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), PACK_BATCH)
 
     @property
     def weight(self) -> torch.Tensor:
