@@ -25,7 +25,7 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
-from memory.prompt.layout import Layout, Placement, Span, Unit
+from memory.prompt.layout import Layout, Placement, SegmentSpan, Unit
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
@@ -49,10 +49,10 @@ class Prompt:
         ids = [token for unit in self.units for token in unit] + self.query
         starts = range(0, len(ids) - QUERY, SEGMENT)
         placements = [
-            Placement(Unit("segment", tuple(unit), (Span(str(start), 0, len(unit)),)), start, block)
+            Placement(Unit("segment", tuple(unit), (SegmentSpan(str(start), 0, len(unit)),)), start, block)
             for unit, start, block in zip(self.units, starts, blocks, strict=True)
         ]
-        spans = tuple(Span(str(p.start), p.start, p.stop) for p in placements)
+        spans = tuple(SegmentSpan(str(p.start), p.start, p.stop) for p in placements)
         owner = torch.arange(len(ids)) // SEGMENT
         owner[-QUERY:] = -1
         rows = torch.arange(len(ids))

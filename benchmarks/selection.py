@@ -93,7 +93,7 @@ class LatentRun:
 def measure_latent(engine: Engine, tokens: int, repeats: int, scoring_layers: str) -> LatentRun:
     """Return medians; the first two rounds warm up."""
     retrieval = Latent(layers=scoring_layers)
-    layers = retrieval.voters(engine.info.layers)
+    layers = retrieval.scoring_layers(engine.info.layers)
     draw = torch.randint(5, engine.info.vocab, (tokens + QUERY,), generator=torch.Generator().manual_seed(0)).tolist()
     units = [Unit.of("block", [(str(i), draw[i : i + BLOCK])]) for i in range(0, tokens, BLOCK)]
     blocks, query = engine.encode([(None, unit.token_ids) for unit in units]), draw[tokens:]

@@ -91,7 +91,7 @@ class Waits:
 
 def staggered(engine: Engine, format: PackFormat | None, rows: int, few: int, interleaved: bool) -> Waits:
     """Run a long request, and a short one that arrives after the first chunk of the long one."""
-    config = SchedulerConfig(ChunkSchedule(steps=(), rest=few), few=few)
+    config = SchedulerConfig(ChunkSchedule(steps=(), rest=few), shared_chunk=few)
     scheduler = Scheduler(engine, config, automatic=False)
     start, a, b = time.perf_counter(), empty(engine, format), empty(engine, format)
     long = scheduler.submit("A", a, some_ids(rows), ANSWER)
@@ -107,7 +107,7 @@ def staggered(engine: Engine, format: PackFormat | None, rows: int, few: int, in
 
 def until_first(scheduler: Scheduler, stream: Stream) -> float:
     """Run the scheduler until the stream's first token; return the time."""
-    while stream.first is None:
+    while stream.first_turn is None:
         scheduler.turn()
     return time.perf_counter()
 

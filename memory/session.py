@@ -80,8 +80,8 @@ class MemorySession:
         query_ids: Sequence[int],
         restart: Callable[[], Sequence[int]] | None = None,
         front_ids: Sequence[int] = (),
-        lasting: bool = True,
-        whole: bool = False,
+        persist: bool = True,
+        recompute_isolated: bool = False,
         instruction_ids: Sequence[int] = (),
         budget: int | None = None,
     ) -> Prefill:
@@ -90,10 +90,10 @@ class MemorySession:
         In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
         with the query that ``restart`` returns, which has to repeat earlier turns.
 
-        :param lasting: False: keep nothing of this prompt: harvest no rows, add no turn to the transcript
-        :param whole: use no isolated unit, for a single important question: a construction that harvests reuses and
-            keeps rows even if ``lasting`` is False, any other computes all rows. Transcripts and latent retrieval
-            ignore it
+        :param persist: False: keep nothing of this prompt: harvest no rows, add no turn to the transcript
+        :param recompute_isolated: use no isolated unit, for a single important question: a construction that harvests
+            reuses and keeps rows even if ``persist`` is False, any other computes all rows. Transcripts and latent
+            retrieval ignore it
         :param instruction_ids: the task. A retention stage keeps the rows of the last query that begins with them
         :param budget: segments of this prompt at most, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
@@ -107,12 +107,12 @@ class MemorySession:
         encoded = clock()
         self.update(settle=True)
         updated, update_embed = clock(), self._graph.embed_seconds
-        units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, lasting, budget)
+        units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, persist, budget)
         latent = self.method.retrieval.capabilities.latent  # True: only some of the units enter the prompt
-        if whole and self._transcript is None and not latent:
-            lasting = builder.harvests
-            builder = builder if lasting else RecomputeAllBuilder(self.engine)
-        elif not lasting:
+        if recompute_isolated and self._transcript is None and not latent:
+            persist = builder.harvests
+            builder = builder if persist else RecomputeAllBuilder(self.engine)
+        elif not persist:
             builder = builder.detached()
         if self.method.construction.capabilities.keeps_cache:
             builder.instruct(common_prefix(query_ids, instruction_ids))
@@ -127,7 +127,7 @@ class MemorySession:
         seconds["embed"] = self._graph.embed_seconds
         seconds["update"] = updated - encoded - update_embed
         seconds["retrieve"] = clock() - began - seconds.total()
-        return self._close(prompt, result, query_ids, timer, lasting)
+        return self._close(prompt, result, query_ids, timer, persist)
 
     def update(self, settle: bool = False) -> None:
         """Update the groups with the segments changed so far, as every prompt does; segments of one call are grouped.
@@ -148,7 +148,7 @@ class MemorySession:
             return 0, 0
         context, self._new_context_tokens = self._need_context(), 0
         with self._graph.settled(self.store):
-            units, _, builder = self._plan(query_text, (), None, (), lasting=False)
+            units, _, builder = self._plan(query_text, (), None, (), persist=False)
         if not self.method.retrieval.capabilities.latent:
             units = _fitting(units, self.engine.info.max_positions - len(context.ids))
         return builder.prepare(units, context, tokens)
@@ -272,7 +272,7 @@ class MemorySession:
         query_ids: Sequence[int],
         restart: Callable[[], Sequence[int]] | None,
         front_ids: Sequence[int],
-        lasting: bool,
+        persist: bool,
         budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], PromptBuilder]:
         """Return the units of the chosen segments, in prompt order, the query after them, and the builder of both."""
@@ -289,7 +289,7 @@ class MemorySession:
             transcript = self._make_transcript()
             rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
             self._check_length(len(self._context_ids) + rows, rows)  # before the old transcript is dropped
-            if lasting:
+            if persist:
                 self._transcript = transcript
             else:  # nothing is kept of this prompt
                 builder = self._make_builder()
@@ -343,8 +343,8 @@ class MemorySession:
                 copy.copy(self.method.loading),
                 prompt.context_block,
                 self._builder.harvests,
-                prompt.slots,
-                prompt.seen_block,
+                prompt.layer_rows,
+                prompt.unit_context,
             )
             for block in result.encoded:
                 self._lease.put(block)
@@ -353,18 +353,18 @@ class MemorySession:
             timer.seconds["prefill"] += time.perf_counter() - began
 
     def _close(
-        self, prompt: PreparedPrompt, result: PrefillResult, query_ids: Sequence[int], timer: StepTimer, lasting: bool
+        self, prompt: PreparedPrompt, result: PrefillResult, query_ids: Sequence[int], timer: StepTimer, persist: bool
     ) -> Prefill:
         """Keep the computed rows for later prompts, and report the prompt."""
         began = time.perf_counter()
-        if lasting:
+        if persist:
             self._builder.after(prompt, result)
             if self._transcript is not None:
                 self._transcript.close(self.store, query_ids)
-        after_ms = 1e3 * (time.perf_counter() - began) if lasting else 0.0
+        after_ms = 1e3 * (time.perf_counter() - began) if persist else 0.0
         self._lease.next_prompt()
         flips, self._flips = tuple(self._flips), []
-        cold, self._cold = self._cold, self._cold and not lasting
+        cold, self._cold = self._cold, self._cold and not persist
         context_tokens, self._new_context_tokens = self._new_context_tokens, 0
         units = tuple(
             UnitUse(p.unit.kind, p.start, p.stop - p.start, tuple(s.segment for s in p.unit.spans), p.identity, p.hit)

@@ -100,15 +100,15 @@ class LatentRetrieval(Retrieval, Protocol):
 
     top_k: int
 
-    def voters(self, layers: int) -> tuple[int, ...]:
+    def scoring_layers(self, layers: int) -> tuple[int, ...]:
         """Return the ascending numbers of the layers whose query states are needed, in a model of ``layers`` layers."""
         ...
 
-    def most(self, tokens: int) -> int:
+    def max_blocks(self, tokens: int) -> int:
         """Return the largest number of blocks of ``tokens`` tokens that can be chosen."""
         ...
 
-    def takes_all(self, index: KeyBoxIndex) -> bool:
+    def chooses_all(self, index: KeyBoxIndex) -> bool:
         """Tell whether every query chooses all blocks."""
         ...
 
@@ -124,7 +124,7 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
 
-class Slots(Protocol):
+class PerLayerRows(Protocol):
     """Prompt rows whose keys and values are chosen layer by layer, by the query states of that layer."""
 
     rows: slice

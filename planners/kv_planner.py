@@ -161,7 +161,7 @@ class KVPlanner:
         """Prefill the prompt up to the position of the next skill; generate the goal first if it is unknown."""
         goal, session = self.understand(), self.session
         prefill = session.prefill(self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening())
-        return prefill if goal is None else prefill.plus(goal)
+        return prefill if goal is None else prefill.with_costs_of(goal)
 
     def understand(self) -> Prefill | None:
         """Generate the goal of a new instruction from the memory, once per task; return the goal's prompt.
@@ -172,7 +172,7 @@ class KVPlanner:
         if not query:
             return None
         instruction = text.clean(self._instruction)
-        prefill = self.session.prefill(instruction, query, lasting=False, whole=True, budget=GOAL_SEGMENTS)
+        prefill = self.session.prefill(instruction, query, persist=False, recompute_isolated=True, budget=GOAL_SEGMENTS)
         ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
         self.goal = text.clean(self._format.decode(ids))
         return prefill

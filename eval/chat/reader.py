@@ -135,8 +135,8 @@ class Reader:
         return Answer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
 
     def _prefill(self, question: Question) -> Prefill:
-        lasting = self._read is not None and not self._read.incremental
-        return self._session.prefill(question.text, self._prompt.query(question), lasting=lasting)
+        persist = self._read is not None and not self._read.incremental
+        return self._session.prefill(question.text, self._prompt.query(question), persist=persist)
 
 
 def computed(prefill: Prefill) -> float:

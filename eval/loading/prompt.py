@@ -10,7 +10,7 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement, Span, Unit
+from memory.prompt.layout import Layout, Placement, SegmentSpan, Unit
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import Schedule
 from memory.recompute.value_deviation import ValueDeviation
@@ -48,7 +48,7 @@ class Prompt:
     def layout(self) -> Layout:
         """Return the layout with empty blocks, for the simulator."""
         numbers = torch.arange(self.rows)
-        spans = tuple(Span(str(i), i * self.tokens, (i + 1) * self.tokens) for i in range(self.segments))
+        spans = tuple(SegmentSpan(str(i), i * self.tokens, (i + 1) * self.tokens) for i in range(self.segments))
         firsts = range(0, self.segments, self.together)
         placements = []
         for first in firsts:

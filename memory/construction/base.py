@@ -16,7 +16,7 @@ from memory.kv_cache.block_store import BlockLease
 from memory.prompt.layout import Layout, Placement, Unit, lay_out, place
 from memory.prompt.report import StepTimer
 from memory.segments.store import SegmentStore
-from memory.stages import Capabilities, Recompute, Retention, Retrieval, Slots, Storage
+from memory.stages import Capabilities, PerLayerRows, Recompute, Retention, Retrieval, Storage
 
 if TYPE_CHECKING:
     from memory.engine.base import CacheProvider, SessionCache
@@ -32,8 +32,8 @@ class Context:
 
     ids: tuple[int, ...] = ()
     block: KVBlock | None = None
-    seen_ids: tuple[int, ...] = ()
-    seen_block: KVBlock | None = None
+    unit_context_ids: tuple[int, ...] = ()
+    unit_context: KVBlock | None = None
 
 
 class Composition(Protocol):
@@ -68,14 +68,14 @@ class PreparedPrompt:
 
     layout: Layout
     context_block: KVBlock | None = None
-    seen_block: KVBlock | None = None  # the context of units that the prefill encodes
+    unit_context: KVBlock | None = None  # the context of units that the prefill encodes
     encoded: int = 0  # tokens encoded for this prompt
     query_token_layers: int = 0  # of the pass that computes only query states
     invalidated: int = 0  # tokens of the last prompt's blocks that became useless
     chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
     stored: int = 0  # number of its first blocks that were stored
     missing: Mapping[str, Placement] = field(default_factory=dict)  # units to harvest, by segment hash
-    slots: Slots | None = None
+    layer_rows: PerLayerRows | None = None
     cache: SessionCache | None = None  # the session's own, with the first ``prefix`` positions of the prompt
     prefix: int = 0
 

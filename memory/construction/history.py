@@ -16,7 +16,7 @@ import torch
 from keep_agent.errors import check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.harvested_pool import HarvestPool
-from memory.construction.latent_choice import BlockChoice, LayerSlots
+from memory.construction.latent_choice import BlockChoice, RetrievedRows
 from memory.construction.prefix import WholeMemory
 from memory.engine.base import PrefillResult
 from memory.kv_cache.block import KVBlock
@@ -84,9 +84,9 @@ class HistoryBuilder(PromptBuilder):
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         (memory,) = units
         invalidated, self._memory = self._pool.follow(memory.token_ids), memory
-        slots = self._slots(len(context.ids))
+        layer_rows = self._retrieved_rows(len(context.ids))
         new = (*memory.token_ids[len(self._pool.tokens) :], *query)
-        parts, token_layers = ([], 0) if slots is not None else self._select(context.block, new, timer)
+        parts, token_layers = ([], 0) if layer_rows is not None else self._select(context.block, new, timer)
         computed, total = len(self._pool.tokens), len(memory.token_ids)
         parts += (
             [(self._pool.begin, computed, self._pool.tail)] if self._pool.begin < computed else []
@@ -95,15 +95,15 @@ class HistoryBuilder(PromptBuilder):
         pieces = memory.cut([edge for start, stop, _ in parts for edge in (start, stop)])[1::2]
         blocks = [block for _, _, block in parts]
         hits = [block is not None for block in blocks]
-        if slots is not None:
-            pieces, blocks, hits = [slots.unit, *pieces], [None, *blocks], [True, *hits]
+        if layer_rows is not None:
+            pieces, blocks, hits = [layer_rows.unit, *pieces], [None, *blocks], [True, *hits]
         placements = place(pieces, len(context.ids), blocks, hits)
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         if self._construction.positions == "coupled":
             layout = _with_first_positions(layout, parts, total)
         return PreparedPrompt(
             layout, context.block, query_token_layers=token_layers, invalidated=invalidated,
-            slots=slots,
+            layer_rows=layer_rows,
         )  # fmt: skip
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
@@ -112,7 +112,7 @@ class HistoryBuilder(PromptBuilder):
         tokens = (*self._memory.token_ids, *ids[layout.query :])
         stops = self._construction.stops(self._memory, begin, len(tokens))
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
-        selected = (self._pool.blocks[number].name for layer in result.trace.slots for number in layer)
+        selected = (self._pool.blocks[number].name for layer in result.trace.chosen_blocks for number in layer)
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
         origin = " ".join([self._rules, *where, *(p.identity for p in prompt.layout.placements), *selected])
         name = identity(self._engine.model_key, ids[: layout.context], (), origin)
@@ -126,12 +126,12 @@ class HistoryBuilder(PromptBuilder):
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
         return latest_first[::-1], token_layers  # reads last ones first: a full storage then evicts those first
 
-    def _slots(self, start: int) -> LayerSlots | None:
+    def _retrieved_rows(self, start: int) -> RetrievedRows | None:
         """Make the rows whose blocks every layer chooses for itself, if there are any."""
         if self._choice is None or not self._choice.retrieval.capabilities.per_layer:
             return None
-        slots = LayerSlots(self._choice, start, self._construction.block_size, self._pool.block)
-        return slots if slots.unit.token_ids else None
+        layer_rows = RetrievedRows(self._choice, start, self._construction.block_size, self._pool.block)
+        return layer_rows if layer_rows.unit.token_ids else None
 
 
 def _with_first_positions(layout: Layout, parts: Sequence[Part], total: int) -> Layout:

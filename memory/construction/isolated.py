@@ -110,17 +110,17 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        stands = self._lossless and context.seen_ids == context.ids  # the first unit keeps its position and context
+        first_exact = self._lossless and context.unit_context_ids == context.ids  # same position and context
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
-            exact = stands and not placements and not unit.preceding and (block is not None or bool(new))
+            exact = first_exact and not placements and not unit.preceding and (block is not None or bool(new))
             hit = bool(name) and name not in missing
             placements.append(Placement(unit, row, block, hit, exact, new, prefixes.get(new)))
             row += len(unit.token_ids)
         return PreparedPrompt(
             lay_out(context.ids, placements, query, True, self._engine.device),
             context.block,
-            context.seen_block,
+            context.unit_context,
             encoded=tokens,
             query_token_layers=query_token_layers,
             invalidated=invalidated,
@@ -144,7 +144,7 @@ class IsolatedBuilder(PromptBuilder):
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
         """Encode and store units: single ones in one packed forward, others with the missing part of their chain."""
         alone = {name: unit for name, unit in units.items() if not unit.preceding}
-        requests = [(context.seen_block, unit.token_ids) for unit in alone.values()]
+        requests = [(context.unit_context, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
         chained = [(name, unit) for name, unit in units.items() if unit.preceding]
         for name, unit in sorted(chained, key=lambda item: len(item[1].preceding), reverse=True):
@@ -173,7 +173,7 @@ class IsolatedBuilder(PromptBuilder):
         ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
-        prefix = joined([block for block in (context.seen_block, *stored) if block])
+        prefix = joined([block for block in (context.unit_context, *stored) if block])
         (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
         if len(new) == 1:  # without a copy, which would leave pinned memory
             return [replace(block, identity=names[0])]
@@ -201,7 +201,7 @@ class IsolatedBuilder(PromptBuilder):
         if name is None:
             if len(self._names) > MOST_NAMES:
                 self._names.clear()
-            prefix = (*context.seen_ids, *chain.from_iterable(unit.preceding))
+            prefix = (*context.unit_context_ids, *chain.from_iterable(unit.preceding))
             name = self._names[key] = identity(self._engine.model_key, prefix, unit.token_ids, namespace)
         return name
 

@@ -24,14 +24,14 @@ class BlockChoice:
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
         self._engine, self.retrieval = engine, retrieval
-        self._layers = retrieval.voters(engine.info.layers)
+        self._layers = retrieval.scoring_layers(engine.info.layers)
         info, device = engine.info, engine.device
         dtype = torch.promote_types(info.dtype, torch.float32)
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
         """Return the blocks that ``token_ids`` choose, ascending, one per copy, and the token-layers of the pass."""
-        if self.retrieval.takes_all(self.index):
+        if self.retrieval.chooses_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):
             queries = self._engine.query_states(context, token_ids, self._layers)
@@ -84,13 +84,13 @@ def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
     return places[::-1]
 
 
-class LayerSlots:
+class RetrievedRows:
     """Prompt rows that hold, at every layer, the blocks chosen by that layer's queries; all blocks are of one size."""
 
     def __init__(self, choice: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
         """:param block: function that reads a block by its number"""
         self._retrieval, self._index, self.block = choice.retrieval, choice.index, block
-        count = size * min(choice.retrieval.most(size), len(choice.index))
+        count = size * min(choice.retrieval.max_blocks(size), len(choice.index))
         self.rows = slice(start, start + count)
         self.unit = Unit("slots", (0,) * count, ())  # placeholder tokens: the rows hold others at every layer
 

@@ -68,7 +68,7 @@ class QuerySpan:
             queries=observer.queries.__getitem__,
             attention=observer.params.__getitem__,
             intent=total / count,
-            mass=observer.mass(positions) if observer.wants_mass else None,
+            mass=observer.mass(positions) if observer.counts_mass else None,
             session=session,
             parts=None if parts is None else parts[positions],
         )

@@ -128,10 +128,10 @@ class AnyOffsetBuilder(PromptBuilder):
 
         Only the look-up depends on the extra key: the block is the same under every key.
         """
-        physical = identity(self._engine.model_key, context.seen_ids, token_ids)
+        physical = identity(self._engine.model_key, context.unit_context_ids, token_ids)
 
         def make() -> KVBlock:
-            request = (context.seen_block, token_ids)
+            request = (context.unit_context, token_ids)
             return self._engine.encode([request], [physical], Priority.BACKGROUND)[0]
 
         self._pinned.pin(self._name(token_ids, extra_key), physical, make)

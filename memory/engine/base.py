@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memory.kv_cache.block import KVBlock
     from memory.kv_cache.quantization import PackFormat
     from memory.prompt.layout import Layout
-    from memory.stages import Loading, Recompute, Slots
+    from memory.stages import Loading, PerLayerRows, Recompute
 
 T = TypeVar("T")
 EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context that a unit attends to, and its token ids
@@ -43,15 +43,15 @@ class ChunkSchedule:
     """Rows per pass: fewer after a longer cache, so that the memory of a pass stays bounded.
 
     Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
-    of a chunk while there are fewer); fewer new rows than ``whole`` are computed at once.
+    of a chunk while there are fewer); fewer new rows than ``one_pass`` are computed at once.
     """
 
-    whole: int = 2048
+    one_pass: int = 2048
     steps: tuple[tuple[int, int], ...] = ((2048, 4096), (8192, 2048), (20480, 1024))
     rest: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.whole, self.rest, *(size for _, size in self.steps)) < 1:
+        if min(self.one_pass, self.rest, *(size for _, size in self.steps)) < 1:
             raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
 
     def size(self, cached: int, remaining: int) -> int:
@@ -221,13 +221,13 @@ class Engine(Protocol):
 
     def prefill(
         self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
-        keep_raw: bool = False, slots: Slots | None = None, unit_context: KVBlock | None = None,
+        keep_raw: bool = False, layer_rows: PerLayerRows | None = None, unit_context: KVBlock | None = None,
     ) -> PrefillResult:  # fmt: skip
         """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
 
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
-        :param slots: rows whose blocks are chosen at every layer
+        :param layer_rows: rows whose blocks are chosen at every layer
         :param unit_context: context of the fused units, which the prefill encodes
         """
 

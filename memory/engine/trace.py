@@ -48,7 +48,7 @@ class PrefillTrace:
     recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
     last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
     hops: list[HopReport] = field(default_factory=list)
-    slots: list[tuple[int, ...]] = field(default_factory=list)  # per layer: numbers of the blocks in the slots, if any
+    chosen_blocks: list[tuple[int, ...]] = field(default_factory=list)  # per layer: numbers, if layers choose
     loads: list[LoadInterval] = field(default_factory=list)
     computes: list[ComputeInterval] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)  # load: time spent waiting for transfers; prefill: the rest

@@ -31,7 +31,7 @@ LONGEST = 100_000_000  # bytes of JSON that the safetensors library reads
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TensorSpan:
     """Place of a tensor: bytes ``begin:end`` after the header. ``dtype`` is safetensors' name for it."""
 
     dtype: str
@@ -44,7 +44,7 @@ class Span:
 class Head:
     """Content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
 
-    spans: Mapping[str, Span]  # by the name of the tensor, in the order of the file
+    spans: Mapping[str, TensorSpan]  # by the name of the tensor, in the order of the file
     header: Mapping[str, Any]  # the caller's
     blocks: Sequence[str]
     extra: Mapping[str, str]
@@ -92,7 +92,7 @@ class Head:
             version = f"{metadata['format']}, schema {metadata['schema']}"
             raise DataError(f"{where} is {version}, but this version reads {FORMAT} up to {SCHEMA}: update keep-agent")
         sums = json.loads(metadata["sums"])
-        spans = {name: Span(x["dtype"], tuple(x["shape"]), *x["data_offsets"]) for name, x in entries.items()}
+        spans = {name: TensorSpan(x["dtype"], tuple(x["shape"]), *x["data_offsets"]) for name, x in entries.items()}
         return cls(spans, json.loads(metadata["header"]), sums["blocks"], sums["extra"]), LENGTH + size
 
 
@@ -216,7 +216,7 @@ class BlockFile:
         span = self._head.spans[name]
         return memoryview(self._memory)[self._start + span.begin : self._start + span.end]
 
-    def _map(self, span: Span) -> torch.Tensor:
+    def _map(self, span: TensorSpan) -> torch.Tensor:
         dtype = DTYPES[span.dtype]
         if span.begin == span.end:
             return torch.empty(span.shape, dtype=dtype)
@@ -239,11 +239,11 @@ def _blocks_of(tensors: Tensors, extra: Tensors) -> int:
     return counts.pop() if counts else 0
 
 
-def _spans(tensors: Tensors) -> dict[str, Span]:
+def _spans(tensors: Tensors) -> dict[str, TensorSpan]:
     """Place the tensors one after the other, wide numbers first, so that each is aligned to its width without gaps."""
     spans, begin = {}, 0
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):
-        spans[name] = Span(NAMES[tensor.dtype], tuple(tensor.shape), begin, begin + tensor.nbytes)
+        spans[name] = TensorSpan(NAMES[tensor.dtype], tuple(tensor.shape), begin, begin + tensor.nbytes)
         begin += tensor.nbytes
     return spans
 

@@ -26,8 +26,8 @@ class WorkingCache(KVCache, Protocol):
     observer: AttentionObserver | None  # records the passes that append rows
     tiled: bool  # whether rows are read tile by tile instead of all at once
 
-    def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Make room for a pass over ``rows`` new rows, which `extend` keeps if the pass is ``lasting``."""
+    def reserve(self, rows: int, keep: bool = False) -> None:
+        """Make room for a pass over ``rows`` new rows, which `extend` stores if ``keep`` is True."""
         ...
 
     def end_at(self, rows: int) -> int: ...
@@ -109,7 +109,7 @@ class DenseCache:
         self.v[:, :, :, rows:stop] = 0
         return stop
 
-    def reserve(self, rows: int, lasting: bool = False) -> None:
+    def reserve(self, rows: int, keep: bool = False) -> None:
         """Make room for ``rows`` more rows after ``length``; grows by copying when there is not enough."""
         more = self.length + rows + KEY_MULTIPLE - self.k.shape[3]
         if more > 0:

@@ -40,7 +40,7 @@ class PagedCache(EvictableRows):
         """All slots this cache refers to."""
         return torch.cat([self._rows, self._spare])
 
-    def reserve(self, rows: int, lasting: bool = False) -> None:
+    def reserve(self, rows: int, keep: bool = False) -> None:
         """Make room for ``rows`` more rows."""
         missing = rows - self._spare.numel()
         if missing > 0:

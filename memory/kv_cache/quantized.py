@@ -106,9 +106,9 @@ class QuantizedCache(EvictableRows):
         self.packed = 0  # rows in the extents
         self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
         self._next: torch.Tensor | None = None  # ``open`` after the current pass, if that packs pages
-        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass that is not lasting
+        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._lasting, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
+        self._keep, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
 
     @property
     def nbytes(self) -> int:
@@ -133,12 +133,12 @@ class QuantizedCache(EvictableRows):
             yield base, extent
             base += extent.capacity
 
-    def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Begin a pass over ``rows`` new rows; only those of a ``lasting`` one will be extended."""
+    def reserve(self, rows: int, keep: bool = False) -> None:
+        """Begin a pass over ``rows`` new rows; only those of a pass with ``keep`` will be extended."""
         self._new = self._next = None
-        self._lasting, self._count = lasting, rows
+        self._keep, self._count = keep, rows
         total = self.next_position - self.packed + rows
-        if lasting and total > PAGE:
+        if keep and total > PAGE:
             self._next = self._room(max(PAGE, total % PAGE))
             self._grow(self.packed + total // PAGE * PAGE)
 
@@ -149,7 +149,7 @@ class QuantizedCache(EvictableRows):
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store the pass's ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated; pack the pages they fill."""
         rows = self.next_position - self.packed
-        if not self._lasting:
+        if not self._keep:
             self._new = k, v
         elif self._next is None:
             for i, x in enumerate((k, v)):
@@ -167,17 +167,17 @@ class QuantizedCache(EvictableRows):
         Tiles wholly before row ``first`` are zeros without memory. On a GPU, tiles without dropped rows stay packed,
         for the kernel.
         """
-        yield from self._lasting_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
+        yield from self._kept_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:
             yield self._new
 
-    def _lasting_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
+    def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
         """Read the tiles without rows that will be deleted, ``packed`` where allowed."""
         open_rows, pages, tail = self.next_position - self.packed, self.packed, self.open
         if self._next is not None:
             total = open_rows + self._count
             pages, open_rows, tail = pages + total // PAGE * PAGE, total % PAGE, self._next
-        elif self._lasting:
+        elif self._keep:
             open_rows += self._count
         rows = 0
         for start in range(0, pages, TILE):
@@ -212,7 +212,7 @@ class QuantizedCache(EvictableRows):
             self.packed += PAGE
         self.live = torch.cat([self.live, self.live.new_ones(count)])
         self._append(positions, logits, token_ids)
-        self._lasting, self._count = False, 0
+        self._keep, self._count = False, 0
 
     def erase(self) -> None:
         """Change nothing: no other cache reads these rows."""
@@ -227,7 +227,7 @@ class QuantizedCache(EvictableRows):
             self._shrink(whole)
             self.packed = whole
         self.live = self.live[:position]
-        self._lasting, self._count, self._new, self._next = False, 0, None, None
+        self._keep, self._count, self._new, self._next = False, 0, None, None
         super().cut(position)
 
     @torch.inference_mode()
@@ -264,11 +264,11 @@ class QuantizedCache(EvictableRows):
 
     def keys(self, layer: int) -> torch.Tensor:
         """Return keys (kv_heads, live rows, head_dim), rotated."""
-        return torch.cat([k for k, _ in self._lasting_tiles(layer)], 2)[0]
+        return torch.cat([k for k, _ in self._kept_tiles(layer)], 2)[0]
 
     def values(self, layer: int) -> torch.Tensor:
         """Return values (kv_heads, live rows, head_dim)."""
-        return torch.cat([v for _, v in self._lasting_tiles(layer)], 2)[0]
+        return torch.cat([v for _, v in self._kept_tiles(layer)], 2)[0]
 
     def _room(self, rows: int) -> torch.Tensor:
         spec = self.spec

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SegmentSpan:
     """Rows ``start:stop`` of one segment, within a unit or within a prompt."""
 
     segment: str
@@ -31,7 +31,7 @@ class Unit:
 
     kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
     token_ids: tuple[int, ...]
-    spans: tuple[Span, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
+    spans: tuple[SegmentSpan, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
     namespace: str = ""
     reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
     preceding: tuple[tuple[int, ...], ...] = ()  # token ids of earlier units that it attends to, in order
@@ -44,7 +44,7 @@ class Unit:
         tokens: list[int] = []
         spans = []
         for id, ids in parts:
-            spans.append(Span(id, len(tokens), len(tokens) + len(ids)))
+            spans.append(SegmentSpan(id, len(tokens), len(tokens) + len(ids)))
             tokens.extend(ids)
         return cls(kind, tuple(tokens), tuple(spans), preceding=preceding)
 
@@ -52,9 +52,9 @@ class Unit:
     def joined(cls, units: Sequence[Unit]) -> Unit:
         """Concatenate units to one unit of the last one's kind."""
         tokens: list[int] = []
-        spans: list[Span] = []
+        spans: list[SegmentSpan] = []
         for unit in units:
-            spans += [Span(s.segment, len(tokens) + s.start, len(tokens) + s.stop) for s in unit.spans]
+            spans += [SegmentSpan(s.segment, len(tokens) + s.start, len(tokens) + s.stop) for s in unit.spans]
             tokens += unit.token_ids
         return replace(units[-1], token_ids=tuple(tokens), spans=tuple(spans))
 
@@ -68,7 +68,7 @@ class Unit:
             for span in self.spans[first:]:
                 if span.start >= stop:
                     break
-                spans.append(Span(span.segment, max(span.start, start) - start, min(span.stop, stop) - start))
+                spans.append(SegmentSpan(span.segment, max(span.start, start) - start, min(span.stop, stop) - start))
             pieces.append(replace(self, token_ids=self.token_ids[start:stop], spans=tuple(spans)))
             start = stop
         return pieces
@@ -91,7 +91,7 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # read from storage, not encoded in this step; without a block: rows that slots fill
+    hit: bool = False  # read from storage, not encoded in this step; without a block: rows filled per layer
     exact: bool = False  # the block was computed after exactly the rows that precede it here
     fused: str = ""  # identity of the block that the prefill will encode; ``block`` is None
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
@@ -116,7 +116,7 @@ class Layout:
     context: int  # rows [0, context) are the context prefix
     query: int  # rows [query, rows) are the query
     placements: tuple[Placement, ...]
-    segments: tuple[Span, ...]  # in prompt coordinates
+    segments: tuple[SegmentSpan, ...]  # in prompt coordinates
     segment_of: torch.Tensor  # (rows,) long
     fresh: torch.Tensor  # (rows,) bool
     rows: int = field(init=False)
@@ -215,14 +215,14 @@ def lay_out(
     first, last = len(context), len(ids) - len(query)
     owner, fresh = np.full(len(ids), -1), np.zeros(len(ids), bool)
     fresh[last:], fresh[:first] = True, not known
-    segments: list[Span] = []
+    segments: list[SegmentSpan] = []
     for p in placements:
         fresh[p.start : p.stop] = p.block is None and not p.hit and not p.fused
         for span in p.unit.spans:
             start, stop = p.start + span.start, p.start + span.stop
             if segments and segments[-1].segment == span.segment and segments[-1].stop == start:
                 start = segments.pop().start  # the parts of a segment that was cut are one span again
-            segments.append(Span(span.segment, start, stop))
+            segments.append(SegmentSpan(span.segment, start, stop))
             owner[start:stop] = len(segments) - 1
     return Layout(
         token_ids=torch.from_numpy(ids).to(device),

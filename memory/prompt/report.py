@@ -107,11 +107,11 @@ class Prefill:
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # the first lasting prompt since the session was reset
+    cold: bool  # the first prompt with ``persist`` since the session was reset
     after_ms: float  # harvesting and eviction, after the logits
     reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored after it: grows
 
-    def plus(self, goal: Prefill) -> Prefill:
+    def with_costs_of(self, goal: Prefill) -> Prefill:
         """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""
         self.reads.note(goal.reads.raw, goal.reads.live)
         counts = _sums(self.counts, goal.counts) | {

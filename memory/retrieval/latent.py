@@ -61,7 +61,7 @@ class Latent:
         """Return every segment in prompt order: the choice is among blocks."""
         return prompt_order(store.ids, store)
 
-    def voters(self, layers: int) -> tuple[int, ...]:
+    def scoring_layers(self, layers: int) -> tuple[int, ...]:
         if isinstance(self.layers, str):
             first, last = (third * layers // 3 for third in BANDS[self.layers])
             return tuple(range(first, max(last, first + 1)))
@@ -70,10 +70,10 @@ class Latent:
             raise ConfigError(f"layers={list(self.layers)} are none of the model's: use numbers from 0 to {layers - 1}")
         return numbers
 
-    def most(self, tokens: int) -> int:
+    def max_blocks(self, tokens: int) -> int:
         return self.top_k if self.unit == "blocks" else self.top_k // tokens
 
-    def takes_all(self, index: KeyBoxIndex) -> bool:
+    def chooses_all(self, index: KeyBoxIndex) -> bool:
         return sum(map(mul, self._prices(index), index.copies)) <= self.top_k
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:

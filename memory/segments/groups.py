@@ -74,7 +74,7 @@ class Scores:
         return float(self.values[self.rows[id]])
 
 
-class Groups(Protocol):
+class SegmentGroups(Protocol):
     """Groups of a store's segments, as stages read them."""
 
     groups: dict[int, Group]  # by id

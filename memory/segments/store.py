@@ -11,7 +11,7 @@ from keep_agent.errors import ConfigError, DataError
 from memory.segments.segment import CATEGORIES, Segment
 
 if TYPE_CHECKING:
-    from memory.segments.groups import Groups
+    from memory.segments.groups import SegmentGroups
 
 HISTORY = 1000  # most changes that are kept, the latest ones
 
@@ -33,7 +33,9 @@ class SegmentStore:
     :param graph: groups and embeddings of the segments; only `graph` needs it
     """
 
-    def __init__(self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: Groups | None = None) -> None:
+    def __init__(
+        self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: SegmentGroups | None = None
+    ) -> None:
         self._encode_text, self._graph = encode_text, graph
         self.clear()
 
@@ -122,7 +124,7 @@ class SegmentStore:
         return self.latest_actions(len(self._by_category["history"]))[::-1]
 
     @property
-    def graph(self) -> Groups:
+    def graph(self) -> SegmentGroups:
         if self._graph is None:
             raise ConfigError("this store has no segment graph: give SegmentStore a graph")
         return self._graph

@@ -11,7 +11,7 @@ import torch
 
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement, Span, Unit
+from memory.prompt.layout import Layout, Placement, SegmentSpan, Unit
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
@@ -90,9 +90,9 @@ class Prompt:
         placements, spans = [], []
         for i, (unit, start, block) in enumerate(zip(self.units, self.starts, blocks, strict=True)):
             stop = start + len(unit)
-            whole = Unit("segment", unit, (Span(f"s{i}", 0, len(unit)),))
+            whole = Unit("segment", unit, (SegmentSpan(f"s{i}", 0, len(unit)),))
             placements.append(Placement(whole, start, block, exact=i < exact))
-            spans.append(Span(f"s{i}", start, stop))
+            spans.append(SegmentSpan(f"s{i}", start, stop))
             owner[start:stop] = i
             fresh[start:stop] = block is None
         fresh[-len(self.query) :] = True

@@ -34,7 +34,7 @@ def paged(engine: Engine) -> PagedCache:
     return cache
 
 
-def bare_rows(engine: Engine) -> KVBlock:
+def unrotated_rows(engine: Engine) -> KVBlock:
     """Return the unrotated keys and the values of the whole prompt."""
     prompt = Prompt((tuple(IDS[:-1]),), tuple(IDS[-1:]))
     run = engine.prefill(prompt.layout([None]), Full(), Serial(), keep_raw=True)
@@ -61,7 +61,7 @@ def drop_rows(cache: PagedCache, share: float, seed: int, first: int = 0) -> tor
 
 def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
     """Compact three times: yarn's attention factor is removed before each rotation and applied again after it."""
-    cache, bare, survivors = paged(engine), bare_rows(engine), torch.arange(len(IDS))
+    cache, unrotated, survivors = paged(engine), unrotated_rows(engine), torch.arange(len(IDS))
     for number, first in enumerate((9, 4, 0)):
         survivors = survivors[drop_rows(cache, 0.7, number, first)]
         cache.pool.check_integrity()
@@ -71,18 +71,18 @@ def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
         assert cache.dropped == 0 and cache.exact == int((survivors != cache.positions.cpu()).nonzero()[0])
         assert cache.pool.in_use == survivors.numel(), "the old slots must be free"
         for layer in range(engine.info.layers):
-            expected = rotate(engine, layer, bare.k[layer][:, survivors], cache.positions.cpu())
+            expected = rotate(engine, layer, unrotated.k[layer][:, survivors], cache.positions.cpu())
             assert relative(cache.keys(layer), expected) < 1e-5
-            assert relative(cache.values(layer), bare.v[layer][:, survivors]) < 1e-5
+            assert relative(cache.values(layer), unrotated.v[layer][:, survivors]) < 1e-5
 
 
 @torch.no_grad()
-def dense(engine: Engine, bare: KVBlock, survivors: torch.Tensor, new: list[int]) -> torch.Tensor:
+def dense(engine: Engine, unrotated: KVBlock, survivors: torch.Tensor, new: list[int]) -> torch.Tensor:
     """Return (new rows, vocab) logits of transformers' own forward after the survivors at positions 0, 1, ..."""
     stored, count = DynamicCache(), survivors.numel()
     for layer in range(engine.info.layers):
-        keys = rotate(engine, layer, bare.k[layer][:, survivors], torch.arange(count))
-        stored.update(keys[None], bare.v[layer][None, :, survivors], layer)
+        keys = rotate(engine, layer, unrotated.k[layer][:, survivors], torch.arange(count))
+        stored.update(keys[None], unrotated.v[layer][None, :, survivors], layer)
     rows, every = torch.arange(count, count + len(new)), torch.arange(count + len(new))
     mask = dense_mask(engine.plain, every[None] <= rows[:, None], rows, every)
     options = {"attention_mask": mask, "position_ids": rows[None], "past_key_values": stored, "use_cache": True}
@@ -90,18 +90,18 @@ def dense(engine: Engine, bare: KVBlock, survivors: torch.Tensor, new: list[int]
 
 
 def test_later_rows_attend_to_the_new_positions(engine: Engine) -> None:
-    cache, bare = paged(engine), bare_rows(engine)
+    cache, unrotated = paged(engine), unrotated_rows(engine)
     first = cache.logits[0].cpu()
     survivors = torch.arange(len(IDS))[drop_rows(cache, 0.6, 5)]
     compact(engine.decoder, cache)
     expected = []
     for candidate in CANDIDATES:
-        logits = torch.cat([first[None], dense(engine, bare, survivors, candidate)[:-1]]).log_softmax(-1)
+        logits = torch.cat([first[None], dense(engine, unrotated, survivors, candidate)[:-1]]).log_softmax(-1)
         expected.append(logits.gather(1, torch.tensor(candidate)[:, None]).sum())
     assert relative(engine.score(cache, CANDIDATES).scores, torch.stack(expected)) < 1e-5
     turn = tokens(12, 8)
     logits = engine.append(cache, turn)
-    assert relative(logits[0], dense(engine, bare, survivors, turn)[-1]) < 1e-5
+    assert relative(logits[0], dense(engine, unrotated, survivors, turn)[-1]) < 1e-5
     cache.pool.check_integrity()
 
 

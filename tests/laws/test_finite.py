@@ -11,7 +11,7 @@ from keep_agent.errors import ModelError
 from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Batch
-from memory.engine.scheduler.request_stream import Reason
+from memory.engine.scheduler.request_stream import FinishReason
 from memory.engine.scheduler.scheduler import Scheduler
 from memory.engine.transformers.decoder import are_finite, check_finite, most_likely
 from memory.kv_cache.dense import DenseCache
@@ -110,7 +110,7 @@ def test_law_11_requests_of_many_agents(small: Engine) -> None:
         second = scheduler.submit("b", caches[1], IDS, 8)
         scheduler.run_until_idle()
     for stream in (first, second):
-        assert stream.reason is Reason.ERROR
+        assert stream.reason is FinishReason.ERROR
         with pytest.raises(ModelError, match=ERROR):
             stream.collect()
     third = scheduler.submit("a", _packed(small), IDS, 2)

@@ -73,14 +73,14 @@ def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bo
     engine = engine_of(family, torch.float64)
     limit = {"top_k": TOP} if per_layer else {"top_k": TOP * SIZE + 1, "unit": "tokens"}
     stage = Latent(normalise=normalise, aggregate=aggregate, layers="each" if per_layer else "all", **limit)
-    voters = range(engine.info.layers)
-    reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, normalise, aggregate, voters, per_layer)
+    scoring_layers = range(engine.info.layers)
+    reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, normalise, aggregate, scoring_layers, per_layer)
     choices, transcript = set(), list(CONTEXT)
     for prefill in turns(engine, memart(stage), 6):
         expected = reference.turn(new_rows(prefill))
         if per_layer:
-            slots = prefill.trace.slots or [()] * engine.info.layers
-            assert slots == [tuple(reference.selection[layer]) for layer in voters]
+            chosen_blocks = prefill.trace.chosen_blocks or [()] * engine.info.layers
+            assert chosen_blocks == [tuple(reference.selection[layer]) for layer in scoring_layers]
         else:
             blocks = [reference.blocks[number] for number in reference.selection[0]]
             assert block_tokens(prefill) == [tuple(transcript[row] for row in rows) for rows in blocks]
@@ -94,12 +94,12 @@ def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bo
 def test_law_6_memart_scores_with_the_configured_layers(layers: str | list[int], engine_of: GetEngine) -> None:
     engine = engine_of("qwen3", torch.float64)
     stage = Latent(top_k=TOP, layers=layers, constant=3)
-    voters = stage.voters(engine.info.layers)
-    reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, "softmax", "max", voters)
+    scoring_layers = stage.scoring_layers(engine.info.layers)
+    reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, "softmax", "max", scoring_layers)
     for prefill in turns(engine, memart(stage), 5):
         assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
         scoring_rows = prefill.counts.encoded_token_layers - len(CONTEXT) * engine.info.layers * prefill.cold
-        assert scoring_rows == (0 if prefill.cold else len(new_rows(prefill)) * (voters[-1] + 1))
+        assert scoring_rows == (0 if prefill.cold else len(new_rows(prefill)) * (scoring_layers[-1] + 1))
 
 
 @pytest.mark.parametrize("layers", ["all", "each"])
@@ -120,7 +120,7 @@ def test_every_family_supports_latent_retrieval(engine: Engine, layers: str) -> 
             assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
     *_, small = turns(engine, memart(Latent(top_k=TOP, layers=layers)), 4)
     assert relative(small.logits[0], prefill.logits[0]) > 1e-3
-    assert len(small.trace.slots) == (engine.info.layers if layers == "each" else 0)
+    assert len(small.trace.chosen_blocks) == (engine.info.layers if layers == "each" else 0)
 
 
 @pytest.fixture(scope="module")

@@ -187,7 +187,7 @@ def test_the_mean_query_covers_the_rows_that_the_session_computed(engine_of: Get
 def test_chunks_change_nothing(name: str, survivors: str, engine: Engine, policy_of: GetPolicy) -> None:
     """Chunking changes neither logits, surviving rows, attention mass nor queries."""
     construction, steps = Turns(block_size=4, survivors=survivors), ((20, 16), (60, 5))
-    schedules = [None, ChunkSchedule(whole=1, steps=(), rest=7), ChunkSchedule(whole=12, steps=steps, rest=3)]
+    schedules = [None, ChunkSchedule(one_pass=1, steps=(), rest=7), ChunkSchedule(one_pass=12, steps=steps, rest=3)]
     stages = [KeepAll() if name == "none" else policy_of(name, engine) for _ in schedules]
     sessions = [Session(engine, stage, construction, chunks) for stage, chunks in zip(stages, schedules, strict=True)]
     for turn in STORY[:4]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement, Span, Unit
+from memory.prompt.layout import Layout, Placement, SegmentSpan, Unit
 
 
 def block(tokens: int, layers: int = 4, name: str = "block") -> KVBlock:
@@ -23,7 +23,7 @@ def make_layout(lengths: Sequence[int], fresh: Sequence[int] = (), context: int 
     for number, length in enumerate(lengths):
         unit = Unit.of("segment", [(f"s{number}", range(row, row + length))])
         placements.append(Placement(unit, row, None if number in fresh else block(length)))
-        spans.append(Span(f"s{number}", row, row + length))
+        spans.append(SegmentSpan(f"s{number}", row, row + length))
         segment_of += [number] * length
         is_fresh += [number in fresh] * length
         row += length

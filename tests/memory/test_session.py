@@ -293,7 +293,7 @@ def test_a_temporary_prompt_changes_no_row_and_no_counter(engine: Engine, method
             furnish(session.store, 8)
             session.advance()
             session.store.put("mug_1", "object", f"mug mug_1 {place}\n")
-        temporary = sessions[0].prefill("where is mug_2", encode_text("where mug_2"), lasting=False)
+        temporary = sessions[0].prefill("where is mug_2", encode_text("where mug_2"), persist=False)
         assert torch.isfinite(temporary.logits).all()
         actual, expected = (session.prefill("where is mug_1", QUERY) for session in sessions)
         assert torch.equal(actual.layout.token_ids, expected.layout.token_ids)
@@ -306,13 +306,13 @@ def test_a_temporary_prompt_changes_no_row_and_no_counter(engine: Engine, method
 @pytest.mark.parametrize("method", METHODS)
 def test_a_whole_prompt_reuses_harvested_rows_only(engine: Engine, method: Any) -> None:
     session, reference = furnished(engine, method(), 8), furnished(engine, full(), 8)
-    first = session.prefill("where is mug_1", QUERY, lasting=False, whole=True)
+    first = session.prefill("where is mug_1", QUERY, persist=False, recompute_isolated=True)
     assert close(first.logits, reference.prefill("where is mug_1", QUERY).logits)
     assert first.cold and first.counts.hit_tokens == 0
     harvests = method().construction.capabilities.harvests
     following = session.prefill("where is mug_1", QUERY)
     assert (following.counts.hit_tokens > 0, following.cold) == (harvests, not harvests)
-    again = session.prefill("where is mug_1", QUERY, lasting=False, whole=True)
+    again = session.prefill("where is mug_1", QUERY, persist=False, recompute_isolated=True)
     assert (again.counts.hit_tokens > 0) == harvests
     assert harvests or close(again.logits, first.logits)
 

@@ -26,7 +26,7 @@ class MemArt:
     top_k: int  # blocks
     normalise: str
     aggregate: str
-    voters: Sequence[int]  # layers
+    scoring_layers: Sequence[int]  # layers
     per_layer: bool = False
     coupled: bool = False
     constant: int = 60
@@ -47,7 +47,7 @@ class MemArt:
         self.blocks = [list(range(start, start + self.size)) for start in starts]
         rest = list(range(before + len(self.blocks) * self.size, rows))
         queries = self._forward(new, lambda layer, q: list(range(before)))[2]
-        shared = self.choose({layer: queries[layer] for layer in self.voters})
+        shared = self.choose({layer: queries[layer] for layer in self.scoring_layers})
 
         def visible(layer: int, q: torch.Tensor) -> list[int]:
             self.selection[layer] = self.choose({layer: q}) if self.per_layer else shared

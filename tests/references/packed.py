@@ -23,11 +23,11 @@ class PackedPages(DynamicCache):
 
     def __init__(self, format: PackFormat) -> None:
         super().__init__()
-        self.format, self.packed, self.lasting = format, 0, True
+        self.format, self.packed, self.keep = format, 0, True
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any) -> tuple[torch.Tensor, ...]:
         keys, values = super().update(keys, values, layer)
-        if self.lasting and keys.shape[2] - self.packed > PAGE:
+        if self.keep and keys.shape[2] - self.packed > PAGE:
             self.replace(layer)
         return self.layers[layer].keys, self.layers[layer].values
 
@@ -60,9 +60,9 @@ class Dense:
     def rows(self) -> int:
         return self.live.numel()
 
-    def append(self, ids: Sequence[int], lasting: bool = True) -> torch.Tensor:
+    def append(self, ids: Sequence[int], keep: bool = True) -> torch.Tensor:
         """Append tokens; return the logits (rows, vocab) of the new rows."""
-        start, self.stored.lasting = self.rows, lasting
+        start, self.stored.keep = self.rows, keep
         self.live = torch.cat([self.live, torch.ones(len(ids), dtype=torch.bool)])
         every = torch.arange(self.rows)
         visible = (every[None] <= every[start:, None]) & self.live[None]
@@ -71,7 +71,7 @@ class Dense:
             mask = dense_mask(self.model, visible, every[start:], every)
             logits = self.model(torch.tensor([list(ids)]), attention_mask=mask, **options).logits[0]
             whole = self.rows // PAGE * PAGE
-            if lasting and whole > self.stored.packed:
+            if keep and whole > self.stored.packed:
                 for layer in range(len(self.stored.layers)):
                     if self.rows - self.stored.packed == PAGE:
                         self.stored.replace(layer)
@@ -83,7 +83,7 @@ class Dense:
         """Return the summed log-likelihoods of the candidates, each on a copy."""
         sums = []
         for candidate in candidates:
-            logits = torch.cat([self.logits, self.copy().append(candidate, lasting=False)[:-1]]).log_softmax(-1)
+            logits = torch.cat([self.logits, self.copy().append(candidate, keep=False)[:-1]]).log_softmax(-1)
             sums.append(logits.gather(1, torch.tensor(candidate)[:, None]).sum())
         return torch.stack(sums)
 

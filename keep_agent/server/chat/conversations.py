@@ -23,7 +23,7 @@ from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, TokenText
 from memory.engine.base import Engine
 from memory.engine.models.chat_template import SpecialTokens, render, special_tokens
-from memory.engine.scheduler.request_stream import Reason
+from memory.engine.scheduler.request_stream import FinishReason
 from memory.engine.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Conversations:
             async with self._limiter.entered(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
                 end = await self.in_thread(turn.run)
-                if end.reason == Reason.CANCELLED.value:  # a truncated answer must not look complete
+                if end.reason == FinishReason.CANCELLED.value:  # a truncated answer must not look complete
                     raise Unavailable(CANCELLED)
         except Exception as error:
             generation.put(error)

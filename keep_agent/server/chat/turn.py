@@ -13,7 +13,7 @@ from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.error_handlers import TooLarge
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.engine.models.chat_template import SpecialTokens
-from memory.engine.scheduler.request_stream import Reason, Stream
+from memory.engine.scheduler.request_stream import FinishReason, Stream
 from memory.engine.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -114,10 +114,10 @@ class Turn:
             self._emit(piece)
 
     def _end(self, stream: Stream, detokenizer: Detokenizer) -> TurnEnd:
-        if detokenizer.stop is not None or stream.reason is Reason.STOP:
-            reason = Reason.STOP
+        if detokenizer.stop is not None or stream.reason is FinishReason.STOP:
+            reason = FinishReason.STOP
         else:
-            reason = Reason.CANCELLED if self._is_cancelled else Reason.LENGTH
+            reason = FinishReason.CANCELLED if self._is_cancelled else FinishReason.LENGTH
         end, first = time.perf_counter(), self._first
         ttft, decode = (None, 0.0) if first is None else (1e3 * (first - self._start), 1e3 * (end - first))
         return TurnEnd(reason.value, detokenizer.count, detokenizer.stop, ttft, decode)

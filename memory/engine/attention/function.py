@@ -116,7 +116,7 @@ class AttentionHook(Protocol):
     """Observer of the attention of a pass, layer by layer, which may choose its rows."""
 
     def before(self, layer: int, query: torch.Tensor) -> None:
-        """Receive a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; bare passes only."""
+        """Receive a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; `unrotated` only."""
         ...
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -131,7 +131,7 @@ NAME = "kv_memory"
 class PromptPass:
     """State of one forward over some rows of a prompt.
 
-    ``angles`` by RoPE key belong to the rows of this pass. If unrotated keys are needed (``bare``), the layers get
+    ``angles`` by RoPE key belong to the rows of this pass. If unrotated keys are needed (``unrotated``), the layers get
     identity angles and keys are rotated here; otherwise the layers rotate.
     """
 
@@ -141,7 +141,7 @@ class PromptPass:
     angles: Angles
     plan: MaskPlan
     rope_keys: tuple[str, ...]
-    bare: bool = False
+    unrotated: bool = False
 
     @property
     def count(self) -> int:
@@ -151,15 +151,15 @@ class PromptPass:
 
 @dataclass(slots=True)
 class CoupledPass:
-    """Two passes in one forward: rows of ``first``, then those of ``second``, which is bare.
+    """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
     In every layer ``second`` attends, then ``copier`` copies its keys and values to ``first``.
     """
 
     first: PromptPass
     second: PromptPass
-    angles: Angles  # of the rows of both, identity for ``second``; unused if ``first`` is bare as well
-    bare: bool  # that of ``first``
+    angles: Angles  # of the rows of both, identity for ``second``; unused if ``first`` is unrotated too
+    unrotated: bool  # that of ``first``
     copier: KVCopier
 
 
@@ -191,7 +191,7 @@ class BatchPass(Protocol):
         ...
 
     @property
-    def bare(self) -> bool: ...
+    def unrotated(self) -> bool: ...
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
@@ -240,7 +240,7 @@ def _prompt_attention(
 ) -> torch.Tensor:
     """Compute the attention of one prompt's rows."""
     layer, cache = module.layer_idx, state.cache
-    if state.bare:
+    if state.unrotated:
         if hook is not None:
             hook.before(layer, query)
         angles, raw = state.angles[state.rope_keys[layer]], key

@@ -33,13 +33,13 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RowPadding:
     """Allowed numbers of rows of products: 1, a quarter of ``multiple``, ``steps`` multiples, then larger steps."""
 
     multiple: int
     steps: int  # beyond the first multiples at most 2 / steps are padding
 
-    def over(self, count: int) -> int:
+    def round_up(self, count: int) -> int:
         """Return the smallest allowed number from ``count`` on."""
         if count <= self.multiple // 4:
             return 1 if count <= 1 else self.multiple // 4
@@ -48,30 +48,30 @@ class Sizes:
             step *= 2
         return -(-count // step) * step
 
-    def lacking(self, x: torch.Tensor, count: int) -> int:
+    def rows_to_add(self, x: torch.Tensor, count: int) -> int:
         """Count the rows to add to ``count`` rows of ``x``; 0 if oneDNN is not used."""
-        return self.over(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
+        return self.round_up(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
         """Pad ``x`` (..., rows, numbers) with rows of zeros at the end."""
-        more = self.lacking(x, x.shape[-2])
+        more = self.rows_to_add(x, x.shape[-2])
         return functional.pad(x, (0, 0, 0, more)) if more else x
 
 
-QUERIES = Sizes(32, 16)
-KEYS = Sizes(32, 8)  # with their values
+QUERY_PADDING = RowPadding(32, 16)
+KEY_PADDING = RowPadding(32, 8)  # with their values
 
 
-def scores_of(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def attention_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Compute (..., rows, keys) products of ``q`` (..., rows, head_dim) and ``k`` (..., keys, head_dim)."""
-    return (QUERIES.padded(q) @ KEYS.padded(k).mT)[..., : q.shape[-2], : k.shape[-2]]
+    return (QUERY_PADDING.padded(q) @ KEY_PADDING.padded(k).mT)[..., : q.shape[-2], : k.shape[-2]]
 
 
-def mix(weights: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def weighted_sum(weights: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Compute (..., rows, head_dim): ``weights`` (..., rows, keys) times ``v`` (..., keys, head_dim)."""
-    more = KEYS.lacking(v, v.shape[-2])
+    more = KEY_PADDING.rows_to_add(v, v.shape[-2])
     wide = functional.pad(weights, (0, more)) if more else weights
-    return (QUERIES.padded(wide) @ KEYS.padded(v))[..., : weights.shape[-2], :]
+    return (QUERY_PADDING.padded(wide) @ KEY_PADDING.padded(v))[..., : weights.shape[-2], :]
 
 
 KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
@@ -82,7 +82,7 @@ def padding(keys: int) -> int:
     return -keys % KEY_MULTIPLE
 
 
-class Weights(Protocol):
+class WeightReceiver(Protocol):
     """Receiver of the weights (requests * heads, rows, keys) of one block after another."""
 
     def append(self, weights: torch.Tensor, /) -> None: ...
@@ -132,7 +132,7 @@ def _probabilities(
     """Compute weights of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
-    scores = scores_of(folded, keys).reshape(requests * heads, rows, keys.shape[1])
+    scores = attention_scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
@@ -151,7 +151,7 @@ def grouped_attention(
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    weights_out: Weights | None = None,
+    weights_out: WeightReceiver | None = None,
 ) -> torch.Tensor:
     """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
@@ -161,17 +161,17 @@ def grouped_attention(
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
     requests, heads, _, dim = q.shape
-    last = QUERIES.lacking(q, blocks[-1].q1 - blocks[-1].q0)
+    last = QUERY_PADDING.rows_to_add(q, blocks[-1].q1 - blocks[-1].q0)
     q, k, v = functional.pad(q * scale, (0, 0, 0, last)), k.flatten(0, 1), v.flatten(0, 1)
     parts = []
     for block in blocks:
         rows = block.q1 - block.q0
-        stop = block.q1 + QUERIES.lacking(q, rows)  # rows of the next block, or zeros, are padding
+        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # rows of the next block, or zeros, are padding
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
         if weights_out is not None:
             weights_out.append(weights[:, :rows])
         folded = weights.reshape(k.shape[0], -1, weights.shape[-1])
-        out = mix(folded, block.take(v)).reshape(requests, heads, -1, dim)
+        out = weighted_sum(folded, block.take(v)).reshape(requests, heads, -1, dim)
         parts.append(out[:, :, :rows].transpose(1, 2))
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
 
@@ -226,7 +226,7 @@ class LayerAttention:
             self.output()
         return self._weights
 
-    def output(self, weights_out: Weights | None = None) -> torch.Tensor:
+    def output(self, weights_out: WeightReceiver | None = None) -> torch.Tensor:
         """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, else to `weights`."""
         if self._out is None:
             weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
@@ -241,7 +241,7 @@ class LayerAttention:
         out[:, rows] = self._attend(self.query[:, :, rows], blocks, None)
         return out
 
-    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], weights_out: Weights | None) -> torch.Tensor:
+    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], weights_out: WeightReceiver | None) -> torch.Tensor:
         params = self.params
         return grouped_attention(
             query, self.keys, self.values, blocks, params.scale, params.softcap, params.sinks, weights_out
@@ -250,19 +250,19 @@ class LayerAttention:
 
 GAP_COST = 8192  # row-key products that take as long as one more block
 
-Planner = Callable[[int | None], list[Block]]
+BlocksByWindow = Callable[[int | None], list[Block]]
 
 
 @dataclass
 class MaskPlan:
     """Blocks by sliding window, made on first use."""
 
-    planner: Planner
+    make_blocks: BlocksByWindow
     _blocks: dict[int | None, list[Block]] = field(default_factory=dict)
 
     def blocks(self, window: int | None) -> list[Block]:
         if window not in self._blocks:
-            self._blocks[window] = self.planner(window)
+            self._blocks[window] = self.make_blocks(window)
         return self._blocks[window]
 
 
@@ -271,7 +271,7 @@ def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
-def _step(rows: int, dtype: torch.dtype, device: torch.device) -> int:
+def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
     """Return the query rows per block."""
     return rows if device.type == "cuda" else QUERY_BLOCK.get(dtype, 128)
 
@@ -302,7 +302,7 @@ def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
     A block reads all keys up to its last row's, so rows before a gap would read keys that are masked for all of them.
     """
     count = rows.numel()
-    step = _step(count, dtype, rows.device)
+    step = _block_rows(count, dtype, rows.device)
     if rows.is_cuda or count == 0 or int(rows[-1] - rows[0]) + 1 == count:
         return [(start, min(count, start + step)) for start in range(0, count, step)]
     places, bounds, start = rows.tolist(), [], 0
@@ -342,7 +342,7 @@ def unit_plan(
     total = unit.numel()
 
     def blocks(window: int | None) -> list[Block]:
-        step, result = _step(total, dtype, device), []
+        step, result = _block_rows(total, dtype, device), []
         for q0 in range(extra, total, step):
             q1, k0 = min(total, q0 + step), int(starts[q0])
             k1 = q1 + padding(context + q1 - k0)
@@ -379,7 +379,7 @@ def tree_plan(
             near = bias_of(depth[None] > depth[:, None] - window, dtype)
             bias = torch.cat([prompt_bias, ancestry + near], 1)
         before = bias.shape[1] - nodes  # columns of the prompt
-        step, result = _step(nodes, dtype, depth.device), []
+        step, result = _block_rows(nodes, dtype, depth.device), []
         for q0 in range(0, nodes, step):
             q1 = min(nodes, q0 + step)
             extra = padding(prompt + q1)

@@ -14,21 +14,21 @@ Queries = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions, and queries
 
 
 @dataclass(frozen=True, slots=True)
-class GivenAttention:
+class SummedAttention:
     """Attention of query rows to visible rows, summed over layers and heads."""
 
     places: torch.Tensor  # (n,) positions of the query rows
     receivers: torch.Tensor  # (m,) positions of the visible rows
     weights: torch.Tensor  # (n, m) float32
 
-    def before(self, position: int) -> GivenAttention:
+    def before(self, position: int) -> SummedAttention:
         """Return a copy without the rows from ``position`` on."""
         rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.receivers))
-        return GivenAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
+        return SummedAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class WeightCollector:
     """Collector that sums the weights of one block after another over heads."""
 
     blocks: Sequence[Block]
@@ -56,15 +56,15 @@ class AttentionObserver:
     """
 
     def __init__(self, recent: int = 0, mass: bool = False, windows: Sequence[int | None] = ()) -> None:
-        self.recent, self.wants_mass, self._windows = recent, mass, windows
+        self.recent, self.counts_mass, self._windows = recent, mass, windows
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: settings of its attention
         self._settled: Queries = self.places, {}  # at the end of the last turn
-        self._attention: list[GivenAttention] = []  # in order; the last one grows during a pass
+        self._attention: list[SummedAttention] = []  # in order; the last one grows during a pass
 
     @contextmanager
-    def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
+    def observing(self, positions: torch.Tensor, count: int) -> Iterator[None]:
         """Observe a pass as in `begin`; a pass that fails leaves no record."""
         before = self.places, dict(self.queries)
         self.begin(positions, count)
@@ -72,35 +72,35 @@ class AttentionObserver:
             yield
         except BaseException:
             self.places, self.queries = before
-            self._take_back(int(positions[-count]))
+            self._remove_from(int(positions[-count]))
             raise
 
     def begin(self, positions: torch.Tensor, count: int) -> None:
         """Begin a pass over the last ``count`` of the rows at ``positions``."""
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
-        if self.wants_mass:
-            self._take_back(int(new[0]))  # of a failed pass, whose rows are not in the cache
-            self._attention.append(GivenAttention(new, positions, _zeros(positions, count, positions.numel())))
+        if self.counts_mass:
+            self._remove_from(int(new[0]))  # of a failed pass, whose rows are not in the cache
+            self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
-    def columns(self, blocks: Sequence[Block]) -> Columns | None:
+    def collector(self, blocks: Sequence[Block]) -> WeightCollector | None:
         """Return the collector of this pass's weights; None without attention mass."""
-        if not self.wants_mass:
+        if not self.counts_mass:
             return None
-        return Columns(blocks, self._attention[-1].weights, [])
+        return WeightCollector(blocks, self._attention[-1].weights, [])
 
     def before(self, layer: int, query: torch.Tensor) -> None:
         """Change nothing: rotated queries are recorded."""
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         """Compute the attention of a layer and record it."""
-        columns = None if attention.keys is None else self.columns(attention.blocks)
-        out = attention.output(columns)
-        self.record(attention, columns)
+        collector = None if attention.keys is None else self.collector(attention.blocks)
+        out = attention.output(collector)
+        self.record(attention, collector)
         return out
 
-    def record(self, attention: LayerAttention, columns: Columns | None) -> None:
-        """Record a layer's last queries, and fill ``columns`` if the kernel has not."""
+    def record(self, attention: LayerAttention, collector: WeightCollector | None) -> None:
+        """Record a layer's last queries, and fill ``collector`` if the kernel has not."""
         layer, query, params = attention.layer, attention.query, attention.params
         self.params[layer] = replace(params, window=self._windows[layer] if self._windows else None)
         if self.recent:
@@ -108,11 +108,11 @@ class AttentionObserver:
             old = self.queries.get(layer)
             queries = new if old is None else torch.cat([old, new], 1)
             self.queries[layer] = queries[:, -self.places.numel() :].clone()
-        if columns is None or columns.blocks_done:
+        if collector is None or collector.blocks_done:
             return
-        for block in columns.blocks:
+        for block in collector.blocks:
             keys = block.take(attention.keys[0])
-            columns.append(block_probabilities(query * params.scale, keys, block, params.softcap, params.sinks))
+            collector.append(block_probabilities(query * params.scale, keys, block, params.softcap, params.sinks))
 
     def mass(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the attention (rows,) in float32 that the rows at ``positions`` have received."""
@@ -136,7 +136,7 @@ class AttentionObserver:
             for layer, earlier in queries.items():
                 joined = torch.cat([earlier[:, older], self.queries[layer]], 1)
                 self.queries[layer] = joined[:, -self.places.numel() :].clone()
-        self._take_back(position)
+        self._remove_from(position)
 
     def drop(self, live: torch.Tensor) -> None:
         """Keep only the rows at positions ``live`` as receivers, also of evicted rows' attention."""
@@ -149,9 +149,9 @@ class AttentionObserver:
             known = torch.nonzero(torch.isin(live, attention.receivers))[:, 0]
             weights[first:last, known] = attention.weights[:, columns[known]]
             first = last
-        self._attention = [GivenAttention(places, live, weights)]
+        self._attention = [SummedAttention(places, live, weights)]
 
-    def _take_back(self, position: int) -> None:
+    def _remove_from(self, position: int) -> None:
         """Remove the attention of the rows from ``position`` on."""
         while self._attention and int(self._attention[-1].places[-1]) >= position:
             last = self._attention.pop()

@@ -15,7 +15,7 @@ from torch.nn import functional
 from memory.kv_cache.quantization import Grid, Packed
 
 
-def takes(packed: Packed, dtype: torch.dtype) -> bool:
+def supports(packed: Packed, dtype: torch.dtype) -> bool:
     """Tell whether these products support ``packed``: groups must not run along tokens, and float32 must suffice."""
     return packed.grid.span == 1 and dtype != torch.float64
 
@@ -67,7 +67,7 @@ def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
     return parts.summed(product)
 
 
-def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
+def packed_weighted_sum(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
     """Multiply ``weights`` (requests, heads, tokens) by values: (requests, heads, head_dim) in float32."""
     parts = _parts(weights.shape[1], v.kv_heads, v.head_dim, v.grid, weights.device)
     scale, bias = _affine(v)

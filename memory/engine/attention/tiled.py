@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from memory.engine.attention.kernels import Block, mix, scores_of
+from memory.engine.attention.kernels import Block, attention_scores, weighted_sum
 from memory.kv_cache.quantization import Packed
 
 if TYPE_CHECKING:
-    from memory.engine.attention.triton_quantized import Sums
+    from memory.engine.attention.triton_quantized import RunningSums
 
 logger = logging.getLogger(__name__)
 # Keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each; packed only where `reads_packed` holds.
@@ -28,15 +28,15 @@ def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> boo
     Elsewhere, also if Triton is missing or does not run, torch works on unpacked tiles.
     """
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return (interpreted or device.type == "cuda") and _triton_serves(device, dtype, head_dim)
+    return (interpreted or device.type == "cuda") and _triton_supports(device, dtype, head_dim)
 
 
 @lru_cache(64)
-def _triton_serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+def _triton_supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     try:
-        from memory.engine.attention.triton_quantized import serves
+        from memory.engine.attention.triton_quantized import supports
 
-        return serves(device, dtype, head_dim)
+        return supports(device, dtype, head_dim)
     except Exception as error:  # no Triton, no C compiler, a driver that is too old
         logger.warning("packed rows are read with torch, tile by tile, for Triton does not run here: %s", error)
         return False
@@ -59,7 +59,7 @@ def tiled_attention(
     key. A block's bias may have a leading request axis.
     """
     q, first = q * scale, 0
-    running = [_Running(q[:, :, block.q0 : block.q1]) for block in blocks]
+    running = [_RunningSoftmax(q[:, :, block.q0 : block.q1]) for block in blocks]
     for k, v in tiles:
         last = first + k.shape[2]
         for block, sums in zip(blocks, running, strict=True):
@@ -83,7 +83,7 @@ def _pieces(block: Block, first: int, last: int) -> Iterator[tuple[int, int, int
             yield start, stop, column + start - low
 
 
-class _Running:
+class _RunningSoftmax:
     """Running softmax sums of query rows ``q`` (requests, heads, rows, head_dim).
 
     ``top`` is the largest score of each row, ``mass`` the sum of exp(score - top), ``out`` the weighted sum of values.
@@ -94,12 +94,12 @@ class _Running:
         self.out = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
         self.mass = self.out.new_zeros(*q.shape[:3], 1)
         self.top = torch.full_like(self.mass, float("-inf"))
-        self._packed: Sums | None = None  # over packed keys, joined at the end
+        self._packed: RunningSums | None = None  # over packed keys, joined at the end
 
     def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
         count = k.shape[0] * k.shape[1]  # products in which the query heads of one KV head are rows
-        scores = scores_of(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
+        scores = attention_scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
         scores = scores.reshape(*self.q.shape[:3], -1).to(self.out.dtype)  # (requests, heads, rows, n)
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
@@ -107,15 +107,15 @@ class _Running:
         self._rescale(scores.amax(-1, keepdim=True))
         weights = scores.sub_(_finite(self.top)).exp_()
         self.mass.add_(weights.sum(-1, keepdim=True))
-        out = mix(weights.to(v.dtype).view(count, -1, weights.shape[-1]), v.flatten(0, 1))
+        out = weighted_sum(weights.to(v.dtype).view(count, -1, weights.shape[-1]), v.flatten(0, 1))
         self.out.add_(out.reshape(self.out.shape))
 
     def add_packed(self, k: Packed, v: Packed, rows: slice, block: Block, column: int, softcap: float | None) -> None:
         """Add ``rows`` of packed ``k``, ``v``."""
         if self._packed is None:
-            from memory.engine.attention.triton_quantized import Sums
+            from memory.engine.attention.triton_quantized import RunningSums
 
-            self._packed = Sums(self.q, k.kv_heads)
+            self._packed = RunningSums(self.q, k.kv_heads)
         self._packed.add(k, v, rows.start, rows.stop, block, column, softcap)
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:

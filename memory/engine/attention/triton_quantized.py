@@ -16,35 +16,35 @@ from memory.engine.attention.kernels import Block
 from memory.kv_cache.quantization import Packed
 
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-WIDEST = 256  # head_dim: more does not fit into a GPU's shared memory
-OLDEST = 8, 0  # compute capability with bfloat16 products
-FEW, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs share the keys
+MAX_HEAD_DIM = 256  # head_dim: more does not fit into a GPU's shared memory
+MIN_CAPABILITY = 8, 0  # compute capability with bfloat16 products
+FEW_ROWS, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs share the keys
 KEYS = 32  # unpacked at a time; registers do not suffice for twice as many
 
 
-def serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+def supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Tell whether the kernel runs on ``device`` (or in Triton's interpreter) and supports such queries.
 
     Triton raises its own errors without a driver or a C compiler.
     """
-    return dtype in DTYPES and head_dim <= WIDEST and _runs_on(device)
+    return dtype in DTYPES and head_dim <= MAX_HEAD_DIM and _runs_on(device)
 
 
 @lru_cache(16)
 def _runs_on(device: torch.device) -> bool:
     if _interpreted():
         return True
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < OLDEST:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return False
     triton.runtime.driver.active.get_current_target()
     return True
 
 
 def _interpreted() -> bool:
-    return not isinstance(_see, JITFunction)
+    return not isinstance(_tile_kernel, JITFunction)
 
 
-class Sums:
+class RunningSums:
     """Running softmax sums of scaled queries ``q`` (requests, heads, rows, head_dim) over packed keys.
 
     The query heads of one KV head are rows of one product. Every split of a tile's keys has its own sums in float32:
@@ -54,7 +54,7 @@ class Sums:
     def __init__(self, q: torch.Tensor, kv_heads: int) -> None:
         requests, heads, rows, _ = q.shape
         self._q, self._products, self._folded = q.contiguous(), requests * kv_heads, heads // kv_heads * rows
-        self.splits = SPLITS if self._folded <= FEW else 1
+        self.splits = SPLITS if self._folded <= FEW_ROWS else 1
         self.out = q.new_zeros(self.splits, *q.shape, dtype=torch.float32)
         self.mass = self.out.new_zeros(*self.out.shape[:-1], 1)
         self.top = torch.full_like(self.mass, float("-inf"))
@@ -73,7 +73,7 @@ class Sums:
         part = triton.cdiv(triton.cdiv(last - first, self.splits), KEYS) * KEYS
         grid = triton.cdiv(self._folded, tiling["ROWS"]), self._products, self.splits
         with torch.cuda.device_of(q):  # Triton starts kernels on the current device
-            _see[grid](
+            _tile_kernel[grid](
                 q,
                 *(x.contiguous() for x in (*k.tensors, *v.tensors)),
                 q if bias is None else bias,
@@ -113,7 +113,7 @@ RUNTIME = ["folded", "rows", "tokens", "first", "last", "part", "free", "columns
 
 
 @triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: no specialised kernels
-def _see(
+def _tile_kernel(
     q,  # (products, folded, DIM), a product is a request's KV head
     k_codes, k_scale, k_bias, v_codes, v_scale, v_bias,
     bias,  # (requests, rows, columns), requests ``bias_request`` apart

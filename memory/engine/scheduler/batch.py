@@ -21,7 +21,7 @@ from memory.kv_cache.quantized import QuantizedCache
 Member = QuantizedCache | PagedCache
 
 
-def kind(cache: WorkingCache) -> object:
+def batch_key(cache: WorkingCache) -> object:
     """Return the kind of a cache, which is one per batch: the format of a packed cache, the pool of a paged one.
 
     :raises ConfigError: the cache is neither packed nor paged
@@ -61,14 +61,14 @@ class Batch:
         """
         if any(member is cache for member in self._members):
             raise ConfigError("this cache is already in the batch: fork it to continue it twice")
-        if kind(cache) != kind(self._members[0] if self._members else cache):
+        if batch_key(cache) != batch_key(self._members[0] if self._members else cache):
             raise ConfigError("caches of one batch need one pack format or one pool: make a batch per kind")
-        self._dissolve()
+        self._end_rows()
         self._members.append(cache)
 
     def extract(self, number: int) -> Member:
         """Remove and return a member with its new rows; later members move up."""
-        self._dissolve()
+        self._end_rows()
         return self._members.pop(number)
 
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
@@ -91,7 +91,7 @@ class Batch:
         if len(token_ids) != len(self._members) or not token_ids:
             raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: give one for each of at least one")
         for member in self._members:
-            member.reserve(1, lasting=True)
+            member.reserve(1, keep=True)
         ids = torch.tensor([token_ids[i] for i in self._ordered()], device=self._decoder.device)
         places = torch.tensor([self._members[i].next_position for i in self._order], device=ids.device)
         logits = self._forward(ids, places)
@@ -110,28 +110,28 @@ class Batch:
         at = decoder.rope.at(places, max(member.next_position for member in self._members) + 1)
         angles = {key: (cos.transpose(0, 1), sin.transpose(0, 1)) for key, (cos, sin) in at.items()}
         rows.begin()
-        with ExitStack() as watched:
-            watches = self._observers(places, watched)
-            hidden = decoder.run(decoder.embed(ids).transpose(0, 1), _Pass(angles, rows, watches))
+        with ExitStack() as stack:
+            observers = self._observers(places, stack)
+            hidden = decoder.run(decoder.embed(ids).transpose(0, 1), _DecodePass(angles, rows, observers))
             logits = decoder.head(hidden[:, -1])
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def _observers(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
+    def _observers(self, places: torch.Tensor, stack: ExitStack) -> list[_MemberObserver]:
         """Count the rows that a pass reads, and start the members' observers."""
-        watches = []
+        observers = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)
             if member.observer is not None:
                 positions = torch.cat([member.positions, places[number : number + 1]])
-                watched.enter_context(member.observer.watching(positions, 1))
+                stack.enter_context(member.observer.observing(positions, 1))
                 row = torch.tensor([member.length], device=places.device)
                 plan = causal_plan(row, positions, self._decoder.spec.dtype)
-                watches.append(_Watch(number, member, visible, plan))
-        return watches
+                observers.append(_MemberObserver(number, member, visible, plan))
+        return observers
 
     def _ordered(self) -> list[int]:
         """Return the members in the order of the batched rows, which are rebuilt after changes of members."""
-        if self._rows is None or not self._rows.whole:
+        if self._rows is None or not self._rows.is_current:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
             rows = BatchedQuantizedCache if isinstance(members[0], QuantizedCache) else BatchedPagedCache
@@ -139,14 +139,14 @@ class Batch:
         return self._order
 
     @torch.inference_mode()
-    def _dissolve(self) -> None:
+    def _end_rows(self) -> None:
         if self._rows is not None:
             self._rows.end()
             self._rows = None
 
 
 @dataclass(frozen=True)
-class _Watch:
+class _MemberObserver:
     """Observer of one member of a batch."""
 
     number: int
@@ -156,31 +156,31 @@ class _Watch:
 
     def record(self, layer: int, query: torch.Tensor, params: AttentionParams) -> None:
         observer, blocks = self.member.observer, self.plan.blocks(params.window)
-        columns = None if self.member.tiled else observer.columns(blocks)
-        keys = None if columns is None else self.member.read(layer, self.visible)[0]
+        collector = None if self.member.tiled else observer.collector(blocks)
+        keys = None if collector is None else self.member.read(layer, self.visible)[0]
         part = query[self.number : self.number + 1]
-        observer.record(LayerAttention(layer, part, keys, None, params, blocks), columns)
+        observer.record(LayerAttention(layer, part, keys, None, params, blocks), collector)
 
 
 @dataclass(frozen=True)
-class _Pass:
+class _DecodePass:
     """State of one forward over a row of each member."""
 
     angles: Angles
     rows: BatchedCache
-    watches: Sequence[_Watch]
-    bare: bool = False
+    observers: Sequence[_MemberObserver]
+    unrotated: bool = False
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
         self.rows.write(layer, key[:, :, 0], value[:, :, 0])
-        for watch in self.watches:
-            watch.record(layer, query, params)
+        for observer in self.observers:
+            observer.record(layer, query, params)
         return self.rows.attend(layer, query, params)
 
 
-Result = torch.Tensor | Exception  # logits (vocab,) of a member, or the error of its step
+StepResult = torch.Tensor | Exception  # logits (vocab,) of a member, or the error of its step
 
 
 class BatchGroups:
@@ -193,13 +193,13 @@ class BatchGroups:
         self._decoder = decoder
         self._batches: dict[object, Batch] = {}
 
-    def step(self, caches: Sequence[Member], token_ids: Sequence[int]) -> list[Result]:
+    def step(self, caches: Sequence[Member], token_ids: Sequence[int]) -> list[StepResult]:
         """Append one token to each of ``caches``; new ones are added, failing ones removed."""
-        results: list[Result] = [self._reserve(cache) for cache in caches]
+        results: list[StepResult] = [self._reserve(cache) for cache in caches]
         groups: dict[object, list[int]] = {}
         for number, cache in enumerate(caches):
             if results[number] is None:
-                groups.setdefault(kind(cache), []).append(number)
+                groups.setdefault(batch_key(cache), []).append(number)
         for name, numbers in groups.items():
             batch = self._batches.setdefault(name, Batch(self._decoder))
             for number in numbers[len(batch) :]:
@@ -208,10 +208,10 @@ class BatchGroups:
                 results[number] = result
         for cache, result in zip(caches, results, strict=True):
             if isinstance(result, Exception):
-                self.leave(cache)
+                self.remove(cache)
         return results
 
-    def leave(self, cache: Member) -> None:
+    def remove(self, cache: Member) -> None:
         """Remove ``cache``, if it is a member."""
         for name, batch in list(self._batches.items()):
             numbers = [i for i, member in enumerate(batch.members) if member is cache]
@@ -223,14 +223,14 @@ class BatchGroups:
     def _reserve(self, cache: Member) -> Exception | None:
         """Reserve the next row; returns the error if that fails."""
         try:
-            cache.reserve(1, lasting=True)
+            cache.reserve(1, keep=True)
             self._decoder.rope.at(cache.positions[:0], cache.next_position + 1)
         except Exception as error:
-            self.leave(cache)  # the batch continues without it
+            self.remove(cache)  # the batch continues without it
             return error
         return None
 
-    def _advance(self, batch: Batch, token_ids: Sequence[int]) -> list[Result]:
+    def _advance(self, batch: Batch, token_ids: Sequence[int]) -> list[StepResult]:
         """Step a batch; after a failure step its members one by one to find the failing one."""
         try:
             logits, errors = batch.advance(token_ids)

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from memory.engine.attention.kernels import AttentionParams, bias_of, mix, scores_of
-from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
+from memory.engine.attention.kernels import AttentionParams, attention_scores, bias_of, weighted_sum
+from memory.engine.attention.quantized_attention import packed_scores, packed_weighted_sum, supports
 from memory.kv_cache.dense import WorkingCache
 from memory.kv_cache.kv_pool import SENTINEL
 from memory.kv_cache.paged import PagedCache
@@ -40,7 +40,7 @@ class BatchedCache(ABC, Generic[C]):
         """Copy the rows of this object back to the members."""
 
     @property
-    def whole(self) -> bool:
+    def is_current(self) -> bool:
         """Tell whether the members have changed by passes over single rows only."""
         return True
 
@@ -71,7 +71,7 @@ class BatchedCache(ABC, Generic[C]):
         out = torch.zeros_like(q, dtype=bias.dtype)
         for first, column, run in self.runs(layer, VALUES, window):
             last, rows = first + (run.shape[0] if isinstance(run, Packed) else run.shape[1]), run.shape[2]
-            out[first:last] += _mix(weights[first:last, :, column : column + rows], run, dtype)
+            out[first:last] += _weighted_sum(weights[first:last, :, column : column + rows], run, dtype)
         return out.to(dtype)[:, None]
 
 
@@ -89,19 +89,19 @@ def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) 
 def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
     """Compute scores (requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
     if isinstance(run, Packed):
-        if takes(run, q.dtype):
+        if supports(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
         run = run.unpack(q.dtype).transpose(0, 1)
-    return scores_of(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
+    return attention_scores(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
 
 
-def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
+def _weighted_sum(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
     """Multiply ``weights`` (requests, heads, rows) and the run's values: (requests, heads, head_dim)."""
     if isinstance(run, Packed):
-        if takes(run, dtype):
-            return packed_mix(weights, run, dtype)
+        if supports(run, dtype):
+            return packed_weighted_sum(weights, run, dtype)
         run = run.unpack(dtype).transpose(0, 1)
-    return mix(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
+    return weighted_sum(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
 
 
 def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memory.engine.attention.quantized_attention import takes
+from memory.engine.attention.quantized_attention import supports
 from memory.engine.attention.tiled import TILE
 from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
@@ -33,7 +33,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
         self._current: set[int | None] = set()  # windows whose blocks are up to date for this pass
 
     @property
-    def whole(self) -> bool:
+    def is_current(self) -> bool:
         """Tell whether the members' last rows are views of this tensor, until a pass over several rows moves them."""
         return all(member.open is view for member, view in zip(self.members, self._views, strict=True))
 
@@ -126,12 +126,12 @@ class _VisibleBlocks:
         counts, block = [last - first for first, last in self.spans], 0
         any_extent = next(extents for extents in self.extents if extents)[0]
         like = (any_extent.k, any_extent.v)[side][:1, layer]  # (1, kv_heads, BLOCK, head_dim)
-        most = max(1, ROWS // BLOCK // (1 if takes(like, self.dtype) else 2))  # blocks; unpacked ones take more memory
+        limit = max(1, ROWS // BLOCK // (1 if supports(like, self.dtype) else 2))  # blocks; unpacked ones are larger
         while block < self.count:
             requests = requests_at(counts, block)
-            width = min(self.count - block, max(1, most // requests))
-            for first in range(0, requests, most):
-                numbers = range(first, min(requests, first + most))
+            width = min(self.count - block, max(1, limit // requests))
+            for first in range(0, requests, limit):
+                numbers = range(first, min(requests, first + limit))
                 parts = [part for i in numbers for part in self._stored(i, block, width, layer, side, like)]
                 views = tuple(map(list, zip(*(part.tensors for part in parts), strict=True)))
                 yield first, block, len(numbers), parts[0], views

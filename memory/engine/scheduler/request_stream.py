@@ -15,7 +15,7 @@ from memory.engine.trace import PrefillTrace
 Tokens = Sequence[int] | Callable[[Member], Sequence[int]]
 
 
-class Reason(Enum):
+class FinishReason(Enum):
     """Reason of a request's end."""
 
     STOP = "stop"  # the next token was one of its stop ids; it is not in the cache
@@ -49,10 +49,10 @@ class Stream:
     """Tokens of one request, to iterate or `collect`; several threads may do so, and each gets all tokens."""
 
     request: Request
-    submitted: int = 0  # turns of the scheduler before the request was submitted
-    first: int | None = None  # turn of its first token
-    last: int | None = None  # turn of its end
-    reason: Reason | None = None
+    submitted_turn: int = 0  # turns of the scheduler before the request was submitted
+    first_turn: int | None = None  # of its first token
+    last_turn: int | None = None  # of its end
+    reason: FinishReason | None = None
     error: BaseException | None = None
     trace: PrefillTrace | None = None  # of its prefill, once done
     cancelled: bool = False  # whether `cancel` was called
@@ -108,11 +108,11 @@ class Stream:
         """Add a token; called by the scheduler."""
         with self._changed:
             self._tokens.append(token)
-            self.first = turn if self.first is None else self.first
+            self.first_turn = turn if self.first_turn is None else self.first_turn
             self._changed.notify_all()
 
-    def end(self, reason: Reason, turn: int, error: BaseException | None = None) -> None:
+    def end(self, reason: FinishReason, turn: int, error: BaseException | None = None) -> None:
         """End the request; called by the scheduler."""
         with self._changed:
-            self.reason, self.last, self.error = reason, turn, error
+            self.reason, self.last_turn, self.error = reason, turn, error
             self._changed.notify_all()

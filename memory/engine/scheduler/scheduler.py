@@ -11,12 +11,12 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.base import ChunkSchedule, Engine
-from memory.engine.scheduler.batch import BatchGroups, Member, kind
-from memory.engine.scheduler.request_stream import Reason, Request, Stream, Tokens
+from memory.engine.scheduler.batch import BatchGroups, Member, batch_key
+from memory.engine.scheduler.request_stream import FinishReason, Request, Stream, Tokens
 from memory.engine.transformers.append import ChunkedPrefill
 from memory.engine.transformers.decoder import most_likely
 
-Done = Callable[[Stream, Reason], None]
+EndCallback = Callable[[Stream, FinishReason], None]
 
 
 @dataclass(frozen=True)
@@ -24,37 +24,37 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: rows of a prefill's chunks while there is no other request
-    :param few: rows of a chunk otherwise; a request with at most so many new tokens is warm and skips the prefill queue
+    :param shared_chunk: rows of a chunk otherwise; a request of at most so many new tokens is warm and skips the queue
     :param warm: maximum of warm requests per turn
     :param batch: most sequences that decode together; others wait until one has ended
     """
 
     chunking: ChunkSchedule = field(default_factory=ChunkSchedule)
-    few: int = 256
+    shared_chunk: int = 256
     warm: int = 4
     batch: int = 16
 
     def __post_init__(self) -> None:
-        if min(self.few, self.warm, self.batch) < 1:
-            raise ConfigError(f"few={self.few}, warm={self.warm}, batch={self.batch}: each must be 1 or more")
+        if min(self.shared_chunk, self.warm, self.batch) < 1:
+            raise ConfigError(f"shared_chunk={self.shared_chunk}, warm={self.warm}, batch={self.batch}: use 1 or more")
 
 
 @dataclass(frozen=True)
-class _Shared(ChunkSchedule):
+class _SharedChunking(ChunkSchedule):
     """Small chunks while ``crowded()``."""
 
-    few: int = 256
+    shared_chunk: int = 256
     crowded: Callable[[], bool] = bool
 
     def size(self, cached: int, remaining: int) -> int:
         size = super().size(cached, remaining)
-        return min(self.few, size) if self.crowded() else size
+        return min(self.shared_chunk, size) if self.crowded() else size
 
 
 @dataclass(eq=False)
 class _Job:
     stream: Stream
-    done: Done | None
+    done: EndCallback | None
     extension: ChunkedPrefill | None = None
     token: int = -1  # to be appended next
     started: bool = False
@@ -78,12 +78,12 @@ class Scheduler:
     :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """
 
-    def __init__(self, engine: Engine, pacing: SchedulerConfig | None = None, automatic: bool = True) -> None:
+    def __init__(self, engine: Engine, config: SchedulerConfig | None = None, automatic: bool = True) -> None:
         self.turns = 0
-        self._pacing, self._automatic = pacing or SchedulerConfig(), automatic
+        self._config, self._automatic = config or SchedulerConfig(), automatic
         self._engine, self._decoder = engine, engine.decoder
-        schedule = self._pacing.chunking
-        self._chunking = _Shared(1, schedule.steps, schedule.rest, self._pacing.few, self._crowded)
+        schedule = self._config.chunking
+        self._chunking = _SharedChunking(1, schedule.steps, schedule.rest, self._config.shared_chunk, self._crowded)
         self._incoming: list[_Job] = []
         self._waiting: list[_Job] = []  # until another request of the same agent has ended
         self._warm: list[_Job] = []
@@ -91,11 +91,11 @@ class Scheduler:
         self._active: list[_Job] = []
         self._groups, self._busy = BatchGroups(self._decoder), set[object]()
         self._idle = threading.Condition()
-        self._driven = self._closed = self._ending = False
+        self._running = self._closed = self._cancelling = False
 
     def submit(
         self, agent: str, cache: Member, token_ids: Tokens, max_new_tokens: int, stop_ids: Collection[int] = (),
-        done: Done | None = None,
+        done: EndCallback | None = None,
     ) -> Stream:  # fmt: skip
         """Append ``token_ids`` to ``cache`` and decode greedily; tokens come from the stream.
 
@@ -103,14 +103,14 @@ class Scheduler:
             next request begins; its error becomes the stream's
         :raises ModelError: the scheduler or the engine is closed
         """
-        kind(cache)
+        batch_key(cache)
         stream = Stream(Request(agent, cache, token_ids, max_new_tokens, frozenset(stop_ids)), self.turns)
         with self._idle:
             if self._closed:
                 raise ModelError("this scheduler is closed; build a new one.")
-            if self._automatic and not self._driven:
-                self._engine.submit(self._drive)
-                self._driven = True
+            if self._automatic and not self._running:
+                self._engine.submit(self._run_turns)
+                self._running = True
             self._incoming.append(_Job(stream, done))
             cache.requests += 1
         return stream
@@ -124,12 +124,12 @@ class Scheduler:
         while not self._automatic and self.turn():
             pass
         with self._idle:
-            self._idle.wait_for(lambda: not self._driven)
+            self._idle.wait_for(lambda: not self._running)
 
     def close(self, cancel: bool = False) -> None:
         """Refuse new requests, and finish (or ``cancel``) the open ones. May be called twice."""
         with self._idle:
-            self._closed, self._ending = True, self._ending or cancel
+            self._closed, self._cancelling = True, self._cancelling or cancel
         self.run_until_idle()
 
     def __enter__(self) -> Scheduler:
@@ -138,7 +138,7 @@ class Scheduler:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(cancel=kind is not None)
 
-    def _drive(self) -> None:
+    def _run_turns(self) -> None:
         """Run a turn, and queue the next one on the engine, after other work."""
         try:
             self._turn()
@@ -146,12 +146,12 @@ class Scheduler:
             self._abandon(error)
         while True:
             with self._idle:  # the next `submit` starts another turn
-                self._driven = bool(self._incoming or self._jobs)
-                if not self._driven:
+                self._running = bool(self._incoming or self._jobs)
+                if not self._running:
                     self._idle.notify_all()
                     return
                 try:
-                    self._engine.submit(self._drive)
+                    self._engine.submit(self._run_turns)
                     return
                 except Exception as error:  # most likely the engine was closed
                     closed = error
@@ -161,7 +161,7 @@ class Scheduler:
         """End all requests with ``error``."""
         self._receive()
         for job in self._jobs:
-            self._end(job, Reason.ERROR, error)
+            self._end(job, FinishReason.ERROR, error)
 
     def _receive(self) -> None:
         with self._idle:
@@ -176,15 +176,15 @@ class Scheduler:
         self.turns += 1
         self._receive()
         for job in self._jobs:
-            if job.stream.cancelled or self._ending:
-                self._end(job, Reason.CANCELLED)
+            if job.stream.cancelled or self._cancelling:
+                self._end(job, FinishReason.CANCELLED)
         self._decode()
         if self._queue:
             self._compute(self._queue.pop(0))
         self._accept()
         return bool(self._incoming or self._jobs)
 
-    def _end(self, job: _Job, reason: Reason, error: Exception | None = None) -> None:
+    def _end(self, job: _Job, reason: FinishReason, error: Exception | None = None) -> None:
         for jobs in (self._active, self._queue, self._warm, self._waiting):
             if job in jobs:
                 jobs.remove(job)
@@ -193,37 +193,37 @@ class Scheduler:
         try:
             if job.started:
                 self._busy -= job.names
-                self._groups.leave(job.cache)
+                self._groups.remove(job.cache)
         except Exception as failed:
-            reason, error = Reason.ERROR, failed
+            reason, error = FinishReason.ERROR, failed
         try:
             if job.done is not None:
                 job.done(job.stream, reason)
         except Exception as failed:
-            reason, error = Reason.ERROR, failed
+            reason, error = FinishReason.ERROR, failed
         job.stream.end(reason, self.turns, error)
 
     def _decode(self) -> None:
         """Decode one token of each of the first sequences."""
-        jobs = self._active[: self._pacing.batch]
+        jobs = self._active[: self._config.batch]
         results = self._groups.step([job.cache for job in jobs], [job.token for job in jobs])
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
-                self._end(job, Reason.ERROR, result)
+                self._end(job, FinishReason.ERROR, result)
             elif len(job.stream) == job.request.max_new_tokens:
-                self._end(job, Reason.LENGTH)
+                self._end(job, FinishReason.LENGTH)
             else:
-                self._offer(job, result)
+                self._emit(job, result)
 
-    def _offer(self, job: _Job, logits: torch.Tensor) -> bool:
+    def _emit(self, job: _Job, logits: torch.Tensor) -> bool:
         """Emit the most likely token of ``logits`` (vocab,); returns False if it ends the request."""
         try:
             job.token = most_likely(logits, self._decoder.spec.dtype, job.cache)
         except Exception as error:  # a GPU's errors are raised at a synchronisation
-            self._end(job, Reason.ERROR, error)
+            self._end(job, FinishReason.ERROR, error)
             return False
         if job.token in job.request.stop_ids:
-            self._end(job, Reason.STOP)
+            self._end(job, FinishReason.STOP)
             return False
         job.stream.emit(job.token, self.turns)
         return True
@@ -243,10 +243,10 @@ class Scheduler:
                 return
             done = job.extension.result()
         except Exception as error:
-            self._end(job, Reason.ERROR, error)
+            self._end(job, FinishReason.ERROR, error)
             return
         job.stream.trace, job.extension = done.trace, None
-        if self._offer(job, done.logits[-1]):
+        if self._emit(job, done.logits[-1]):
             self._active.append(job)
 
     def _accept(self) -> None:
@@ -255,7 +255,7 @@ class Scheduler:
             if self._is_free(job):
                 self._waiting.remove(job)
                 self._begin(job)
-        for _ in range(min(self._pacing.warm, len(self._warm))):
+        for _ in range(min(self._config.warm, len(self._warm))):
             self._compute(self._warm.pop(0))
 
     def _begin(self, job: _Job) -> None:
@@ -267,6 +267,6 @@ class Scheduler:
             ids = torch.as_tensor(ids, dtype=torch.long, device=self._decoder.device)
             job.extension = ChunkedPrefill(self._decoder, job.cache, ids, self._chunking)
         except Exception as error:
-            self._end(job, Reason.ERROR, error)
+            self._end(job, FinishReason.ERROR, error)
             return
-        (self._warm if job.extension.remaining <= self._pacing.few else self._queue).append(job)
+        (self._warm if job.extension.remaining <= self._config.shared_chunk else self._queue).append(job)

@@ -216,7 +216,7 @@ class Transport:
 class TransferExecutor:
     """Transfers of one request. On CUDA the intervals measure issuing the copies, and layers wait for their events.
 
-    :param present: rows without transfers: the context prefix, slots, and units that the prefill encodes
+    :param present: rows without transfers: the context prefix, per-layer rows, and units that the prefill encodes
     """
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:

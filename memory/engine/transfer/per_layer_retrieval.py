@@ -12,7 +12,7 @@ import torch
 from memory.engine.trace import LoadInterval
 from memory.engine.transfer.executor import TransferExecutor
 from memory.kv_cache.block import KVBlock
-from memory.stages import Slots
+from memory.stages import PerLayerRows
 
 KV = tuple[torch.Tensor, torch.Tensor]
 
@@ -31,7 +31,7 @@ class Guess:
 class PerLayerRetrieval:
     """MemArt's per-layer selection, with a layer's choice prefetched for the next one if the transport has a thread."""
 
-    slots: Slots
+    layer_rows: PerLayerRows
     loader: TransferExecutor
     layers: int
     _guess: Guess | None = field(default=None, init=False)
@@ -41,7 +41,7 @@ class PerLayerRetrieval:
 
         Returns their numbers, and unrotated keys and values (1, kv_heads, rows, head_dim) on the device.
         """
-        numbers = self.slots.choose(layer, query)
+        numbers = self.layer_rows.choose(layer, query)
         began, nbytes, guess = time.perf_counter(), 0, self._guess
         present, rows = (), []
         if guess is not None and guess.layer == layer:
@@ -78,7 +78,7 @@ class PerLayerRetrieval:
         self._guess = Guess(layer, numbers, transport.link.submit(work), event)
 
     def _blocks(self, numbers: Sequence[int]) -> list[KVBlock]:
-        return [self.slots.block(number) for number in numbers]
+        return [self.layer_rows.block(number) for number in numbers]
 
     def _fetch(self, layer: int, blocks: Sequence[KVBlock], name: str) -> tuple[KV, int]:
         """Gather slices of ``blocks``; returns them and the bytes moved."""

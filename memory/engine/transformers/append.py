@@ -27,7 +27,7 @@ class ChunkedPrefill:
             raise ConfigError("there is no new token to compute: give at least one, because the logits follow it")
         check_ids(token_ids, decoder.spec.vocab)
         self._decoder, self._cache, self._ids = decoder, cache, token_ids
-        self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.whole else None
+        self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.one_pass else None
         self._done, self._seconds = 0, 0.0
         self.trace = PrefillTrace(cache.next_position + token_ids.numel())
 
@@ -67,7 +67,7 @@ class ChunkedPrefill:
 def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
     """Append ``token_ids`` (rows,) to ``cache``; returns logits (1, vocab) of the last row if ``last``."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
-    cache.reserve(count, lasting=True)
+    cache.reserve(count, keep=True)
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
@@ -75,7 +75,7 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
     plan, keys = causal_plan(rows, positions, decoder.spec.dtype), decoder.spec.rope_keys
     state = PromptPass(cache, slice(start, start + count), visible, angles, plan, keys, cache.raw is not None)
     observer = cache.observer
-    with nullcontext() if observer is None else observer.watching(positions, count):
+    with nullcontext() if observer is None else observer.observing(positions, count):
         hidden = decoder.run(decoder.embed(token_ids), state, observer)
     logits = None
     if last:

@@ -80,8 +80,8 @@ def compact(decoder: Decoder, cache: PagedCache) -> None:
     for key, (cos, sin) in _doubled(decoder.rope.at(old, top)).items():
         factor = cos.square() + sin.square()  # not 1 with yarn
         back[key] = cos / factor, -sin / factor
-    bare = decoder.rope.rotate_layers(keys.double(), back)
-    rotated = decoder.rope.rotate_layers(bare, _doubled(decoder.rope.at(new, top)))
+    unrotated = decoder.rope.rotate_layers(keys.double(), back)
+    rotated = decoder.rope.rotate_layers(unrotated, _doubled(decoder.rope.at(new, top)))
     cache.renumber(first, rotated.to(keys.dtype))
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.function import AttentionHook, BatchPass, CoupledPass, PromptPass, RopeTables
-from memory.engine.attention.kernels import Sizes, onednn_multiplies
+from memory.engine.attention.kernels import RowPadding, onednn_multiplies
 from memory.engine.models.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Decoder:
         hook: AttentionHook | None = None,
     ) -> torch.Tensor:
         """Compute a layer up to its attention, residual included; a row dropped afterwards needs no MLP (`feed`)."""
-        embeddings = self.unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
+        embeddings = self.no_rotation(hidden.shape[1]) if state.unrotated else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
         output, _ = layer.self_attn(
             hidden_states=layer.input_layernorm(hidden),
@@ -103,13 +103,13 @@ class Decoder:
         logits = linear(self.module.lm_head, self.module.model.norm(hidden))
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
-    def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+    def unrotated_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
         """Project (1, rows, hidden) to a layer's unrotated keys, or values: ``(kv_heads, rows, head_dim)`` per kind."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
         return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))
 
-    def bare_q(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+    def unrotated_q(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """Project (1, rows, hidden) to unrotated queries ``(heads, rows, head_dim)`` of layer ``index``."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         return self._heads(attention.q_proj(normed), getattr(attention, "q_norm", None))
@@ -119,7 +119,7 @@ class Decoder:
         parts = projected[0].unflatten(-1, (-1, self.spec.head_dim))
         return (parts if norm is None else norm(parts)).transpose(0, 1)
 
-    def unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def no_rotation(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return angles of no rotation, cached until the number of rows changes."""
         if rows not in self._identity:
             self._identity = {rows: self.rope.identity(rows, self.device)}
@@ -170,13 +170,13 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     )
 
 
-ROWS = Sizes(16, 16)  # of linear layers
-BATCH = 256  # rows of a product for which the layout is optimised; any number works
+LINEAR_PADDING = RowPadding(16, 16)  # of linear layers
+PACK_BATCH = 256  # rows of a product for which the layout is optimised; any number works
 
 
 def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Apply ``layer`` to the rows of ``x`` (..., in)."""
-    rows = ROWS.padded(x.flatten(0, -2))
+    rows = LINEAR_PADDING.padded(x.flatten(0, -2))
     return layer(rows)[: x.shape[:-1].numel()].unflatten(0, x.shape[:-1])
 
 
@@ -186,7 +186,7 @@ class Prepacked(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.bias = linear.bias
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), BATCH)
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), PACK_BATCH)
 
     @property
     def weight(self) -> torch.Tensor:

@@ -15,29 +15,29 @@ from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import DenseCache
 from memory.prompt.layout import Placement
 
-PACK_ROWS = 4096  # rows per forward: bounds the memory of its activations
+FORWARD_ROWS = 4096  # rows per forward: bounds the memory of its activations
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
     """Encode each unit after ``context``: unrotated keys, and values, (layers, kv_heads, tokens, head_dim)."""
-    packs: list[list[Sequence[int]]] = []
+    batches: list[list[Sequence[int]]] = []
     for unit in units:
-        if not packs or sum(map(len, packs[-1])) + len(unit) > PACK_ROWS:
-            packs.append([])
-        packs[-1].append(unit)
+        if not batches or sum(map(len, batches[-1])) + len(unit) > FORWARD_ROWS:
+            batches.append([])
+        batches[-1].append(unit)
     pairs: list[Pair] = []
-    for part in packs:
-        pack = Pack(decoder, part, context)
+    for part in batches:
+        batch = UnitBatch(decoder, part, context)
         for layer in range(decoder.spec.layers - 1):
-            pack.hidden = decoder.layer(layer, pack.hidden, pack.state)
-        pack.close()
-        pairs += pack.pairs()
+            batch.hidden = decoder.layer(layer, batch.hidden, batch.state)
+        batch.close()
+        pairs += batch.pairs()
     return pairs
 
 
-class Pack:
+class UnitBatch:
     """Units in one forward, each of which attends to itself and ``context``; the first one also to ``prefix``.
 
     ``hidden`` (1, rows, hidden) are the inputs of the next layer; the units' rows of ``cache`` are ``rows``.
@@ -67,7 +67,7 @@ class Pack:
             decoder.rope.place_block(self.cache, prefix, before)
         angles = decoder.rope.at(places, first + max(self._lengths))
         plan = unit_plan(self._lengths, before, spec.dtype, device, ahead)
-        self.state = PromptPass(self.cache, self.rows, visible, angles, plan, spec.rope_keys, bare=True)
+        self.state = PromptPass(self.cache, self.rows, visible, angles, plan, spec.rope_keys, unrotated=True)
         check_ids(token_ids, spec.vocab)
         self.hidden = decoder.embed(token_ids)
 
@@ -83,7 +83,7 @@ class Pack:
 
 def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: PromptPass) -> None:
     """Write keys and values of the rows that enter ``layer``, without computing its output."""
-    k, v = decoder.bare_kv(layer, hidden)
+    k, v = decoder.unrotated_kv(layer, hidden)
     decoder.rope.place(state.cache, layer, state.rows, state.angles, k[None], v[None])
 
 
@@ -106,18 +106,18 @@ class FusedEncoding:
         """:param angles: of all rows of the prompt's ``cache``"""
         ordered = sorted(placements, key=lambda placement: placement.prefix_block is None)
         units = {placement.fused: placement.unit.token_ids for placement in ordered}
-        self._pack = Pack(decoder, list(units.values()), context, ordered[0].prefix_block)
+        self._batch = UnitBatch(decoder, list(units.values()), context, ordered[0].prefix_block)
         self._decoder, self._names = decoder, list(units)
-        starts = dict(zip(units, accumulate(map(len, units.values()), initial=self._pack.rows.start), strict=False))
+        starts = dict(zip(units, accumulate(map(len, units.values()), initial=self._batch.rows.start), strict=False))
         rows, source = [], []
         for placement in placements:
             rows += range(placement.start, placement.stop)
             source += range(starts[placement.fused], starts[placement.fused] + len(placement.unit.token_ids))
-        self._still = decoder.rope.identity(self._pack.hidden.shape[1], decoder.device)
+        self._still = decoder.rope.identity(self._batch.hidden.shape[1], decoder.device)
         self._rows = torch.tensor(rows, device=decoder.device)
         self._source = torch.tensor(source, device=decoder.device)
         angles = at_rows(angles, self._rows)
-        self._copier = KVCopier(decoder.rope, self._pack.cache, self._source, cache, self._rows, angles)
+        self._copier = KVCopier(decoder.rope, self._batch.cache, self._source, cache, self._rows, angles)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
         self._attended, self._layers_done = -1, 0  # last layer with attention done; layers done
@@ -126,10 +126,10 @@ class FusedEncoding:
         self, layer: int, hidden: torch.Tensor, state: PromptPass, hook: AttentionHook | None = None
     ) -> torch.Tensor:
         """Compute a layer's attention half for the prompt's rows ``hidden`` (1, rows, hidden) and the units."""
-        rows, pack = hidden.shape[1], self._pack
-        angles = {} if state.bare else self._join_angles(state.angles)
-        joint = CoupledPass(state, pack.state, angles, state.bare, self._copier)
-        mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint, hook)
+        rows, batch = hidden.shape[1], self._batch
+        angles = {} if state.unrotated else self._join_angles(state.angles)
+        joint = CoupledPass(state, batch.state, angles, state.unrotated, self._copier)
+        mixed = self._decoder.attend(layer, torch.cat([hidden, batch.hidden], 1), joint, hook)
         self._attended = layer
         self._mixed = mixed[:, rows:]
         return mixed[:, :rows]
@@ -137,12 +137,12 @@ class FusedEncoding:
     def feed(self, layer: int, mixed: torch.Tensor) -> torch.Tensor:
         """Compute a layer's MLP half for the prompt's rows ``mixed`` (1, rows, hidden) and the units."""
         out = self._decoder.feed(layer, torch.cat([mixed, self._mixed], 1))
-        self._pack.hidden, self._layers_done = out[:, mixed.shape[1] :], layer + 1
+        self._batch.hidden, self._layers_done = out[:, mixed.shape[1] :], layer + 1
         return out[:, : mixed.shape[1]]
 
     def close(self) -> None:
         """Write the units' keys and values of the last layer."""
-        self._pack.close()
+        self._batch.close()
         self._copier.copy(self._decoder.spec.layers - 1)
 
     def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
@@ -155,14 +155,14 @@ class FusedEncoding:
             raise ConfigError(f"layer {layer} of some rows is in no block, and not computed yet: request it later")
         index = self._source[place]
         if layer > self._attended:
-            states = self._decoder.bare_kv(layer, self._pack.hidden, kinds)
-            return tuple(x[:, index - self._pack.rows.start] for x in states)
-        stored = {"k": self._pack.cache.raw, "v": self._pack.cache.v}
+            states = self._decoder.unrotated_kv(layer, self._batch.hidden, kinds)
+            return tuple(x[:, index - self._batch.rows.start] for x in states)
+        stored = {"k": self._batch.cache.raw, "v": self._batch.cache.v}
         return tuple(stored[kind][layer, 0][:, index] for kind in kinds)
 
     def blocks(self) -> tuple[KVBlock, ...]:
         """Return the encoded blocks, after `close`."""
-        pairs = zip(self._names, self._pack.pairs(), strict=True)
+        pairs = zip(self._names, self._batch.pairs(), strict=True)
         return tuple(KVBlock(name, resting(k), resting(v)) for name, (k, v) in pairs)
 
     def _join_angles(self, angles: Angles) -> Angles:
@@ -204,7 +204,7 @@ def query_states(
     hidden, states = decoder.embed(torch.tensor(list(token_ids), device=device)), []
     for layer in range(layers[-1] + 1):
         if layer in layers:
-            states.append(decoder.bare_q(layer, hidden))
+            states.append(decoder.unrotated_q(layer, hidden))
         if layer < layers[-1]:
             hidden = decoder.layer(layer, hidden, state)
     return states

@@ -47,7 +47,7 @@ from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
 from memory.kv_cache.quantized_file import restore
 from memory.prompt.layout import Layout
-from memory.stages import Loading, Recompute, Slots
+from memory.stages import Loading, PerLayerRows, Recompute
 
 T = TypeVar("T")
 TIDY_INTERVAL = 256  # jobs: about fifty steps of an agent
@@ -207,10 +207,10 @@ class TransformersEngine:
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
-        slots: Slots | None = None,
+        layer_rows: PerLayerRows | None = None,
         unit_context: KVBlock | None = None,
     ) -> PrefillResult:
-        parts = recompute, loading, self._transport, context_block, keep_raw, slots, unit_context
+        parts = recompute, loading, self._transport, context_block, keep_raw, layer_rows, unit_context
         return self._worker.call(lambda: LayerwisePrefill(self.decoder, layout, *parts).run())
 
     def steps(self, layout: Layout, recompute: Recompute, context_block: KVBlock | None = None) -> KeepInterfaces:

@@ -11,7 +11,7 @@ import torch
 
 from memory.engine.transformers.engine import TransformersEngine
 
-Span = tuple[float, float]  # start and end in seconds
+Interval = tuple[float, float]  # start and end in seconds
 
 
 class ModuleTimer:
@@ -19,7 +19,7 @@ class ModuleTimer:
 
     def __init__(self, engine: TransformersEngine) -> None:
         self._engine, self._began = engine, 0.0
-        self.spans: dict[str, list[Span]] = {}  # attention, mlp, rope
+        self.spans: dict[str, list[Interval]] = {}  # attention, mlp, rope
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ from memory.engine.transformers.probe import (
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import HEADROOM, DenseCache
 from memory.prompt.layout import Layout
-from memory.stages import Loading, Recompute, Slots
+from memory.stages import Loading, PerLayerRows, Recompute
 
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
@@ -105,7 +105,7 @@ class LayerwisePrefill:
         transport: Transport,
         context: KVBlock | None = None,
         keep_raw: bool = False,
-        slots: Slots | None = None,
+        layer_rows: PerLayerRows | None = None,
         unit_context: KVBlock | None = None,
     ) -> None:
         self._started = time.perf_counter()
@@ -113,17 +113,17 @@ class LayerwisePrefill:
         layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
-        self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
+        self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
         self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading the mass
-        self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
+        self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)
         fused = [placement for placement in layout.placements if placement.fused]
         present = [slice(placement.start, placement.stop) for placement in fused]
         present += [] if context is None else [slice(0, layout.context)]
-        present += [] if slots is None else [slots.rows]
+        present += [] if layer_rows is None else [layer_rows.rows]
         check_ids(layout.token_ids, decoder.spec.vocab)
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
-        self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
+        self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, device, raw=keep_raw or layer_rows is not None)
         self._fused = FusedEncoding(decoder, fused, self.cache, self._angles, unit_context) if fused else None
         if context is not None:
             decoder.rope.place_block(self.cache, context, 0)
@@ -131,7 +131,7 @@ class LayerwisePrefill:
         self._probed = ProbedPrompt(decoder, layout, self.cache, self.trace, self._fused)
         mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
         self.loader, self._side = TransferExecutor(mover, self._layers, transport, present), transport.beside
-        self._slots = None if slots is None else PerLayerRetrieval(slots, self.loader, self._layers)
+        self._retrieval = None if layer_rows is None else PerLayerRetrieval(layer_rows, self.loader, self._layers)
         self.active = self._activate(first)
 
     def run(self) -> PrefillResult:
@@ -181,12 +181,12 @@ class LayerwisePrefill:
         return index
 
     def fill(self, layer: int, query: torch.Tensor) -> None:
-        """Fill the slots with the blocks that this layer's queries (1, heads, active rows, head_dim) choose."""
-        if self._slots is None:
+        """Fill `PerLayerRows` with the blocks that this layer's queries (1, heads, active rows, head_dim) choose."""
+        if self._retrieval is None:
             return
-        (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
+        (blocks, (k, v)), rows = self._retrieval.take(layer, query[0]), self._retrieval.layer_rows.rows
         self.decoder.rope.place(self.cache, layer, rows, at_rows(self._angles, rows), k, v)
-        self.trace.slots.append(blocks)
+        self.trace.chosen_blocks.append(blocks)
 
     def feed(self, layer: int, mixed: torch.Tensor, began: float | None = None) -> torch.Tensor:
         """Compute the rest of the layer after its attention."""
@@ -250,7 +250,7 @@ class LayerwisePrefill:
     def _last(self, hidden: torch.Tensor) -> torch.Tensor:
         """Compute the last layer: keys and values of all its active rows, and the output of the last row."""
         layer, active = self._layers - 1, self.active
-        if self._slots is not None:  # the queries of all rows choose the blocks
+        if self._retrieval is not None:  # the queries of all rows choose the blocks
             mixed = self._attend(layer, hidden)[0][:, -1:]
         else:
             began = self._begin(layer)

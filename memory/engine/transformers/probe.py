@@ -133,7 +133,7 @@ class LayerProbe:
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
         hidden = self.entered if layer == self.layer else self.output.get()
-        return self.prompt.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
+        return self.prompt.decoder.unrotated_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
         numbers = rows.cpu().numpy()

@@ -82,7 +82,7 @@ def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], pipe: Conne
         count = chance.randrange(1, life.more) + (0 if text else life.lines)
         text += "".join(f"open drawer_1 and pick up mug_{seed + turn + i} \n" for i in range(count))
         prompt = memories.open(agent, text)
-        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule(whole=life.whole, steps=(), rest=90)).logits
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule(one_pass=life.whole, steps=(), rest=90)).logits
         generated = engine.generate(prompt.cache, logits, 3) if chance.random() < 0.3 else []
         token_text = prompt.token_text.first(len(prompt.token_text.ids))
         token_text.extend(generated, memories.coder)

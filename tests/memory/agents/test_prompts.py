@@ -11,7 +11,7 @@ import torch
 from keep_agent.errors import ConfigError, ModelError
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import ChunkSchedule, Engine
-from memory.engine.scheduler.request_stream import Reason, Stream
+from memory.engine.scheduler.request_stream import FinishReason, Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
 from memory.engine.transformers.append import ChunkedPrefill
 from memory.kv_cache.quantized import BLOCK, PAGE
@@ -93,7 +93,7 @@ def test_the_computed_rows_of_a_cancelled_prompt_are_stored(reference: Reference
 def test_a_prompt_cannot_be_finished_while_its_stream_runs(turns: int, make: Make, engine: Engine) -> None:
     """Before the first chunk, between chunks and during decoding; a cancelled stream ends with the next turn only."""
     memories, text = make(), lines(60)
-    scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(whole=1, steps=(), rest=100), few=100), automatic=False)
+    scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(1, steps=(), rest=100), 100), automatic=False)
     say(memories, "a", lines(4))
     prompt = memories.open("a", lines(4) + text)
     stream = scheduler.submit("a", prompt.cache, prompt.new, 30)
@@ -104,7 +104,7 @@ def test_a_prompt_cannot_be_finished_while_its_stream_runs(turns: int, make: Mak
             memories.finish(prompt, stream.tokens)
         stream.cancel()
     scheduler.turn()
-    assert stream.reason is Reason.CANCELLED
+    assert stream.reason is FinishReason.CANCELLED
     memories.finish(prompt, stream.collect())
     entry = memories._host[prompt.key]
     assert entry.cache is prompt.cache and entry.cache.tokens == entry.token_text.ids
@@ -120,7 +120,7 @@ def test_a_running_stream_may_be_abandoned_and_its_last_token_finishes_a_prompt(
     memories.abandon(prompt)
     prompt = memories.open("a", lines(30, 1))
 
-    def finish(stream: Stream, _: Reason) -> None:
+    def finish(stream: Stream, _: FinishReason) -> None:
         memories.finish(prompt, stream.tokens)
 
     stream = scheduler.submit("a", prompt.cache, prompt.new, 4, done=finish)

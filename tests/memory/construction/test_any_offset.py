@@ -15,7 +15,7 @@ from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.block_store import identity
 from memory.method import MemoryMethod
-from memory.prompt.layout import Span
+from memory.prompt.layout import SegmentSpan
 from memory.prompt.report import Prefill
 from memory.retrieval.all import All
 from memory.segments.store import SegmentStore
@@ -33,11 +33,11 @@ def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
     ids, spans = prefill.layout.token_ids.tolist(), prefill.layout.segments
     log = store.log if store else []
 
-    def unit(span: Span) -> object:
+    def unit(span: SegmentSpan) -> object:
         group = store and store.graph.group_of[span.segment]
         return group.id if group and group.static else span
 
-    def preceding(span: Span) -> tuple[int, ...]:
+    def preceding(span: SegmentSpan) -> tuple[int, ...]:
         before = log[: log.index(span.segment)] if span.segment in log else []
         return tuple(token for id in before for token in store.tokens(id))
 
@@ -98,7 +98,7 @@ def test_a_temporary_prompt_computes_no_old_rows(engine: Engine) -> None:
     session = open_session(engine, replace(in_order(), construction=Segments(block_size=4, refresh=1.0)), budget=40)
     say(session, "mug in cabinet", "cabinet open")
     session.store.put("fact_0", "object", "door\n")
-    temporary = session.prefill("q", QUERY, lasting=False)
+    temporary = session.prefill("q", QUERY, persist=False)
     assert [unit.hit for unit in temporary.units] == [False, True]
     assert not any(unit.hit for unit in session.prefill("q", QUERY).units)
 

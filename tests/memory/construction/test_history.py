@@ -91,13 +91,13 @@ def test_rows_of_the_next_layer_are_prefetched(engine: Engine) -> None:
     with TransformersEngine(engine.model, "thread") as ahead:
         runs = (turns_of(open_session(e, per_layer()), 5) for e in (engine, ahead))
         for inline, prefill in zip(*runs, strict=True):
-            assert torch.equal(prefill.logits, inline.logits) and prefill.trace.slots == inline.trace.slots
-            slots = prefill.trace.slots
+            choices = prefill.trace.chosen_blocks
+            assert torch.equal(prefill.logits, inline.logits) and choices == inline.trace.chosen_blocks
             if not prefill.counts.hit_tokens:
                 continue
             size = 2 * engine.info.kv_heads * SIZE * engine.info.head_dim * engine.info.dtype.itemsize
-            surprises = [len(slots[0]), *(len(set(new) - set(old)) for old, new in pairwise(slots))]
-            guesses = [len(choice) for choice in slots[:-1]]
+            surprises = [len(choices[0]), *(len(set(new) - set(old)) for old, new in pairwise(choices))]
+            guesses = [len(choice) for choice in choices[:-1]]
             sizes = [load.nbytes for load in prefill.trace.loads if not load.runs]  # runs belong to all layers
             assert sorted(sizes) == sorted(size * count for count in surprises + guesses)
 
@@ -288,12 +288,12 @@ def test_a_long_temporary_prompt_keeps_the_transcript(engine: Engine, constructi
     """A query that does not fit after the transcript is answered from the segments alone."""
     session = open_session(engine, history(construction=construction))
     list(turns_of(session, 4))
-    temporary = session.prefill("q", QUERY, lasting=False)
+    temporary = session.prefill("q", QUERY, persist=False)
     room = engine.info.max_positions - temporary.layout.rows
-    long = session.prefill("q", (7,) * (room + 50), lasting=False)
+    long = session.prefill("q", (7,) * (room + 50), persist=False)
     assert long.counts.hit_tokens == 0 and long.layout.rows < engine.info.max_positions
     assert close(long.logits, plain(engine, long))
-    again = session.prefill("q", QUERY, lasting=False)
+    again = session.prefill("q", QUERY, persist=False)
     assert again.layout.token_ids.tolist() == temporary.layout.token_ids.tolist()
     assert again.counts.hit_tokens == temporary.counts.hit_tokens > 0
 

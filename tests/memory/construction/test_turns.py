@@ -51,12 +51,12 @@ class Watched:
     def cache(self) -> PagedCache | QuantizedCache:
         return self.session._builder.cache
 
-    def ask(self, number: int, lasting: bool = True) -> None:
+    def ask(self, number: int, persist: bool = True) -> None:
         """Compare with transformers' forward in which each row sees the rows live at its computation."""
         engine, query = self.session.engine, encode_text(f"where mug_{number}\nnext")
         before, tokens = self.cache.positions, list(self.cache.tokens)
         self.session.store.put(f"mug_{number}", "object", f"mug mug_{number} step {self.session.store.step}\n")
-        prefill = self.session.prefill(f"mug_{number}", query, lasting=lasting, instruction_ids=query[:2])
+        prefill = self.session.prefill(f"mug_{number}", query, persist=persist, instruction_ids=query[:2])
         ids = prefill.layout.token_ids
         prefix = ids.numel() - prefill.trace.active_rows[0]
         if prefix > common_prefix(tokens, ids.tolist()):  # law 9: shared rows are exact
@@ -65,7 +65,7 @@ class Watched:
             visible, live = self.visible[:prefix, :prefix], before[before < prefix]
         visible, rows = extend_mask(visible, live, ids.numel()), torch.arange(ids.numel())
         assert close(prefill.logits, engine.forward_plain(ids, dense_mask(engine.plain, visible, rows, rows))[-1:])
-        if lasting:
+        if persist:
             self.visible = visible
             self.check_told(ids)
 
@@ -121,7 +121,7 @@ class Flat:
 
     def try_query(self, watched: Watched, number: int) -> None:
         before = self.snapshot(watched)
-        watched.ask(number, lasting=False)
+        watched.ask(number, persist=False)
         assert all(torch.equal(a, b) for a, b in zip(self.snapshot(watched), before, strict=True))
 
     def abort(self, watched: Watched, number: int) -> None:
@@ -262,18 +262,18 @@ class Rounded(Watched):
         super().__init__(session)
         self.dense = Dense(session.engine.plain, session.method.packs)
 
-    def ask(self, number: int, lasting: bool = True) -> None:
+    def ask(self, number: int, persist: bool = True) -> None:
         """Compare the logits; the reference evicts the rows that the session selected."""
         tokens, query = list(self.cache.tokens), encode_text(f"where mug_{number}\nnext")
         self.session.store.put(f"mug_{number}", "object", f"mug mug_{number} step {self.session.store.step}\n")
-        prefill = self.session.prefill(f"mug_{number}", query, lasting=lasting, instruction_ids=query[:2])
+        prefill = self.session.prefill(f"mug_{number}", query, persist=persist, instruction_ids=query[:2])
         ids = prefill.layout.token_ids.tolist()
         prefix = len(ids) - prefill.trace.active_rows[0]
         assert prefix <= common_prefix(tokens, ids), "packed rows are not shared"
-        dense = self.dense if lasting else self.dense.copy()
+        dense = self.dense if persist else self.dense.copy()
         dense.cut(prefix)
         assert close(prefill.logits, dense.append(ids[prefix:])[-1:], EXACT)
-        if not lasting:
+        if not persist:
             return
         if self.session.method.retention.budget is not None:
             dense.drop(torch.nonzero(~self.cache.live)[:, 0])

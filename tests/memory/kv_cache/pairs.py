@@ -55,7 +55,7 @@ class Pair:
         self.step += 1
         ids, at = tokens(count, 1000 * self.step + count), 0
         actual = self.engine.extend(self.cache, ids, chunking).logits
-        whole = chunking is None or count < chunking.whole
+        whole = chunking is None or count < chunking.one_pass
         while at < count:
             size = count if whole else chunking.size(int(self.dense.live.sum()), count - at)
             self.dense.append(ids[at : at + size])

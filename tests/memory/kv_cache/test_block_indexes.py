@@ -294,7 +294,7 @@ def run_sessions(provider: PagedCacheProvider, rng: random.Random, steps: int = 
             provider.take(cache, [rng.randrange(2)] * 64, "", more_than=0)
         elif step == "extend":  # as a prefill does, without writing rows
             tokens = torch.tensor([rng.randrange(2)] * rng.randint(1, 64))
-            cache.reserve(len(tokens), lasting=True)
+            cache.reserve(len(tokens), keep=True)
             cache.extend(cache.next_position + torch.arange(len(tokens)), None, tokens)
         elif step == "drop":
             cache.drop(torch.rand(cache.length) < 0.8)

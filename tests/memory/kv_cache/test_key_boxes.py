@@ -107,8 +107,8 @@ def test_a_token_budget_is_filled_with_the_best_blocks_that_fit() -> None:
     for room, selection in ((4, [1]), (6, [1, 3]), (9, [1, 2]), (8, [1, 3]), (2, [3]), (14, [0, 1, 2, 3]), (1, [])):
         stage = Latent(top_k=room, unit="tokens")
         assert stage.choose([torch.ones(1, 1, 1)], index) == selection
-        assert stage.takes_all(index) == (room == 14)
-    assert Latent(top_k=33, unit="tokens").most(16) == 2
+        assert stage.chooses_all(index) == (room == 14)
+    assert Latent(top_k=33, unit="tokens").max_blocks(16) == 2
 
 
 def test_every_copy_of_a_block_counts_towards_the_budget() -> None:
@@ -122,7 +122,7 @@ def test_every_copy_of_a_block_counts_towards_the_budget() -> None:
     ):  # fmt: skip
         stage = Latent(top_k=top_k, unit=unit)
         assert stage.choose([torch.ones(1, 1, 1)], index) == selection
-        assert stage.takes_all(index) == (len(selection) == 6)
+        assert stage.chooses_all(index) == (len(selection) == 6)
     index.keep([0, 2])
     assert index.copies == [2, 1]
 
@@ -148,9 +148,9 @@ def test_all_segments_are_selected_and_layers_have_names() -> None:
     furnish(store)
     store.graph.update(store)
     assert set(Latent().select("q", store, 1)) == {segment.id for segment in store}
-    thirds = [Latent(layers=band).voters(8) for band in ("early", "middle", "late")]
-    assert [layer for band in thirds for layer in band] == list(range(8)) == list(Latent().voters(8))
-    assert [Latent(layers=band).voters(1) for band in ("early", "middle", "late")] == [(0,)] * 3
-    assert Latent(layers=[5, 1, 5]).voters(8) == (1, 5)
+    thirds = [Latent(layers=band).scoring_layers(8) for band in ("early", "middle", "late")]
+    assert [layer for band in thirds for layer in band] == list(range(8)) == list(Latent().scoring_layers(8))
+    assert [Latent(layers=band).scoring_layers(1) for band in ("early", "middle", "late")] == [(0,)] * 3
+    assert Latent(layers=[5, 1, 5]).scoring_layers(8) == (1, 5)
     with pytest.raises(ConfigError, match="use numbers from 0 to 7"):
-        Latent(layers=[8]).voters(8)
+        Latent(layers=[8]).scoring_layers(8)

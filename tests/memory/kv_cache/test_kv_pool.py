@@ -241,7 +241,7 @@ class Requests(RuleBasedStateMachine):
         """Fail a prefill after its first layer: no row is added, and its room is used again."""
         cache, expected = self.requests[number]
         with suppress(CapacityError):
-            cache.reserve(rows, lasting=True)
+            cache.reserve(rows, keep=True)
             write(cache, [name("never", number) for number in range(rows)], layers=1)
         if again:
             cache.cut(len(expected.tokens))

@@ -184,7 +184,7 @@ def test_no_prompt_keeps_a_pinned_block_alive(engine: Engine) -> None:
     session._builder.build([unit], QUERY, session._need_context(), StepTimer())
     second.pin(KNOWN[1])
     assert second.is_pinned(KNOWN[1]) and not second.is_pinned(KNOWN[0])
-    session.prefill("q", QUERY, lasting=False)
+    session.prefill("q", QUERY, persist=False)
     session.unpin(KNOWN[1])
     assert shared.pinned.stats().bytes == 0
 

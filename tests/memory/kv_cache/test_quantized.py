@@ -62,8 +62,8 @@ def test_narrow_dtypes(family: str, dtype: torch.dtype, engine_of: GetEngine) ->
 def test_any_chunking(family: str, sizes: tuple[int, ...], engine_of: GetEngine) -> None:
     pair = Pair.new(engine_of(family))
     steps = tuple((100 * (i + 1), size) for i, size in enumerate(sizes))
-    pair.append(500, ChunkSchedule(whole=200, steps=steps, rest=sizes[-1]))
-    pair.append(7, ChunkSchedule(whole=200))
+    pair.append(500, ChunkSchedule(one_pass=200, steps=steps, rest=sizes[-1]))
+    pair.append(7, ChunkSchedule(one_pass=200))
 
 
 @pairs.SMALL
@@ -72,7 +72,7 @@ def test_chunks_of_whole_pages_change_nothing(family: str, engine_of: GetEngine)
     engine = engine_of(family)
     whole, many = packed(engine), packed(engine)
     expected = engine.extend(whole, tokens(700, 1)).logits
-    chunks = ChunkSchedule(whole=1, steps=((200, 192), (500, 320)), rest=128)
+    chunks = ChunkSchedule(one_pass=1, steps=((200, 192), (500, 320)), rest=128)
     assert relative(engine.extend(many, tokens(700, 1), chunks).logits, expected) < pairs.EXACT
     for a, b in zip(bits_of(whole), bits_of(many), strict=True):
         assert relative(a, b) < pairs.EXACT
@@ -296,7 +296,7 @@ def storages(cache: QuantizedCache) -> set[int]:
     return {extent.k.codes.untyped_storage().data_ptr() for extent in cache.extents}
 
 
-@pytest.mark.parametrize("chunking", [None, ChunkSchedule(whole=1, steps=((300, 300),), rest=150)])
+@pytest.mark.parametrize("chunking", [None, ChunkSchedule(one_pass=1, steps=((300, 300),), rest=150)])
 def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | None, engine_of: GetEngine) -> None:
     engine = engine_of()
     parent = filled(engine, 1000, chunking=chunking)

@@ -86,15 +86,15 @@ def test_new_segments_begin_on_a_new_line(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("method", [*APPENDING, lambda: replace(prefix(), layout="append")])
-@pytest.mark.parametrize("lasting", [True, False])
-def test_a_refused_turn_leaves_the_transcript_unchanged(engine: Engine, method: object, lasting: bool) -> None:
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_refused_turn_leaves_the_transcript_unchanged(engine: Engine, method: object, persist: bool) -> None:
     session, twin = (open_session(engine, method()) for _ in range(2))
     for s in (session, twin):
         furnish(s.store, 8)
         s.prefill("where is mug_1", QUERY)
         s.append_turn([7])
     with pytest.raises(CapacityError, match="the model's 500 positions"):
-        session.prefill("where is mug_1", [7] * 5000, lasting=lasting)
+        session.prefill("where is mug_1", [7] * 5000, persist=persist)
     again, expected = (s.prefill("where is mug_2", QUERY) for s in (session, twin))
     assert torch.equal(again.layout.token_ids, expected.layout.token_ids)
     assert again.counts == expected.counts and again.counts.hit_tokens > 0

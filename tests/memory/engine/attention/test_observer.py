@@ -38,7 +38,7 @@ class Record:
         places = torch.tensor([*self.live, *new])
         blocks = list(self.blocks(count, places.numel()))
         queries = torch.randn(LAYERS, HEADS, count, DIM, generator=self.generator)
-        with self.observer.watching(places, count):
+        with self.observer.observing(places, count):
             total = sum(self.look(layer, queries[layer], blocks, places.numel()) for layer in range(layers))
             if layers < LAYERS:
                 raise MemoryError
@@ -56,15 +56,15 @@ class Record:
 
     def look(self, layer: int, query: torch.Tensor, blocks: list[Block], keys: int) -> torch.Tensor:
         """Record a layer's attention, of each row to earlier rows and itself; returns it (rows, keys)."""
-        count, columns = query.shape[1], self.observer.columns(blocks)
+        count, collector = query.shape[1], self.observer.collector(blocks)
         weights = torch.rand(HEADS, count, keys, generator=self.generator).tril(keys - count)
         weights[:, :, blocks[0].prefix : blocks[0].k0] = 0
         for block in blocks:
             rows = weights[:, block.q0 : block.q1]
             padding = torch.ones(*rows.shape[:2], 2)
-            columns.append(torch.cat([rows[..., : block.prefix], rows[..., block.k0 :], padding], 2))
+            collector.append(torch.cat([rows[..., : block.prefix], rows[..., block.k0 :], padding], 2))
         attention = LayerAttention(layer, query[None], None, None, AttentionParams(1.0), blocks)
-        self.observer.record(attention, columns)
+        self.observer.record(attention, collector)
         return weights.sum(0)
 
     def fail(self, number: int) -> None:
@@ -132,7 +132,7 @@ def test_a_cut_to_the_end_of_a_turn_restores_its_last_queries(rows: int, turn: i
 def test_attention_is_float32_while_another_thread_loads_a_model() -> None:
     observer, places = AttentionObserver(RECENT, mass=True), torch.arange(7)
     with beside.loading():
-        with observer.watching(places, 7):
+        with observer.observing(places, 7):
             pass
         observer.drop(torch.arange(0, 7, 2))
         assert [attention.weights.dtype for attention in observer._attention] == [torch.float32]

@@ -138,14 +138,14 @@ def test_rows_without_visible_keys_and_large_scores() -> None:
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss"])
 def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that fill no page: a number that is rounded otherwise would have another code."""
-    from memory.engine.attention.triton_quantized import Sums
+    from memory.engine.attention.triton_quantized import RunningSums
 
     model = tiny_model(family, layers=2)
     model.module.to(DEVICE)
     cache, ids = QuantizedCache(model.spec, format, DEVICE), torch.tensor(tokens(320, 1), device=DEVICE)
     assert reads_packed(DEVICE, model.spec.dtype, model.spec.head_dim)
-    launches, add = [], Sums.add
-    monkeypatch.setattr(Sums, "add", lambda self, *inputs: launches.append(1) or add(self, *inputs))
+    launches, add = [], RunningSums.add
+    monkeypatch.setattr(RunningSums, "add", lambda self, *inputs: launches.append(1) or add(self, *inputs))
 
     def turns() -> list[torch.Tensor]:
         return [append(model.decoder, cache.fork(), ids[270 : 270 + count]) for count in (1, 20)]
@@ -235,8 +235,8 @@ def test_the_kernel_compiles(format: PackFormat, capability: int, dtype: torch.d
     for side in "kv":
         inputs |= {f"{side}_codes": "*u8", f"{side}_scale": "*fp16", f"{side}_bias": "*fp16"}
     inputs |= dict.fromkeys(kernel.RUNTIME, "i32") | dict.fromkeys(constants, "constexpr")
-    signature = {name: inputs[name] for name in kernel._see.arg_names}
-    done = compile(ASTSource(kernel._see, signature, constants), GPUTarget("cuda", capability, 32), tiling)
+    signature = {name: inputs[name] for name in kernel._tile_kernel.arg_names}
+    done = compile(ASTSource(kernel._tile_kernel, signature, constants), GPUTarget("cuda", capability, 32), tiling)
     assert done.metadata.shared <= 99 * 1024
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memory.engine.attention.kernels import KEYS, QUERIES, Sizes, mix, scores_of
+from memory.engine.attention.kernels import KEY_PADDING, QUERY_PADDING, RowPadding, attention_scores, weighted_sum
 from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.decoder import ROWS, Prepacked, linear, prepack
+from memory.engine.transformers.decoder import LINEAR_PADDING, Prepacked, linear, prepack
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
@@ -59,21 +59,21 @@ def takes_few_shapes(engine: Engine, work: Callable[[], None]) -> bool:
             work()
 
     engine.run(watched)
-    kinds = (shapes.rows, ROWS), (shapes.queries, QUERIES), (shapes.keys, KEYS)
-    return all(len(result) > 1 and result == {sizes.over(item) for item in result} for result, sizes in kinds)
+    kinds = (shapes.rows, LINEAR_PADDING), (shapes.queries, QUERY_PADDING), (shapes.keys, KEY_PADDING)
+    return all(len(result) > 1 and result == {sizes.round_up(item) for item in result} for result, sizes in kinds)
 
 
-@given(st.integers(1, 100_000), st.sampled_from([ROWS, QUERIES, KEYS]))
-def test_padded_sizes_are_close(count: int, sizes: Sizes) -> None:
-    result = sizes.over(count)
-    assert count <= result and sizes.over(result) == result
+@given(st.integers(1, 100_000), st.sampled_from([LINEAR_PADDING, QUERY_PADDING, KEY_PADDING]))
+def test_padded_sizes_are_close(count: int, sizes: RowPadding) -> None:
+    result = sizes.round_up(count)
+    assert count <= result and sizes.round_up(result) == result
     assert result < count + sizes.multiple or result <= count * (1 + 2 / sizes.steps)
 
 
 def test_padded_sizes_are_few() -> None:
     """Up to 4,096 rows and keys, and 128 queries in a block, give fewer shapes than oneDNN's caches hold."""
-    rows, keys = ({sizes.over(count) for count in range(1, 4097)} for sizes in (ROWS, KEYS))
-    queries = {QUERIES.over(count) for count in range(1, 129)}
+    rows, keys = ({sizes.round_up(count) for count in range(1, 4097)} for sizes in (LINEAR_PADDING, KEY_PADDING))
+    queries = {QUERY_PADDING.round_up(count) for count in range(1, 129)}
     assert 5 * len(rows) + 2 * len(queries) * len(keys) < 700
 
 
@@ -83,10 +83,10 @@ def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for keys in (1, 31, 64, 207, 333):
         q, k, v = (torch.randn(6, count, 32).to(dtype) for count in (rows, keys, keys))
-        scores = scores_of(q, k)
+        scores = attention_scores(q, k)
         assert torch.equal(scores, q @ k.mT)
         weights = scores.softmax(-1)
-        assert torch.equal(mix(weights, v), weights @ v)
+        assert torch.equal(weighted_sum(weights, v), weights @ v)
     layer = torch.nn.Linear(32, 48, dtype=dtype)
     with torch.inference_mode():
         assert torch.equal(linear(layer, q), layer(q))

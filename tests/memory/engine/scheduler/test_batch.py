@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.attention.quantized_attention import packed_mix, packed_scores
+from memory.engine.attention.quantized_attention import packed_scores, packed_weighted_sum
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.scheduler import batched_cache as gathered_paged
 from memory.engine.scheduler import batched_quantized as gathered_packed
@@ -270,7 +270,7 @@ def test_products_with_codes(heads: int, kv_heads: int, head_dim: int, group: in
     torch.testing.assert_close(packed_scores(q, packed), scores, rtol=1e-5, atol=3e-5)
     weights = scores.softmax(-1)
     expected = torch.einsum("rht,rhtd->rhd", weights, numbers)
-    torch.testing.assert_close(packed_mix(weights, packed, torch.float32), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(packed_weighted_sum(weights, packed, torch.float32), expected, rtol=1e-5, atol=1e-5)
     unpacked = torch.einsum("rhd,rhtd->rht", q.bfloat16(), numbers.bfloat16()).float()
     error = relative(packed_scores(q.bfloat16(), packed), scores)
     assert error <= 3 * relative(unpacked, scores), "no worse than numbers rounded to bfloat16"

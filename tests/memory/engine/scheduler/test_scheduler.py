@@ -16,7 +16,7 @@ from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
 from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Member
-from memory.engine.scheduler.request_stream import Reason, Stream
+from memory.engine.scheduler.request_stream import FinishReason, Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
@@ -26,7 +26,7 @@ from memory.kv_cache.quantized import QuantizedCache
 from tests.waiting import PATIENCE, until
 
 FEW = 16
-PACING = SchedulerConfig(few=FEW, warm=2, batch=3)
+CONFIG = SchedulerConfig(shared_chunk=FEW, warm=2, batch=3)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def manual(engine: Engine) -> Scheduler:
-    return Scheduler(engine, PACING, automatic=False)
+    return Scheduler(engine, CONFIG, automatic=False)
 
 
 def some_ids(count: int, seed: int = 0) -> list[int]:
@@ -77,7 +77,7 @@ def test_every_request_equals_the_same_request_alone(engine: Engine, manual: Sch
     for i, (n, cache, stream) in enumerate(zip(lengths, caches, streams, strict=True)):
         twin = packed(engine) if i % 2 else PagedCache(pool)
         assert stream.collect() == alone(engine, some_ids(n, i), 16 + i, twin)
-        assert stream.reason is Reason.LENGTH and stream.trace.active_rows == [n, n]
+        assert stream.reason is FinishReason.LENGTH and stream.trace.active_rows == [n, n]
         assert cache.tokens == twin.tokens == some_ids(n, i) + stream.tokens
         torch.testing.assert_close(cache.logits, twin.logits)
 
@@ -89,7 +89,7 @@ def test_stop_ids_end_a_request_before_they_enter_the_cache(engine: Engine, manu
         stop, cache = expected[at], packed(engine)
         stream = manual.submit("a", cache, ids, 12, [stop])
         manual.run_until_idle()
-        assert stream.collect() == expected[: expected.index(stop)] and stream.reason is Reason.STOP
+        assert stream.collect() == expected[: expected.index(stop)] and stream.reason is FinishReason.STOP
         assert cache.tokens == ids + stream.tokens
 
 
@@ -104,8 +104,8 @@ def test_requests_of_one_agent_run_in_order(engine: Engine, manual: Scheduler) -
     first, second = manual.submit("a", cache, some_ids(50), 5), manual.submit("a", cache, later, 5)
     peer, third = manual.submit("b", packed(engine), some_ids(3), 5), manual.submit("c", cache, some_ids(2, 2), 3)
     manual.run_until_idle()
-    assert first.last <= second.first <= second.last <= third.first and peer.first < first.first
-    assert lengths == [55]
+    assert first.last_turn <= second.first_turn <= second.last_turn <= third.first_turn
+    assert lengths == [55] and peer.first_turn < first.first_turn
     twin = packed(engine)
     for stream, ids, count in ((first, some_ids(50), 5), (second, some_ids(4, 1), 5), (third, some_ids(2, 2), 3)):
         assert stream.collect() == alone(engine, ids, count, twin)
@@ -116,21 +116,21 @@ def test_a_late_short_request_does_not_wait_for_a_long_prefill(engine: Engine, m
     peer = manual.submit("peer", packed(engine), some_ids(2 * FEW), 60)  # its decoding makes the chunks small
     for _ in range(6):
         manual.turn()
-    assert peer.first is not None and len(peer) > 1, "decoding goes on meanwhile"
+    assert peer.first_turn is not None and len(peer) > 1, "decoding goes on meanwhile"
     late = manual.submit("late", packed(engine), some_ids(FEW, 1), 5)
     manual.turn()
-    assert late.first == late.submitted + 1, "warm: in the turn that takes it"
+    assert late.first_turn == late.submitted_turn + 1, "warm: in the turn that takes it"
     manual.run_until_idle()
-    assert late.last < long.first, "the short request ends before the long one decodes"
-    assert long.first >= 40 - 6
+    assert late.last_turn < long.first_turn, "the short request ends before the long one decodes"
+    assert long.first_turn >= 40 - 6
     assert long.collect() == alone(engine, some_ids(40 * FEW), 4, paged(engine))
 
 
 def test_the_chunks_of_a_single_request_are_large(engine: Engine) -> None:
-    scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(steps=((100, 50),), rest=100), few=10), automatic=False)
+    scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(steps=((100, 50),), rest=100), 10), automatic=False)
     stream = scheduler.submit("a", packed(engine), some_ids(300), 1)
     scheduler.run_until_idle()
-    assert stream.first == 1 + 4, "accepted, then chunks of 50, 50, 100 and 100"
+    assert stream.first_turn == 1 + 4, "accepted, then chunks of 50, 50, 100 and 100"
 
 
 def test_the_queue_is_round_robin(engine: Engine, manual: Scheduler) -> None:
@@ -138,8 +138,8 @@ def test_the_queue_is_round_robin(engine: Engine, manual: Scheduler) -> None:
     streams = [manual.submit(str(i), packed(engine), some_ids(6 * FEW, i), 1) for i in range(3)]
     short = manual.submit("short", packed(engine), some_ids(2 * FEW, 9), 1)
     manual.run_until_idle()
-    assert short.first == 1 + 2 * 4
-    assert [stream.first for stream in streams] == [1 + 2 * 4 + 3 * 4 - 2 + i for i in range(3)]
+    assert short.first_turn == 1 + 2 * 4
+    assert [stream.first_turn for stream in streams] == [1 + 2 * 4 + 3 * 4 - 2 + i for i in range(3)]
 
 
 def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) -> None:
@@ -148,8 +148,8 @@ def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) 
     manual.turn()
     flood = [manual.submit(f"w{i}", packed(engine), some_ids(3, i), 1) for i in range(20)]
     manual.run_until_idle()
-    assert long.first == 1 + 4
-    assert [stream.first for stream in flood] == [2 + i // 2 for i in range(20)]
+    assert long.first_turn == 1 + 4
+    assert [stream.first_turn for stream in flood] == [2 + i // 2 for i in range(20)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 70), st.integers(1, 5)), min_size=1, max_size=9))
@@ -159,7 +159,7 @@ def test_no_request_starves(engine: Engine, arrivals: list[tuple[int, int, int]]
     first_run, second_run = _turns(engine, arrivals), _turns(engine, arrivals)
     assert first_run == second_run
     chunks = [-(-rows // FEW) for _, rows, _ in arrivals]
-    rounds, longest = -(-len(arrivals) // PACING.batch), max(count for _, _, count in arrivals)
+    rounds, longest = -(-len(arrivals) // CONFIG.batch), max(count for _, _, count in arrivals)
     for (first, last), chunk, (_, _, count) in zip(first_run, chunks, arrivals, strict=True):
         assert first <= 1 + sum(min(chunk, peer) for peer in chunks) + len(arrivals)
         assert last - first <= rounds * longest + 1 or count == 1
@@ -167,7 +167,7 @@ def test_no_request_starves(engine: Engine, arrivals: list[tuple[int, int, int]]
 
 def _turns(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
     """Count the turns from each submission to its first token and to its end."""
-    scheduler, streams, turn = Scheduler(engine, PACING, automatic=False), {}, 0
+    scheduler, streams, turn = Scheduler(engine, CONFIG, automatic=False), {}, 0
     while len(streams) < len(arrivals) or not all(stream.done for stream in streams.values()):
         for i, (when, rows, count) in enumerate(arrivals):
             if when <= turn and i not in streams:
@@ -175,7 +175,7 @@ def _turns(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tup
         scheduler.turn()
         turn += 1
     ordered = [streams[i] for i in range(len(arrivals))]
-    return [(stream.first - stream.submitted, stream.last - stream.submitted) for stream in ordered]
+    return [(stream.first_turn - stream.submitted_turn, stream.last_turn - stream.submitted_turn) for stream in ordered]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4), st.booleans())
@@ -184,7 +184,7 @@ def test_a_cancelled_request_leaves_its_computed_rows(
     engine: Engine, cancels: list[tuple[int, int]], paged: bool
 ) -> None:
     """Cancelled in the queue, while it decodes, or before it began, it affects no other, and its cache can go on."""
-    pool, scheduler, lengths = pool_of(engine), Scheduler(engine, PACING, automatic=False), (3 * FEW, 5, 40, 9)
+    pool, scheduler, lengths = pool_of(engine), Scheduler(engine, CONFIG, automatic=False), (3 * FEW, 5, 40, 9)
     caches = [PagedCache(pool) if paged else packed(engine) for _ in lengths]
     streams = [scheduler.submit(str(i), caches[i], some_ids(n, i), 4) for i, n in enumerate(lengths)]
     for turn in range(10):
@@ -197,7 +197,7 @@ def test_a_cancelled_request_leaves_its_computed_rows(
         done, length = some_ids(n, i) + whole, len(cache.tokens)
         assert (cache.requests, cache.length, cache.tokens) == (0, length, done[:length])
         assert tokens == whole[: len(tokens)]
-        if stream.reason is Reason.LENGTH:
+        if stream.reason is FinishReason.LENGTH:
             assert tokens == whole and cache.tokens == done
         elif tokens:
             assert length == n + len(tokens) - 1, "the row of the last token is not computed"
@@ -226,7 +226,7 @@ def test_an_error_ends_only_its_request(engine: Engine, manual: Scheduler) -> No
     for kind, words, stream in failing:
         with pytest.raises(kind, match=words):
             stream.collect()
-        assert stream.reason is Reason.ERROR and stream.request.cache.requests == 0
+        assert stream.reason is FinishReason.ERROR and stream.request.cache.requests == 0
     assert len(failing[-1][2]) > 1, "its first tokens fit"
     assert good.collect() == alone(engine, some_ids(60), 9)
     assert sharing.collect() == alone(engine, some_ids(6), 5, paged(engine))
@@ -236,22 +236,22 @@ def test_an_error_ends_only_its_request(engine: Engine, manual: Scheduler) -> No
 def test_a_failing_forward_ends_the_request_of_the_broken_cache(engine: Engine, manual: Scheduler) -> None:
     caches = [packed(engine) for _ in range(3)]
     streams = [manual.submit(str(i), caches[i], some_ids(60, i), 12) for i in range(3)]
-    while streams[2].first is None:
+    while streams[2].first_turn is None:
         manual.turn()
     caches[1].open = caches[1].open[..., :3]
     manual.run_until_idle()
-    assert [stream.reason for stream in streams] == [Reason.LENGTH, Reason.ERROR, Reason.LENGTH]
+    assert [stream.reason for stream in streams] == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.LENGTH]
     for i in (0, 2):
         assert streams[i].collect() == alone(engine, some_ids(60, i), 12)
 
 
 def test_the_hook_of_a_request_runs_before_its_stream_ends(engine: Engine, manual: Scheduler) -> None:
-    ends: list[tuple[str, Reason, int, bool]] = []
+    ends: list[tuple[str, FinishReason, int, bool]] = []
 
-    def done(stream: Stream, reason: Reason) -> None:
+    def done(stream: Stream, reason: FinishReason) -> None:
         ends.append((stream.request.agent, reason, len(stream.request.cache.tokens), stream.done))
 
-    def failing(stream: Stream, reason: Reason) -> None:
+    def failing(stream: Stream, reason: FinishReason) -> None:
         raise OSError("disk full")
 
     cache = packed(engine)
@@ -263,8 +263,8 @@ def test_the_hook_of_a_request_runs_before_its_stream_ends(engine: Engine, manua
     manual.submit("d", packed(engine), [], 2, done=done)
     manual.run_until_idle()
     assert ends == [
-        ("b", Reason.CANCELLED, 0, False), ("d", Reason.ERROR, 0, False), ("a", Reason.LENGTH, 8, False),
-        ("a", Reason.LENGTH, 16, False),
+        ("b", FinishReason.CANCELLED, 0, False), ("d", FinishReason.ERROR, 0, False),
+        ("a", FinishReason.LENGTH, 8, False), ("a", FinishReason.LENGTH, 16, False),
     ]  # fmt: skip
     assert len(second.collect()) == 3 and cache.requests == 0
     with pytest.raises(OSError, match="disk full"):
@@ -276,7 +276,7 @@ def test_streams_of_many_threads_between_plans(engine: Engine) -> None:
         cache = paged(engine)
         return [list(scheduler.submit(str(i), cache, some_ids(5 + 20 * i, turn), 5)) for turn in range(2)]
 
-    with Scheduler(engine, PACING) as scheduler, ThreadPoolExecutor(4) as threads:
+    with Scheduler(engine, CONFIG) as scheduler, ThreadPoolExecutor(4) as threads:
         results = threads.map(caller, range(4), timeout=PATIENCE)
         plan = alone(engine, some_ids(12), 3)
         for i, tokens in enumerate(results):
@@ -293,7 +293,7 @@ def test_a_stream_yields_tokens_before_its_end(engine: Engine) -> None:
         if next(passes) >= 40:
             assert cancelled.wait(PATIENCE)
 
-    with engine.decoder.layers[0].mlp.register_forward_hook(hold), Scheduler(engine, PACING) as scheduler:
+    with engine.decoder.layers[0].mlp.register_forward_hook(hold), Scheduler(engine, CONFIG) as scheduler:
         stream = scheduler.submit("a", packed(engine), some_ids(9), 400)
         tokens = iter(stream)
         head = [next(tokens) for _ in range(3)]
@@ -303,17 +303,17 @@ def test_a_stream_yields_tokens_before_its_end(engine: Engine) -> None:
         cancelled.set()
         rest = list(tokens)
         assert head + rest == stream.collect() == stream.tokens
-        assert stream.cancelled and stream.reason is Reason.CANCELLED and len(stream) < 400
+        assert stream.cancelled and stream.reason is FinishReason.CANCELLED and len(stream) < 400
 
 
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_closed_scheduler_has_ended_its_requests(engine: Engine, cancel: bool) -> None:
-    scheduler = Scheduler(engine, PACING)
+    scheduler = Scheduler(engine, CONFIG)
     streams = [scheduler.submit(str(i), packed(engine), some_ids(30, i), 30) for i in range(5)]
     scheduler.close(cancel)
     scheduler.close()
     assert all(stream.done for stream in streams)
-    assert cancel or all(stream.reason is Reason.LENGTH for stream in streams)
+    assert cancel or all(stream.reason is FinishReason.LENGTH for stream in streams)
     with pytest.raises(ModelError, match="scheduler is closed"):
         scheduler.submit("a", packed(engine), [5], 1)
 
@@ -322,12 +322,12 @@ def test_an_engine_that_closes_ends_the_requests() -> None:
     engine = TransformersEngine(tiny_model("qwen2", layers=2))
     engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(lambda: engine._worker._closed))
     scheduler = Scheduler(engine)
-    ends: list[Reason] = []
+    ends: list[FinishReason] = []
     stream = scheduler.submit("a", packed(engine), some_ids(9), 10_000, done=lambda _, reason: ends.append(reason))
     engine.close()
     with pytest.raises(ModelError, match="closed"):
         stream.collect(10)
-    assert ends == [Reason.ERROR]
+    assert ends == [FinishReason.ERROR]
     with pytest.raises(ModelError, match="closed"):
         scheduler.submit("a", packed(engine), [5], 1)
     scheduler.close()
@@ -338,15 +338,15 @@ def test_refusals(engine: Engine, manual: Scheduler) -> None:
         manual.submit("a", packed(engine), [5], 0)
     with pytest.raises(ConfigError, match="batches need packed or paged caches"):
         manual.submit("a", object(), [5], 1)
-    with pytest.raises(ConfigError, match="few=0"):
-        SchedulerConfig(few=0)
+    with pytest.raises(ConfigError, match="shared_chunk=0"):
+        SchedulerConfig(shared_chunk=0)
     assert not manual.turn()
 
 
 def test_an_error_at_a_synchronisation_ends_its_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's errors are no ModelError."""
     ids = some_ids(9)
-    with Scheduler(engine, PACING) as scheduler:
+    with Scheduler(engine, CONFIG) as scheduler:
         with monkeypatch.context() as broken:
             broken.setattr("memory.engine.scheduler.scheduler.most_likely", lambda *_: 1 / 0)
             first = scheduler.submit("a", packed(engine), ids, 4)
@@ -357,8 +357,8 @@ def test_an_error_at_a_synchronisation_ends_its_request(engine: Engine, monkeypa
 
 
 def test_a_failing_batch_ends_all_requests(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = Scheduler(engine, PACING)
-    for call in ("step", "leave"):
+    scheduler = Scheduler(engine, CONFIG)
+    for call in ("step", "remove"):
         monkeypatch.setattr(scheduler._groups, call, lambda *_: 1 / 0)
     stream = scheduler.submit("a", packed(engine), some_ids(9), 4)
     with pytest.raises(ZeroDivisionError):
@@ -376,7 +376,7 @@ def test_a_request_that_arrives_when_the_worker_has_no_more_work_is_served(engin
                 is_idle.clear()
                 late.append(scheduler.submit("b", packed(engine), ids, 4))
 
-    with Scheduler(engine, PACING) as scheduler:
+    with Scheduler(engine, CONFIG) as scheduler:
         scheduler._idle = Watched()
         scheduler.submit("a", packed(engine), ids, 4, done=lambda *_: is_idle.set())
         until(lambda: late)
