@@ -67,10 +67,10 @@ def main(arguments: Sequence[str], console: Console) -> None:
     with closing(listen(options.host, options.port)) as listener:
         lock_folder(options.folder).close()  # the registry locks it again once the model is loaded
         set_up_log()
-        from keep_agent.config.planner_factory import agent_brain  # lazy: these load torch
+        from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
 
-        app = make_service(agent_brain(config), options.folder, tokens, settings)
+        app = make_service(agent_resources(config), options.folder, tokens, settings)
         server = uvicorn.Server(_config(app, settings))
         url = address_of(listener, options.host)
         clients = f"clients with one of {len(tokens.entries)} token(s)"

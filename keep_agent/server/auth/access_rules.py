@@ -23,7 +23,6 @@ NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY = 1008  # close code of RFC 6455 for a policy violation
 
-
 INSTEAD = {  # unsupported vendor endpoints, with the endpoint to use instead
     "/v1/responses": "use POST /v1/chat/completions",
     "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",

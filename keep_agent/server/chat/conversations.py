@@ -139,9 +139,9 @@ class Conversations:
         go_on: bool = False,
     ) -> Generation:  # fmt: skip
         text = partial(prompt_of, self.tokenizer, messages, go_on)
-        return self.say(GenerationRequest(agent, text, max_tokens, stops))
+        return self.start_turn(GenerationRequest(agent, text, max_tokens, stops))
 
-    def say(self, request: GenerationRequest) -> Generation:
+    def start_turn(self, request: GenerationRequest) -> Generation:
         """Start a turn, which runs until it ends or is cancelled."""
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")

@@ -51,7 +51,7 @@ def generate_router(conversations: Conversations) -> APIRouter:
     async def generate(request: Request, agent: str, body: Generate, caller: Caller) -> Response:
         agent = agent_of(caller, agent)
         tokens, stops = most_tokens(limits, body.tokens), stops_of(limits, body.stop)
-        generation = conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
+        generation = conversations.start_turn(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
 
         def whole(text: str) -> Generated:
             prefilled, end = generation.prefilled, generation.end

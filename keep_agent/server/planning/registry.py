@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import DurableAgent, lock_folder
 from keep_agent.agent.trace_recorder import Recorder
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
 from keep_agent.server.settings import AgentLimits
@@ -40,8 +40,10 @@ class _Entry:
 class Registry:
     """Agents by id. Safe to use from several threads. Raises ConfigError if another process uses the folder."""
 
-    def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
-        self._brain, self.limits, self._trace = brain, limits or AgentLimits(), trace
+    def __init__(
+        self, resources: PlannerResources, folder: Path, limits: AgentLimits | None = None, trace: bool = True
+    ) -> None:
+        self._resources, self.limits, self._trace = resources, limits or AgentLimits(), trace
         self._agents, self.runs = folder / AGENTS, folder / RUNS
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
@@ -101,7 +103,7 @@ class Registry:
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             self._put_to_sleep(name, entry, write=False)
-            self._brain.forget(name)
+            self._resources.forget(name)
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(trash)
@@ -150,12 +152,12 @@ class Registry:
         return self._agents / agent_stem(name)
 
     def _recorder(self, name: str) -> Recorder:
-        plain = OmegaConf.to_container(self._brain.config, resolve=True)
+        plain = OmegaConf.to_container(self._resources.config, resolve=True)
         return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
     def _wake(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
-        agent = Agent(self._brain.planner(name), name, limit=self.limits.things, record=record)
+        agent = Agent(self._resources.planner(name), name, limit=self.limits.things, record=record)
         try:
             return DurableAgent(agent, self._place(name), memory)
         except BaseException:

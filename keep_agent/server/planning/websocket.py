@@ -26,7 +26,6 @@ from keep_agent.server.settings import Settings
 
 OVERHEAD = 64  # bytes added per queued message, which bounds the number of empty messages
 
-
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
 MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
 MESSAGES = [create_model(name, __base__=model, type=(Literal[name], ...)) for name, model in MODELS.items()]

@@ -17,9 +17,9 @@ from typing import Any
 
 from keep_agent.errors import CapacityError
 from keep_agent.scenarios import turn_records as turns
-from keep_agent.scenarios.runner import Answer, Player, stop_tokens
+from keep_agent.scenarios.runner import GeneratedText, Player, stop_tokens
 from keep_agent.scenarios.scenario import Scenario, find_scenario, make_scenario, references, shipped
-from keep_agent.scenarios.transcript import Story
+from keep_agent.scenarios.transcript import Transcripts
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
@@ -60,13 +60,13 @@ def _check(*counts: tuple[str, int, int]) -> None:
             raise BadScenario(f"the scenario has {count} {name}, more than the {most} allowed here; use fewer")
 
 
-def voice(scenario: Scenario, agent: str) -> str:
+def owner_id(scenario: Scenario, agent: str) -> str:
     """Return the agent id whose token may read the transcript of ``agent``."""
     return f"persist_{scenario.name}_{agent}"
 
 
-def voices_of(scenario: Scenario) -> list[str]:
-    return [voice(scenario, agent) for agent in scenario.agents]
+def owner_ids(scenario: Scenario) -> list[str]:
+    return [owner_id(scenario, agent) for agent in scenario.agents]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class SharedPlayer(Player):
     prompt_chars: int
     begins: Callable[[Turn], None]
 
-    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
+    def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
         items: list[Prefilled | str] = []
         request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
         special = SpecialTokens(frozenset(self.stops))
@@ -86,7 +86,7 @@ class SharedPlayer(Player):
         end = turn.run()
         if end.reason == "cancelled" or turn.prefilled is None:
             raise Unavailable("the turn was cancelled, since the server is closing: begin the scenario again")
-        return Answer(
+        return GeneratedText(
             text="".join(item for item in items if isinstance(item, str)), **asdict(turn.prefilled),
             generated=end.generated, ttft_ms=end.ttft_ms or 0.0, decode_ms=end.decode_ms,
         )  # fmt: skip
@@ -96,7 +96,7 @@ class SharedPlayer(Player):
 class Running:
     id: str
     scenario: Scenario
-    story: Story
+    transcripts: Transcripts
     turns: list[turns.Turn] = field(default_factory=list)
     done: bool = False
     failed: bool = False
@@ -129,20 +129,20 @@ class Running:
         if self.turn is not None:
             self.turn.cancel()
 
-    def ears(self, access: Access) -> frozenset[str]:
+    def readable_agents(self, access: Access) -> frozenset[str]:
         """Return the agents whose transcripts a token may read."""
-        return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
+        return frozenset(agent for agent in self.scenario.agents if access.may(owner_id(self.scenario, agent)))
 
-    def audible_turns(self, access: Access) -> list[turns.Turn]:
+    def readable_turns(self, access: Access) -> list[turns.Turn]:
         """Return the turns so far that the token's agents heard."""
-        ears = self.ears(access)
-        return [turn for turn in self.turns if not ears.isdisjoint(turn.audience)]
+        readable = self.readable_agents(access)
+        return [turn for turn in self.turns if not readable.isdisjoint(turn.audience)]
 
-    def audible(self, access: Access) -> int:
+    def count_readable_turns(self, access: Access) -> int:
         """Return the number of turns of the whole scenario that the token's agents hear."""
-        ears = self.ears(access)
+        readable = self.readable_agents(access)
         speakers = ((phase, speaker) for phase in self.scenario.phases for speaker in phase.speakers)
-        return sum(phase.rounds for phase, speaker in speakers if not ears.isdisjoint(phase.audience(speaker)))
+        return sum(phase.rounds for phase, speaker in speakers if not readable.isdisjoint(phase.audience(speaker)))
 
 
 class Scenarios:
@@ -164,7 +164,7 @@ class Scenarios:
         :raises Conflict: one of the agents is in a running scenario of that name, with the same KV rows
         """
         limits = self._conversations.limits
-        voices = {access.require(agent) for agent in voices_of(scenario)}
+        owners = {access.require(agent) for agent in owner_ids(scenario)}
         notes = [note.text for phase in scenario.phases for note in phase.notes]
         _check(
             ("agents", len(scenario.agents), limits.scenario_agents),
@@ -174,26 +174,26 @@ class Scenarios:
         )
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
-        if any(not voices.isdisjoint(voices_of(running.scenario)) for running in self._running.values()):
+        if any(not owners.isdisjoint(owner_ids(running.scenario)) for running in self._running.values()):
             raise Conflict(
                 f"a scenario {scenario.name!r} with one of these agents is running: delete it first, or give this one "
                 "another name"
             )
         if access.all and len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are running, which is the limit; delete one")
-        running = Running(secrets.token_hex(8), scenario, Story(scenario))
+        running = Running(secrets.token_hex(8), scenario, Transcripts(scenario))
         player = self.player(
             scenario, self._conversations.memories, self._stops, running.id, scheduler=self._conversations.scheduler,
             prompt_chars=limits.prompt_chars, begins=running.begins,
         )  # fmt: skip
-        running.generator = player.play(running.story)
+        running.generator = player.play(running.transcripts)
         self._running[running.id] = running
         return running
 
     async def delete(self, access: Access, number: str) -> None:
         """End a scenario. Permanent agents keep their rows, others are forgotten."""
         running = self.get(access, number)
-        for agent in voices_of(running.scenario):
+        for agent in owner_ids(running.scenario):
             access.require(agent)
         await self._end(running)
 
@@ -214,12 +214,12 @@ class Scenarios:
                 log.exception("scenario %s could not be ended", running.id)
 
     def all(self, access: Access) -> list[Running]:
-        return [running for running in self._running.values() if running.ears(access)]
+        return [running for running in self._running.values() if running.readable_agents(access)]
 
     def get(self, access: Access, number: str) -> Running:
         """Return a scenario. Raises NotFound, also for one that the token may not read."""
         running = self._running.get(number)
-        if running is None or not running.ears(access):
+        if running is None or not running.readable_agents(access):
             raise NotFound(f"there is no scenario {number[:64]!r} that you may read; POST /v1/scenarios begins one")
         return running
 
@@ -244,9 +244,9 @@ class Scenarios:
             return await self._conversations.in_thread(running.play)
         except Exception as error:
             running.failed = True
-            ears, turn, agents = running.ears(access), running.turn, running.scenario.agents
-            keys = [running.scenario.memory_key(agent, running.id) for agent in ears]
-            if len(ears) == len(agents) or (turn is not None and turn.request.agent in keys):
+            readable, turn, agents = running.readable_agents(access), running.turn, running.scenario.agents
+            keys = [running.scenario.memory_key(agent, running.id) for agent in readable]
+            if len(readable) == len(agents) or (turn is not None and turn.request.agent in keys):
                 raise  # other tokens must not see the error, which may quote the prompt
             log.warning("scenario %s", running.id, exc_info=True)
             raise Conflict(OVER) from error

@@ -13,7 +13,7 @@ import torch
 from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast
 
-from keep_agent.config.planner_factory import brain_of
+from keep_agent.config.planner_factory import make_resources
 from keep_agent.server.app import make_app, unsupported_router
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.anthropic import anthropic_router
@@ -103,7 +103,7 @@ def service(tiny_model: Path) -> Service:
     """A function that makes a whole server with planning agents over a folder."""
 
     def make(folder: Path, tokens: Tokens = OPEN, settings: Settings = SETTINGS) -> FastAPI:
-        return make_service(brain_of([f"model={tiny_model}", "prompt.encoder=hashed"]), folder, tokens, settings)
+        return make_service(make_resources([f"model={tiny_model}", "prompt.encoder=hashed"]), folder, tokens, settings)
 
     return make
 

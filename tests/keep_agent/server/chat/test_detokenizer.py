@@ -116,9 +116,9 @@ class Talks:
         self._talks = Conversations(engine, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
         self.memories = self._talks.memories
 
-    def say(self, agent: str, text: str) -> tuple[str, Generation]:
+    def start_turn(self, agent: str, text: str) -> tuple[str, Generation]:
         async def answer() -> tuple[str, Generation]:
-            generation = self._talks.say(GenerationRequest(agent, lambda: text, MOST))
+            generation = self._talks.start_turn(GenerationRequest(agent, lambda: text, MOST))
             await generation.begin()
             return "".join([piece or "" async for piece in generation.pieces()]), generation
 
@@ -140,7 +140,7 @@ def plain(engine: Engine, talk: Talk) -> list[int]:
 
 def test_an_answer_continues_after_a_hidden_token(talk: Talk, plain: list[int], bytewise: TokenizerCoder) -> None:
     first = plain[0]
-    text, generation = talk(hidden={first}).say("hidden", PROMPT)
+    text, generation = talk(hidden={first}).start_turn("hidden", PROMPT)
     assert generation.end is not None and generation.end.reason == "length"
     state = [token for token in plain if token != first]
     assert text and bytewise.decode(state).startswith(text)
@@ -148,7 +148,7 @@ def test_an_answer_continues_after_a_hidden_token(talk: Talk, plain: list[int], 
 
 def test_only_end_tokens_end_an_answer(talk: Talk, plain: list[int]) -> None:
     end = next(token for token in plain if token != plain[0])
-    _, generation = talk(ends={end}, hidden={plain[0]}).say("ended", PROMPT)
+    _, generation = talk(ends={end}, hidden={plain[0]}).start_turn("ended", PROMPT)
     assert generation.end is not None and generation.end.reason == "stop"
     assert generation.end.generated == plain.index(end)
 
@@ -156,8 +156,8 @@ def test_only_end_tokens_end_an_answer(talk: Talk, plain: list[int]) -> None:
 def test_rows_with_hidden_tokens_are_not_reused_for_text_without_them(talk: Talk, plain: list[int]) -> None:
     """A continued prompt is answered as by an agent without a memory."""
     talks = talk(hidden={plain[2]})
-    text, _ = talks.say("first", PROMPT)
+    text, _ = talks.start_turn("first", PROMPT)
     on = f"{PROMPT}{text} And then?"
-    (warm, generation), (cold, _) = talks.say("first", on), talks.say("second", on)
+    (warm, generation), (cold, _) = talks.start_turn("first", on), talks.start_turn("second", on)
     assert warm == cold
     assert generation.prefilled is not None and generation.prefilled.kept > 0
