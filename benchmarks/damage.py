@@ -55,7 +55,7 @@ from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunF
 from keep_agent.rollout.trace import read_trace
 from keep_agent.scenarios.scenario import find_scenario, shipped
 from keep_agent.server.auth.token_file import add_token, read_tokens
-from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 from keep_agent.viewer.export.html import page
 from keep_agent.viewer.runs import Library, Run
 from keep_agent.viewer.step_model import overview, step_view
@@ -247,7 +247,7 @@ def blocks(resources: PlannerResources, folder: Path) -> Iterator[Target]:
 def texts(folder: Path) -> Iterator[Target]:
     """Yield files without a checksum."""
     tokens, scenario = folder / "tokens.json", folder / "scenario.yaml"
-    add_token(tokens, Entry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
+    add_token(tokens, TokenEntry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
     shutil.copy(next(iter(shipped().values())), scenario)
     yield Target("tokens file", tokens, lambda: repr(read_tokens(tokens)))
     yield Target("scenario", scenario, lambda: repr(find_scenario(str(scenario))))

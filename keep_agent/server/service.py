@@ -18,7 +18,7 @@ from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.planning.registry import Registry
+from keep_agent.server.planning.registry import AgentRegistry
 from keep_agent.server.planning.routes import Planner, planning_router
 from keep_agent.server.planning.websocket import socket_router
 from keep_agent.server.scenarios.registry import Scenarios
@@ -36,15 +36,15 @@ def make_service(
     metrics, limits = Metrics(), settings.limits
     # separate limiters, so that conversations never block robots
     plans, chats = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
-    registry = Registry(resources, folder, settings.agents, settings.trace)
+    registry = AgentRegistry(resources, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)
     conversations = Conversations(
         resources.engine, resources.tokenizer, Path(resources.config.model.name).name, chats, folder / "chat",
         settings.chat, metrics, host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
     scenarios = Scenarios(conversations)
-    metrics.watch("plans_inside", "Running planning requests", lambda: plans.inside)
-    metrics.watch("talks_inside", "Running requests of conversations and scenarios", lambda: chats.inside)
+    metrics.watch("plans_inside", "Running planning requests", lambda: plans.active)
+    metrics.watch("talks_inside", "Running requests of conversations and scenarios", lambda: chats.active)
     metrics.watch("block_bytes", "Bytes of agents' KV blocks", lambda: resources.method.storage.stats()["bytes"])
 
     @asynccontextmanager

@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Entry:
+class _AgentEntry:
     agent: DurableAgent | None = None  # None: unloaded
     users: int = 0
     is_deleted: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)  # held during loading and unloading
 
 
-class Registry:
+class AgentRegistry:
     """Agents by id. Safe to use from several threads. Raises ConfigError if another process uses the folder."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Registry:
     ) -> None:
         self._resources, self.limits, self._trace = resources, limits or AgentLimits(), trace
         self._agents, self.runs = folder / AGENTS, folder / RUNS
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _AgentEntry] = OrderedDict()
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class Registry:
             with entry.lock:
                 self._check(entry, name)
                 if entry.agent is None:
-                    entry.agent = self._wake(name)
+                    entry.agent = self._load(name)
             try:
                 yield entry.agent
             except ConfigError:
@@ -91,9 +91,9 @@ class Registry:
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             try:
-                entry.agent = entry.agent or self._wake(name)
+                entry.agent = entry.agent or self._load(name)
             except KeepError as error:
-                entry.agent = self._wake(name, state)
+                entry.agent = self._load(name, state)
                 log.warning("agent %s has a new memory; its own could not be read: %s", name, error)
             else:
                 entry.agent.restore(state)
@@ -102,7 +102,7 @@ class Registry:
         """Delete an agent and its files without loading it; needs no free disk space. Raises NotFound."""
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
-            self._put_to_sleep(name, entry, write=False)
+            self._unload(name, entry, write=False)
             self._resources.forget(name)
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
@@ -114,12 +114,12 @@ class Registry:
         shutil.rmtree(trash, ignore_errors=True)
 
     @contextmanager
-    def _entry(self, name: str) -> Iterator[_Entry]:
+    def _entry(self, name: str) -> Iterator[_AgentEntry]:
         """Mark an agent's entry as in use during the block."""
         with self._lock:
             if not self._place(name).is_dir():
                 raise _no_agent(name)
-            entry = self._entries.setdefault(name, _Entry())
+            entry = self._entries.setdefault(name, _AgentEntry())
             self._entries.move_to_end(name)
             entry.users += 1
         try:
@@ -129,7 +129,7 @@ class Registry:
                 entry.users -= 1
             self._make_room()
 
-    def _check(self, entry: _Entry, name: str) -> None:
+    def _check(self, entry: _AgentEntry, name: str) -> None:
         """Raise if the agent was deleted or the server is closing. The caller holds the entry's lock."""
         if entry.is_deleted:
             raise _no_agent(name)
@@ -137,7 +137,7 @@ class Registry:
             raise Unavailable("this server is shutting down; try again after its restart")
 
     @property
-    def awake(self) -> int:
+    def loaded_count(self) -> int:
         return sum(entry.agent is not None for entry in list(self._entries.values()))
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Registry:
         self._is_closed = True
         for name, entry in list(self._entries.items()):
             with entry.lock:
-                self._put_to_sleep(name, entry)
+                self._unload(name, entry)
         self._claim.close()
 
     def _place(self, name: str) -> Path:
@@ -155,7 +155,7 @@ class Registry:
         plain = OmegaConf.to_container(self._resources.config, resolve=True)
         return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
-    def _wake(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
+    def _load(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
         agent = Agent(self._resources.planner(name), name, limit=self.limits.things, record=record)
         try:
@@ -172,13 +172,13 @@ class Registry:
         for name, entry in idle[:excess]:
             with entry.lock:
                 if not entry.users:
-                    self._put_to_sleep(name, entry)
+                    self._unload(name, entry)
             with self._lock:
                 if not entry.users and entry.agent is None and self._entries.get(name) is entry:
                     del self._entries[name]
 
     @staticmethod
-    def _put_to_sleep(name: str, entry: _Entry, write: bool = True) -> None:
+    def _unload(name: str, entry: _AgentEntry, write: bool = True) -> None:
         """Unload an agent; if that fails it stays loaded, and its journal holds all acknowledged calls."""
         try:
             if entry.agent is not None:

@@ -29,7 +29,7 @@ from keep_agent.server.settings import ChatLimits
 from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.scheduler.scheduler import Scheduler
 
-OVER = "the scenario has ended: a turn failed, or it was deleted; begin it again"
+SCENARIO_OVER = "the scenario has ended: a turn failed, or it was deleted; begin it again"
 log = logging.getLogger(__name__)
 
 
@@ -75,14 +75,14 @@ class SharedPlayer(Player):
 
     scheduler: Scheduler
     prompt_chars: int
-    begins: Callable[[Turn], None]
+    on_turn_start: Callable[[Turn], None]
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
         items: list[Prefilled | str] = []
         request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
         special = SpecialTokens(frozenset(self.stops))
         turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, items.append)
-        self.begins(turn)
+        self.on_turn_start(turn)
         end = turn.run()
         if end.reason == "cancelled" or turn.prefilled is None:
             raise Unavailable("the turn was cancelled, since the server is closing: begin the scenario again")
@@ -93,7 +93,7 @@ class SharedPlayer(Player):
 
 
 @dataclass(eq=False)
-class Running:
+class RunningScenario:
     id: str
     scenario: Scenario
     transcripts: Transcripts
@@ -105,9 +105,9 @@ class Running:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    working: threading.Lock = field(default_factory=threading.Lock)  # a request may be cancelled before its thread ends
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread may still run
 
-    def begins(self, turn: Turn) -> None:
+    def on_turn_start(self, turn: Turn) -> None:
         """Store the current turn. Called on the playing thread."""
         self.turn = turn
         if self.is_closed:
@@ -115,12 +115,12 @@ class Running:
 
     def play(self) -> turns.Turn | None:
         """Play the next turn, on a thread; None after the last."""
-        with self.working:
+        with self.thread_lock:
             return None if self.generator is None else next(self.generator, None)
 
     def end(self) -> None:
         """End the scenario after the running turn, on a thread."""
-        with self.working:
+        with self.thread_lock:
             if self.generator is not None:
                 self.generator.close()
 
@@ -152,11 +152,11 @@ class Scenarios:
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningScenario] = {}
         self._stops = stop_tokens(conversations.tokenizer, conversations.special)
         self._is_closed = False
 
-    def create(self, access: Access, scenario: Scenario) -> Running:
+    def create(self, access: Access, scenario: Scenario) -> RunningScenario:
         """Create a scenario; no turn is played yet. Tokens for certain agents are not subject to the limit.
 
         :raises Forbidden: the token is not for all of its agents
@@ -181,10 +181,10 @@ class Scenarios:
             )
         if access.all and len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are running, which is the limit; delete one")
-        running = Running(secrets.token_hex(8), scenario, Transcripts(scenario))
+        running = RunningScenario(secrets.token_hex(8), scenario, Transcripts(scenario))
         player = self.player(
             scenario, self._conversations.memories, self._stops, running.id, scheduler=self._conversations.scheduler,
-            prompt_chars=limits.prompt_chars, begins=running.begins,
+            prompt_chars=limits.prompt_chars, on_turn_start=running.on_turn_start,
         )  # fmt: skip
         running.generator = player.play(running.transcripts)
         self._running[running.id] = running
@@ -197,7 +197,7 @@ class Scenarios:
             access.require(agent)
         await self._end(running)
 
-    async def _end(self, running: Running) -> None:
+    async def _end(self, running: RunningScenario) -> None:
         running.cancel()
         async with running.lock:
             await self._conversations.in_thread(running.end)
@@ -213,21 +213,21 @@ class Scenarios:
             except Exception:
                 log.exception("scenario %s could not be ended", running.id)
 
-    def all(self, access: Access) -> list[Running]:
+    def all(self, access: Access) -> list[RunningScenario]:
         return [running for running in self._running.values() if running.readable_agents(access)]
 
-    def get(self, access: Access, number: str) -> Running:
+    def get(self, access: Access, number: str) -> RunningScenario:
         """Return a scenario. Raises NotFound, also for one that the token may not read."""
         running = self._running.get(number)
         if running is None or not running.readable_agents(access):
             raise NotFound(f"there is no scenario {number[:64]!r} that you may read; POST /v1/scenarios begins one")
         return running
 
-    async def play(self, access: Access, running: Running) -> turns.Turn | None:
+    async def play(self, access: Access, running: RunningScenario) -> turns.Turn | None:
         """Play the next turn; None after the last. Raises Conflict if one failed or the scenario was deleted."""
         async with running.lock:
             if running.failed or running.is_closed:
-                raise Conflict(OVER)
+                raise Conflict(SCENARIO_OVER)
             if running.done:
                 return None
             turn = await self._next(access, running)
@@ -238,7 +238,7 @@ class Scenarios:
                 await self._next(access, running)
             return turn
 
-    async def _next(self, access: Access, running: Running) -> turns.Turn | None:
+    async def _next(self, access: Access, running: RunningScenario) -> turns.Turn | None:
         running.turn = None
         try:
             return await self._conversations.in_thread(running.play)
@@ -249,4 +249,4 @@ class Scenarios:
             if len(readable) == len(agents) or (turn is not None and turn.request.agent in keys):
                 raise  # other tokens must not see the error, which may quote the prompt
             log.warning("scenario %s", running.id, exc_info=True)
-            raise Conflict(OVER) from error
+            raise Conflict(SCENARIO_OVER) from error

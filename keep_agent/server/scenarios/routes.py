@@ -16,10 +16,10 @@ from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.error_handlers import NotFound
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.strict_models import Strict
-from keep_agent.server.scenarios.registry import Running, Scenarios, owner_id, sent_scenario, shipped_scenario
+from keep_agent.server.scenarios.registry import RunningScenario, Scenarios, owner_id, sent_scenario, shipped_scenario
 
 PATH = "/v1/scenarios"
-SMALL = {
+EXAMPLE_SCENARIO = {
     "name": "spare-key",
     "agents": {"ada": {"system": "You are Ada."}, "ben": {"system": "You are Ben."}},
     "phases": [{"name": "morning", "participants": ["ada", "ben"], "max_tokens": 4}],
@@ -27,7 +27,7 @@ SMALL = {
 
 
 class Begin(Strict):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": EXAMPLE_SCENARIO}]})
     name: str | None = Field(None, description="A scenario of the package")
     scenario: dict[str, Any] | None = Field(None, description="A complete scenario, with the keys of docs/phases.md")
 
@@ -131,7 +131,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
         Only one request at a time plays a scenario; others are rejected with a retry time.
         """
         running = scenarios.get(caller, number)
-        async with running.limiter.entered():
+        async with running.limiter.slot():
             first = len(running.readable_turns(caller))
             while len(running.readable_turns(caller)) < first + body.turns and not await request.is_disconnected():
                 if await scenarios.play(caller, running) is None:
@@ -155,7 +155,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
     return router
 
 
-def state_of(running: Running, access: Access) -> ScenarioState:
+def state_of(running: RunningScenario, access: Access) -> ScenarioState:
     scenario, readable = running.scenario, running.readable_agents(access)
     about = scenario.about if len(readable) == len(scenario.agents) else ""
     return ScenarioState(

@@ -21,7 +21,7 @@ from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import scenario_router
@@ -63,10 +63,10 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
     """A function that makes an app on the one engine; ``knobs`` are the memories'."""
 
     def make(
-        tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
+        tokens: Tokens = OPEN, folder: Path | None = None, limits: RequestLimits | None = None,
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
-        limits, metrics = patient(limits or Limits()), Metrics()
+        limits, metrics = patient(limits or RequestLimits()), Metrics()
         limiter = ConcurrencyLimiter(limits.requests, limits.per_agent)
         talks = Conversations(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)

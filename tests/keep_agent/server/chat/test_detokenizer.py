@@ -43,7 +43,7 @@ def test_no_piece_holds_half_a_character(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode(TEXT).ids
     texts, words = pieces(bytewise, ids)
     assert "".join(texts) == TEXT and BROKEN not in "".join(texts)
-    assert words.whole == (ids, TEXT)
+    assert words.complete_tokens == (ids, TEXT)
     assert len([piece for piece in texts if piece]) > 20
 
 
@@ -51,7 +51,7 @@ def test_an_incomplete_character_is_left_out(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode("ab🙂").ids
     texts, words = pieces(bytewise, ids[:-1])
     assert "".join(texts) == "ab"
-    assert words.whole == (ids[:2], "ab")
+    assert words.complete_tokens == (ids[:2], "ab")
 
 
 def test_invalid_bytes_do_not_delay_later_text(bytewise: TokenizerCoder) -> None:
@@ -74,7 +74,7 @@ def test_pieces_are_the_whole_and_rows_fit_the_text(bytewise: TokenizerCoder, da
         assert whole.startswith(text_so_far) and set(whole[len(text_so_far) :]) <= {BROKEN}
     else:
         assert (text_so_far + words.stop) in whole
-    remaining, text = words.whole
+    remaining, text = words.complete_tokens
     assert ids[: len(remaining)] == remaining and text_so_far.startswith(text)
     assert bytewise.decode(remaining) == text
     row = TokenText()
@@ -100,7 +100,7 @@ def test_hidden_tokens_have_no_text_at_any_place(coder: TokenizerCoder) -> None:
         tokens_in = [*ids[:place], hidden, hidden, *ids[place:]]
         texts, words = pieces(coder, tokens_in, (), {hidden})
         assert "".join(texts) == visible and words.count == len(tokens_in)
-        tokens, text_so_far = words.whole
+        tokens, text_so_far = words.complete_tokens
         assert tokens == tokens_in[: len(tokens)] and (text_so_far is None) == (hidden in tokens)
         assert "".join(pieces(coder, tokens_in, ("done",), {hidden})[0]) == stopped
 

@@ -20,7 +20,7 @@ from keep_agent.agent.agent import Agent
 from keep_agent.agent.client import Client, ServerError, lines
 from keep_agent.config.planner_factory import PlannerResources, make_resources
 from keep_agent.rollout.trace import read_trace
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.conftest import SETTINGS, Serve, Service
@@ -195,7 +195,7 @@ def test_acknowledged_calls_survive_a_restart_and_are_recorded_for_the_viewer(se
 
 
 def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Serve) -> None:
-    settings = replace(SETTINGS, limits=Limits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
+    settings = replace(SETTINGS, limits=RequestLimits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
     with serve("kitchen", settings=settings) as server:
         assert status(server.raw(post("/v1/agents/kitchen/observe", b"", Content_Length="100000000"))) == 413
         assert status(server.raw(post("/v1/agents/kitchen/observe", b"{", Content_Length="50"))) == 408

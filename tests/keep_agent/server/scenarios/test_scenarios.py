@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from keep_agent.scenarios import turn_records as turns
 from keep_agent.scenarios.scenario import Phase, make_scenario, shipped
 from keep_agent.scenarios.transcript import Transcripts
-from keep_agent.server.auth.tokens import Access, Entry, Tokens
+from keep_agent.server.auth.tokens import Access, TokenEntry, Tokens
 from keep_agent.server.error_handlers import Unavailable
 from keep_agent.server.scenarios.registry import Scenarios, SharedPlayer
 from keep_agent.server.settings import ChatLimits
@@ -40,7 +40,7 @@ def scenario(name: str = "house", **phase: Any) -> dict[str, Any]:
     return {"name": name, "agents": agents, "phases": [first, {"name": "noon", "participants": ["ben"]}]}
 
 
-def only(*ids: str) -> Entry:
+def only(*ids: str) -> TokenEntry:
     return entry("token " + " ".join(ids), "-".join(ids), *ids)
 
 
@@ -243,11 +243,11 @@ def test_one_request_at_a_time_plays_a_scenario(serve: Serve, engine: Engine) ->
         place = f"{PATH}/{begin(server, scenario(rounds=90, max_tokens=40))['id']}"
         with server.socket() as client:
             client.sendall(post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all"))
-            until(lambda: whole.limiter.inside == 1)
+            until(lambda: whole.limiter.active == 1)
             refusal = server.http.post(f"{place}/turns", json={})
             assert refusal.status_code == 429 and int(refusal.headers["retry-after"]) >= 1
             release.set()
-        until(lambda: whole.limiter.inside == 0)
+        until(lambda: whole.limiter.active == 0)
         assert server.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
 
