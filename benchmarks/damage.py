@@ -47,7 +47,7 @@ from eval.compare import compare, load_runs
 from eval.merge import load_part
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import JOURNAL, MEMORY, DurableAgent
-from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.config.planner_factory import PlannerResources, make_resources
 from keep_agent.console import make_console
 from keep_agent.errors import KeepError
 from keep_agent.robots.mcap_log import episode_of, write_episode
@@ -55,7 +55,7 @@ from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunF
 from keep_agent.rollout.trace import read_trace
 from keep_agent.scenarios.scenario import find_scenario, shipped
 from keep_agent.server.auth.token_file import add_token, read_tokens
-from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 from keep_agent.viewer.export.html import page
 from keep_agent.viewer.runs import Library, Run
 from keep_agent.viewer.step_model import overview, step_view
@@ -130,10 +130,10 @@ def damage(raw: bytes, rng: random.Random, lines: bool) -> bytes:
     return b"".join(whole)
 
 
-def agents(brain: Brain, folder: Path) -> Iterator[Target]:
+def agents(resources: PlannerResources, folder: Path) -> Iterator[Target]:
     """Yield the files of a durable agent and of a saved agent."""
     original, copy, saved = folder / "original", folder / "copy", folder / "saved.memory"
-    agent = DurableAgent(Agent(brain.planner("x"), "x", ahead=False), original)
+    agent = DurableAgent(Agent(resources.planner("x"), "x", ahead=False), original)
     for number in range(30):
         agent.observe([{"id": f"mug_{number}", "category": "object", "type": "mug", "place": f"cabinet_{number % 5}"}])
         if number % 5 == 0:
@@ -146,14 +146,14 @@ def agents(brain: Brain, folder: Path) -> Iterator[Target]:
 
     def open_copy() -> object:
         reset_copy(original, copy)
-        reopened = DurableAgent(Agent(brain.planner("x"), "x", ahead=False), copy)
+        reopened = DurableAgent(Agent(resources.planner("x"), "x", ahead=False), copy)
         try:
             return reopened.dump()
         finally:
             reopened.close(write=False)
 
     def load_saved() -> object:
-        agent = Agent(brain.planner("y"), "x", ahead=False)
+        agent = Agent(resources.planner("y"), "x", ahead=False)
         agent.load(saved)
         return agent.dump()
 
@@ -211,7 +211,7 @@ def runs(folder: Path) -> Iterator[Target]:
         yield from (Target(f"{name} of a run, {reader}", run / name, read) for name in names)
 
 
-def blocks(brain: Brain, folder: Path) -> Iterator[Target]:
+def blocks(resources: PlannerResources, folder: Path) -> Iterator[Target]:
     """Yield the files of keys and values."""
     file, root = folder / "blocks.safetensors", folder / "agents"
     tensors = {"k": torch.randn(6, 4, 8, 8), "v": torch.randn(6, 4, 8, 8).half()}
@@ -224,10 +224,10 @@ def blocks(brain: Brain, folder: Path) -> Iterator[Target]:
         return [tensor.tolist() for tensor in contents], blocks.header
 
     yield Target("block file, read", file, verify)
-    coder = TokenizerCoder(brain.tokenizer)
+    coder = TokenizerCoder(resources.tokenizer)
 
     def answer(text: str, where: Path) -> object:
-        with AgentMemories(brain.engine, coder, folder=where) as memories, Scheduler(brain.engine) as scheduler:
+        with AgentMemories(resources.engine, coder, folder=where) as memories, Scheduler(resources.engine) as scheduler:
             prompt = memories.open("robot_a", text)
             tokens = list(scheduler.submit("robot_a", prompt.cache, prompt.new, max_new_tokens=6))
             memories.finish(prompt)
@@ -247,7 +247,7 @@ def blocks(brain: Brain, folder: Path) -> Iterator[Target]:
 def texts(folder: Path) -> Iterator[Target]:
     """Yield files without a checksum."""
     tokens, scenario = folder / "tokens.json", folder / "scenario.yaml"
-    add_token(tokens, Entry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
+    add_token(tokens, TokenEntry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
     shutil.copy(next(iter(shipped().values())), scenario)
     yield Target("tokens file", tokens, lambda: repr(read_tokens(tokens)))
     yield Target("scenario", scenario, lambda: repr(find_scenario(str(scenario))))
@@ -281,17 +281,17 @@ def record_warnings() -> Iterator[list[str]]:
         root.removeHandler(handler)
 
 
-def make_brain() -> Brain:
+def small_resources() -> PlannerResources:
     """Make the bundled model with KEEP."""
-    return brain_of(["planner=keep", "eval.threads=1", "prompt.encoder=hashed", "prompt.examples=0"])
+    return make_resources(["planner=keep", "eval.threads=1", "prompt.encoder=hashed", "prompt.examples=0"])
 
 
 def kill_all(folder: Path, kills: int, rng: random.Random, tick: Callable[[], None]) -> list[KillResult]:
     """Kill agents with a journal (half of ``kills``), agents that save (a quarter) and runs (a quarter)."""
     quarter = kills // 4
     rounds = (
-        kill_durable(make_brain, folder / "durable", kills - 2 * quarter, rng),
-        kill_save(make_brain, folder / "save.memory", quarter, rng),
+        kill_durable(small_resources, folder / "durable", kills - 2 * quarter, rng),
+        kill_save(small_resources, folder / "save.memory", quarter, rng),
         kill_eval(folder / "eval", quarter, rng),
     )
     results: dict[str, KillResult] = {}
@@ -337,12 +337,12 @@ def main() -> None:
         run_files = list(runs(folder))  # before the kills: it imports the modules that the forked processes need
         load_model(str(BUNDLED), "float32")
         results = kill_all(folder, arguments.kills, rng, lambda: bar.update(done, advance=1, refresh=True))
-        brain = make_brain()
-        checked = [*agents(brain, folder), *run_files, *blocks(brain, folder)]
+        resources = small_resources()
+        checked = [*agents(resources, folder), *run_files, *blocks(resources, folder)]
         unchecked = list(texts(folder))
         done = bar.add_task("damages", total=arguments.damages)
         damage_all([*checked, *unchecked], arguments.damages, rng, lambda: bar.update(done, advance=1, refresh=True))
-        brain.engine.close()
+        resources.engine.close()
     if arguments.kills:
         show(kill_table(results), arguments.markdown, console)
     if arguments.damages:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 import signal
 import sys
@@ -18,13 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, NoReturn
 
 from envs.outcome import Outcome
 from eval import alfred
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import DurableAgent
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.rollout.run_folder import EPISODES, TRACE, find_runs
 
 COMPACT = 9  # acknowledged calls between two compactions; few, so that kills also hit a compaction
@@ -48,7 +48,7 @@ class KillResult:
         sys.stderr.write(f"{self.name}, kill {self.tries + 1}: {problem}\n")
 
 
-def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: random.Random) -> Iterator[KillResult]:
+def kill_durable(make: Callable[[], PlannerResources], folder: Path, kills: int, rng: Random) -> Iterator[KillResult]:
     """Kill agents with a journal; yield after each kill."""
 
     def work(tell: Tell) -> None:
@@ -68,7 +68,7 @@ def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: rando
     yield from _kill_all("agent with a journal (observe, plan, report, compact)", work, kills, rng)
 
 
-def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Random) -> Iterator[KillResult]:
+def kill_save(make: Callable[[], PlannerResources], path: Path, kills: int, rng: Random) -> Iterator[KillResult]:
     """Kill agents that repeatedly save their memory to a file; yield after each kill."""
 
     def work(tell: Tell) -> None:
@@ -86,7 +86,7 @@ def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Ran
     yield from _kill_all("Agent.save", work, kills, rng)
 
 
-def kill_eval(folder: Path, kills: int, rng: random.Random) -> Iterator[KillResult]:
+def kill_eval(folder: Path, kills: int, rng: Random) -> Iterator[KillResult]:
     """Kill and resume one run ``kills`` times; its results must equal those of an uninterrupted run."""
     if not kills:
         return
@@ -170,7 +170,7 @@ def _run(work: Callable[[Tell], None], pipe: int) -> NoReturn:
         os._exit(1)
 
 
-def _kill_all(name: str, work: Callable[[Tell], None], kills: int, rng: random.Random) -> Iterator[KillResult]:
+def _kill_all(name: str, work: Callable[[Tell], None], kills: int, rng: Random) -> Iterator[KillResult]:
     result, done = KillResult(name), 0
     while result.tries < kills:
         child = _Child(work)

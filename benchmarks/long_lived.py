@@ -32,7 +32,7 @@ from eval.common.plots import check_figure, figure, style
 from eval.common.tables import show, table_of
 from keep_agent import Agent, Fact, Outcome
 from keep_agent.agent.durable import JOURNAL, DurableAgent
-from keep_agent.config.planner_factory import brain_of
+from keep_agent.config.planner_factory import make_resources
 from keep_agent.console import make_console
 
 MIB = 1 << 20
@@ -114,7 +114,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     """Yield a row before the first step, and one after every ``args.every`` steps."""
     overrides = f"planner={args.planner}", f"model={args.model}", f"eval.threads={args.threads}", *args.overrides
     with ExitStack() as stack:
-        planner = brain_of(overrides).planner("robot")
+        planner = make_resources(overrides).planner("robot")
         stack.callback(planner.close)
         agent, storage = Agent(planner, "robot"), planner.session.method.storage
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -15,7 +15,7 @@ from eval.common.external_settings import check_external
 from eval.common.variants import key_of, within
 from keep_agent.config.known_settings import keys_of
 from keep_agent.config.literal import as_config, literal, looked_up
-from keep_agent.config.setting_types import Kind, check_kinds
+from keep_agent.config.setting_types import ValueKind, check_kinds
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.rollout.run_folder import AGAIN, CONFIG, RunFolder
 from memory.config.component_names import check_names, named_classes
@@ -80,7 +80,7 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
     if "eval" not in saved:
         raise DataError(f"{file} belongs to a run of another command; resume it with that command")
     with _as_data_error(file):
-        check_kinds(saved, only=[Kind.GROUP])
+        check_kinds(saved, only=[ValueKind.GROUP])
     like = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, CHOICE_KEYS)]
     like += [key for key in REQUIRED_KEYS if key.partition(".")[0] in config]
     if _value_at(saved, "planner.kind") == "kv":

@@ -18,7 +18,7 @@ from eval.common.tables import number, percent, table_of
 from eval.fidelity.laws import LAWS, plain_logits
 from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes
-from keep_agent.config.planner_factory import format_of, make_method, make_model, make_tokenizer, plan_with
+from keep_agent.config.planner_factory import format_of, kv_planner, make_method, make_model, make_tokenizer
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.loop import run_episode
 from memory.engine.base import Engine
@@ -171,7 +171,7 @@ def make_planners(
     prompt_format = format_of(setting.prompt, engine.model, tokenizer, examples)
     encoder = make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
-    return {name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()}
+    return {name: kv_planner(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()}
 
 
 def measure(

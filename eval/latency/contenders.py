@@ -12,7 +12,7 @@ from eval.latency.floor import plain_work, step_work
 from eval.latency.report.rows import Timed
 from eval.latency.scripts import Script, Step
 from eval.loading.costs import Shape
-from keep_agent.config.planner_factory import make_method, plan_with
+from keep_agent.config.planner_factory import kv_planner, make_method
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.trace import step_numbers
 from memory.engine.base import Engine
@@ -38,7 +38,7 @@ class PlannerContender:
         self.name = name
         self._encoder = ContenderEncoder(encoder)
         method = make_method(config.memory)
-        self._planner = plan_with(engine, method, prompt_format, self._encoder, config)
+        self._planner = kv_planner(engine, method, prompt_format, self._encoder, config)
         self.prompt = method.layout  # kind of prompt, see `Track`
         self._shape, self._compares = Shape.of(engine), isinstance(method.recompute, ValueDeviation)
         self.token_ids = torch.zeros(0, dtype=torch.long)  # of the last prompt

@@ -91,9 +91,11 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         from keep_agent.config.compose import choose_agent  # lazy: it loads Hydra
 
         config = choose_agent(planner, model, overrides)
-        from keep_agent.config.planner_factory import agent_brain  # lazy: it loads torch, after the options are checked
+        from keep_agent.config.planner_factory import (
+            agent_resources,  # lazy: it loads torch, after the options are checked
+        )
 
-        agent = cls(agent_brain(config).planner(name), name, ahead, record=record)
+        agent = cls(agent_resources(config).planner(name), name, ahead, record=record)
         agent._owns_engine = True
         return agent
 

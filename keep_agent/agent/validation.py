@@ -18,7 +18,6 @@ from planners.prompts.text import clean
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-
 MAX_TEXT = 2000  # characters of an instruction or a message
 MAX_SKILL = 200  # characters of a skill
 MAX_SKILLS = 1000  # skills to choose from

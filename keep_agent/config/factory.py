@@ -58,9 +58,9 @@ def make_planner(config: DictConfig) -> Planner:
     if kind == "random":
         return RandomPlanner(config.eval.seed)
     from keep_agent.config.examples import make_examples
-    from keep_agent.config.planner_factory import load_brain  # lazy: expert and random need no torch
+    from keep_agent.config.planner_factory import load_resources  # lazy: expert and random need no torch
 
-    return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
+    return load_resources(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
 
 
 def expert_oracle(env: DictConfig) -> Oracle:

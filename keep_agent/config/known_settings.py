@@ -21,8 +21,8 @@ from keep_agent.errors import ConfigError, did_you_mean
 from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
-HYDRAS = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENTS = "memory."  # keys below it are a component's arguments, which may have defaults
+HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
+ARGUMENT_PREFIX = "memory."  # keys below it are a component's arguments, which may have defaults
 ABSENT = object()  # stands for the value of a missing setting
 
 
@@ -37,16 +37,16 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     :raises UnknownSetting: for a key
     :raises ConfigError: for an unknown option of a config group, or value of a setting with a fixed set of words
     """
-    items = [item for item in _parsed(overrides) if not _is_hydras(item)]
+    items = [item for item in _parse(overrides) if not _is_hydra_setting(item)]
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
     with initialize_config_module("configs", version_base="1.3"):
-        groups = Groups(GlobalHydra.instance().config_loader(), name, path)
+        groups = ConfigGroups(GlobalHydra.instance().config_loader(), name, path)
         options = [item for item in items if groups.has(item.key_or_group)]
         for item in options:
             groups.check(item)
         keys = [item for item in items if item not in options or item.is_add()]
-        choices = tuple(_first(item) for item in options if not item.is_add())
-        tree = (_tree if path else _packaged)(name, (*path, *choices)) if keys else {}
+        choices = tuple(_first_choice(item) for item in options if not item.is_add())
+        tree = (_tree if path else _cached_tree)(name, (*path, *choices)) if keys else {}
     on_nodes = any(item.key_or_group == LAUNCHER and RAY in _values(item) for item in items)
     custom = tuple(item.key_or_group.removesuffix(TARGET) for item in keys if item.key_or_group.endswith(f".{TARGET}"))
     for item in keys:
@@ -60,29 +60,29 @@ def _tree(name: str, overrides: Sequence[str]) -> Any:
     return OmegaConf.to_container(compose(name, list(overrides)), resolve=False)
 
 
-_packaged = lru_cache(maxsize=32)(_tree)  # composing takes 0.1 s, and the package's configs are constant
+_cached_tree = lru_cache(maxsize=32)(_tree)  # composing takes 0.1 s, and the package's configs are constant
 
 
-def _parsed(overrides: Sequence[str]) -> list[Override]:
+def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
         raise ConfigError(unreadable(error.override)) from error
 
 
-class Groups:
+class ConfigGroups:
     def __init__(self, loader: ConfigLoader, name: str, path: Sequence[str]) -> None:
         self._loader, self._name, self._path = loader, name, list(path)
-        self._within = cache(loader.list_groups)  # `list_groups` copies all loaded configs at every call
+        self._children = cache(loader.list_groups)  # `list_groups` copies all loaded configs at every call
 
     def has(self, group: str) -> bool:
         parent, _, last = group.rpartition("/")
-        return last in self._within(parent)
+        return last in self._children(parent)
 
     def names(self, parent: str = "") -> Iterator[str]:
-        for name in self._within(parent):
+        for name in self._children(parent):
             group = f"{parent}/{name}".lstrip("/")
-            if group != HYDRAS:
+            if group != HYDRA_GROUP:
                 yield group
                 yield from self.names(group)
 
@@ -102,11 +102,11 @@ class Groups:
                 raise ConfigError(f"unknown {group} {str(option)!r}{hint}")
 
 
-def _is_hydras(override: Override) -> bool:
+def _is_hydra_setting(override: Override) -> bool:
     """Return whether an override is Hydra's own. Raises ConfigError if it would replace all of Hydra's settings."""
-    if override.key_or_group == HYDRAS:
-        raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRAS}.KEY=VALUE")
-    return override.key_or_group.replace("/", ".").split(".")[0] == HYDRAS
+    if override.key_or_group == HYDRA_GROUP:
+        raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRA_GROUP}.KEY=VALUE")
+    return override.key_or_group.replace("/", ".").split(".")[0] == HYDRA_GROUP
 
 
 def _values(override: Override) -> list[Any]:
@@ -117,12 +117,12 @@ def _values(override: Override) -> list[Any]:
     return [] if override.is_delete() or override.is_sweep_override() else [value]
 
 
-def _first(override: Override) -> str:
+def _first_choice(override: Override) -> str:
     values = _values(override) if override.is_sweep_override() else []
     return f"{override.get_key_element()}={values[0]}" if values else override.input_line
 
 
-def _check_key(override: Override, tree: Any, groups: Groups, custom: tuple[str, ...]) -> None:
+def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tuple[str, ...]) -> None:
     """Raises ConfigError for an unknown key, and for an override that removes a required setting."""
     line, key = override.input_line, override.key_or_group.replace("[", ".").replace("]", "")
     if groups.has(key):
@@ -137,7 +137,7 @@ def _check_key(override: Override, tree: Any, groups: Groups, custom: tuple[str,
         group = key.replace(".", "/")
         remedy = f"did you mean {group}=...?" if groups.has(group) else f"give {key}.NAME=VALUE"
         raise ConfigError(f"{line} replaces settings; {remedy}")
-    if override.is_delete() and not key.startswith(ARGUMENTS):
+    if override.is_delete() and not key.startswith(ARGUMENT_PREFIX):
         raise ConfigError(f"{line} removes a required setting; give {key}=VALUE")
 
 
@@ -154,7 +154,7 @@ def _find(tree: Any, parts: Sequence[str]) -> Any:
     return tree
 
 
-def _hint(key: str, tree: Any, groups: Groups) -> str:
+def _hint(key: str, tree: Any, groups: ConfigGroups) -> str:
     """Return a hint: the setting or group of that name elsewhere, else a similar sibling, else all siblings."""
     known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")

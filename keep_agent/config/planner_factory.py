@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
     from planners.prompts.formats import Example
 
-NATIVE = ("avx512_bf16", "amx_bf16")  # features of x86 CPUs with bfloat16 arithmetic
+BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16")  # features of x86 CPUs with bfloat16 arithmetic
 
 
 @dataclass(frozen=True)
-class Brain:
+class PlannerResources:
     """Loaded model with a memory method, shared by the planners of several agents."""
 
     engine: Engine
@@ -55,7 +55,7 @@ class Brain:
     def planner(self, namespace: str = "") -> KVPlanner:
         """Make a planner with its own memory; blocks and vectors are shared only within a namespace."""
         encoder = NamespaceEncoder(self.encoder, namespace)
-        return plan_with(self.engine, self.method, self.format, encoder, self.config, namespace)
+        return kv_planner(self.engine, self.method, self.format, encoder, self.config, namespace)
 
     def forget(self, namespace: str) -> None:
         """Delete the blocks of a namespace, in memory and on disk."""
@@ -63,10 +63,10 @@ class Brain:
 
     def close(self) -> None:
         """Stop the engine, then save a persistent storage. May be called twice."""
-        shut(self.engine, self.method)
+        close_and_flush(self.engine, self.method)
 
 
-def shut(engine: Engine, method: MemoryMethod) -> None:
+def close_and_flush(engine: Engine, method: MemoryMethod) -> None:
     """Stop an engine, then flush a storage that persists. May be called twice."""
     try:
         engine.close()
@@ -74,12 +74,12 @@ def shut(engine: Engine, method: MemoryMethod) -> None:
         method.storage.flush()
 
 
-def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
+def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> PlannerResources:
     """Load the model of a config. Raises KeepError for invalid files and combinations."""
     method = make_method(config.memory)
     with ExitStack() as cleanup:
         engine = make_engine(config)
-        cleanup.callback(shut, engine, method)
+        cleanup.callback(close_and_flush, engine, method)
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
@@ -87,7 +87,7 @@ def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
         engine.encode([(None, prompt_format.line("ready\n"))])
         engine.run(lambda: method.storage.open(engine.model_key))  # needed to delete blocks on disk
         cleanup.pop_all()
-    return Brain(engine, method, tokenizer, prompt_format, encoder, config)
+    return PlannerResources(engine, method, tokenizer, prompt_format, encoder, config)
 
 
 def format_of(
@@ -101,24 +101,24 @@ def format_of(
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 
 
-def brain_of(overrides: Sequence[str]) -> Brain:
-    """Load the brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or a Hydra error."""
-    return agent_brain(compose_agent(overrides))
+def make_resources(overrides: Sequence[str]) -> PlannerResources:
+    """Load the planner resources of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or a Hydra error."""
+    return agent_resources(compose_agent(overrides))
 
 
-def agent_brain(config: DictConfig) -> Brain:
-    """Load the brain of a config of `compose_agent`. Raises KeepError."""
+def agent_resources(config: DictConfig) -> PlannerResources:
+    """Load the planner resources of a config of `compose_agent`. Raises KeepError."""
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
-    brain = load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
+    resources = load_resources(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
     with ExitStack() as cleanup:
-        cleanup.callback(brain.close)
-        brain.planner().session.close()  # invalid planner settings fail now, not at the first request
+        cleanup.callback(resources.close)
+        resources.planner().session.close()  # invalid planner settings fail now, not at the first request
         cleanup.pop_all()
-    return brain
+    return resources
 
 
-def plan_with(
+def kv_planner(
     engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: SentenceEncoder, config: DictConfig,
     namespace: str = "",
 ) -> KVPlanner:  # fmt: skip
@@ -155,7 +155,7 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     disable_progress_bar()  # KEEP Agent shows its own
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # failed retries raise an error anyway
     device = usable_device("model.device", model.device)
-    return load_model(_place(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
+    return load_model(_model_path(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 
 
 def _dtype(name: str, device: str) -> str:
@@ -165,12 +165,12 @@ def _dtype(name: str, device: str) -> str:
     if torch.device(device).type != "cpu":
         return "bfloat16"
     features = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older torch
-    return "bfloat16" if any(features.get(feature) for feature in NATIVE) else "float32"
+    return "bfloat16" if any(features.get(feature) for feature in BFLOAT16_FEATURES) else "float32"
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
     """Load the model's tokenizer; planner-tiny's for random weights. Raises ModelError if it does not fit."""
-    name = model.tokenizer or str(loaded.folder or _place(model))
+    name = model.tokenizer or str(loaded.folder or _model_path(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
@@ -180,7 +180,7 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
     return tokenizer
 
 
-def _place(model: DictConfig) -> str:
+def _model_path(model: DictConfig) -> str:
     if OmegaConf.is_missing(model, "name"):
         raise ConfigError("model=custom needs a name: give model=FOLDER_OR_HUB_NAME")
     folder = PLANNERS.get(model.name)

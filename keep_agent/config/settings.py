@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from envs.worlds import spec_of, without_simulator
 from keep_agent.config.model_names import check_encoder, check_model
-from keep_agent.config.setting_types import Kind, check_kinds
+from keep_agent.config.setting_types import ValueKind, check_kinds
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device
 from keep_agent.rollout.frames import ENDINGS
@@ -43,7 +43,7 @@ def check_settings(
     switches: Collection[str] = SWITCHES,
 ) -> None:  # fmt: skip
     """Raise ConfigError for an invalid setting, naming it, its value and the valid ones."""
-    check_kinds(OmegaConf.to_container(config, resolve=True), only=[Kind.GROUP])
+    check_kinds(OmegaConf.to_container(config, resolve=True), only=[ValueKind.GROUP])
     for key, bound in least.items():
         value = OmegaConf.select(config, key)
         if value is None and key in optional:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceReply:
     """Response to a request; ``report`` gives the reason of a failure."""
 
     ok: bool
@@ -60,18 +60,18 @@ class RobotService:
         except RobotError as error:
             return TaskReport(instruction, False, "busy", str(error))
 
-    def plan(self, instruction: str, skills: Sequence[str]) -> Answer:
+    def plan(self, instruction: str, skills: Sequence[str]) -> ServiceReply:
         """Return the next skill, which the caller carries out."""
         try:
-            return Answer(True, skill=self.session.plan(instruction, skills).skill)
+            return ServiceReply(True, skill=self.session.plan(instruction, skills).skill)
         except Exception as error:
             return _refusal(error)
 
-    def report(self, ok: bool, message: str) -> Answer:
+    def report(self, ok: bool, message: str) -> ServiceReply:
         """Report the result of the last planned skill."""
         try:
             self.session.report(Outcome(ok, message))
-            return Answer(True)
+            return ServiceReply(True)
         except Exception as error:
             return _refusal(error)
 
@@ -91,5 +91,5 @@ class RobotService:
             self.announce()
 
 
-def _refusal(error: Exception) -> Answer:
-    return Answer(False, str(error) if isinstance(error, RobotError) else f"{type(error).__name__}: {error}")
+def _refusal(error: Exception) -> ServiceReply:
+    return ServiceReply(False, str(error) if isinstance(error, RobotError) else f"{type(error).__name__}: {error}")

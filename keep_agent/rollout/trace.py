@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from planners.base import Decision
     from planners.prompts.text import FactView
 
-
 SCHEMA = 1
 Entry = dict[str, Any]  # a line of JSON
 

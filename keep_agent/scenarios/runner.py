@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keep_agent.scenarios.scenario import Phase, Scenario
-from keep_agent.scenarios.transcript import Story
+from keep_agent.scenarios.transcript import Transcripts
 from keep_agent.scenarios.turn_records import Cost, Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
@@ -22,7 +22,7 @@ REUSE = 0.0  # AgentMemories.threshold: a repeated scenario reuses any shared pr
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer(Cost):
+class GeneratedText(Cost):
     """The generated text of a turn, and its cost."""
 
     text: str
@@ -38,16 +38,16 @@ class Player:
     run_id: str
     max_tokens: int | None = None  # of a turn; None: the limit of the phase
 
-    def play(self, story: Story | None = None) -> Generator[Turn, None, None]:
+    def play(self, transcripts: Transcripts | None = None) -> Generator[Turn, None, None]:
         """Yield each turn when it is complete. After each phase the rows of permanent agents are written to disk."""
-        story = story or Story(self.scenario)
+        transcripts = transcripts or Transcripts(self.scenario)
         index = 0
         for phase in self.scenario.phases:
-            story.begin(phase)
+            transcripts.begin(phase)
             try:
                 for number in range(1, phase.rounds + 1):
                     for speaker in phase.speakers:
-                        yield self._turn(story, phase, number, speaker, index)
+                        yield self._turn(transcripts, phase, number, speaker, index)
                         index += 1
             finally:
                 for agent in phase.participants:
@@ -55,17 +55,17 @@ class Player:
                         self.memories.forget(self.scenario.memory_key(agent, self.run_id))
             self.memories.flush({self.scenario.memory_key(agent, self.run_id) for agent in self.scenario.agents})
 
-    def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
+    def _turn(self, transcripts: Transcripts, phase: Phase, number: int, speaker: str, index: int) -> Turn:
         memory = self.scenario.memory_key(speaker, self.run_id)
-        answer = self._answer(memory, story.prompt(speaker), self.max_tokens or phase.max_tokens)
-        message = story.say(phase, speaker, answer.text)
+        answer = self._answer(memory, transcripts.prompt(speaker), self.max_tokens or phase.max_tokens)
+        message = transcripts.add_message(phase, speaker, answer.text)
         return Turn(
             index=index, id=f"{phase.name}/{number}/{speaker}", phase=phase.name, round=number, agent=speaker,
             name=self.scenario.agents[speaker].name, text=message.text, audience=message.audience, memory=memory,
             **answer.costs,
         )  # fmt: skip
 
-    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
+    def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
         """Prefill the new part of a prompt, generate, and store the rows. Subclasses may use another scheduler."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
@@ -77,7 +77,7 @@ class Player:
         self.memories.finish(prompt, ids, persist=False)
         decoded = TokenText.of("", self.memories.coder)
         decoded.extend(ids, self.memories.coder)  # without an incomplete last character, as in the memory
-        return Answer(
+        return GeneratedText(
             text=decoded.text, kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
             generated=len(ids), ttft_ms=1e3 * (computed - start), decode_ms=1e3 * (end - computed),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from keep_agent.errors import DataError, did_you_mean
 from keep_agent.scenarios.field_checks import Field, read_yaml
 
 MAX_TOKENS = 40  # of a turn
-YOU = "You"  # prefix of an agent's own lines in its transcript
+SELF_NAME = "You"  # prefix of an agent's own lines in its transcript
 ANY = re.compile(r"\$\{[^}]*\}?")
 TEMPLATE = re.compile(r"\$\{([a-z0-9_]+)\.([a-z0-9_]+)\[([a-z0-9_]+)\]\}")
 MESSAGES = "messages"
@@ -31,7 +31,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class Note:
+class PhaseNote:
     """Text for the agents ``to`` at the start of a phase. It may contain templates if there is one such agent."""
 
     text: str
@@ -40,22 +40,22 @@ class Note:
 
 @dataclass(frozen=True)
 class Phase:
-    """Phase of ``rounds`` rounds with ``speakers`` in order; ``heard_by`` restricts a speaker's audience."""
+    """Phase of ``rounds`` rounds with ``speakers`` in order; ``audience_by_speaker`` restricts a speaker's audience."""
 
     name: str
     participants: tuple[str, ...]
     speakers: tuple[str, ...]
     rounds: int
-    notes: tuple[Note, ...]
-    heard_by: Mapping[str, tuple[str, ...]]
+    notes: tuple[PhaseNote, ...]
+    audience_by_speaker: Mapping[str, tuple[str, ...]]
     max_tokens: int
 
     def audience(self, speaker: str) -> tuple[str, ...]:
         """Return the agents that hear ``speaker``, itself included."""
-        hearers = self.heard_by.get(speaker, self.participants)
-        return tuple(agent for agent in self.participants if agent in hearers or agent == speaker)
+        listeners = self.audience_by_speaker.get(speaker, self.participants)
+        return tuple(agent for agent in self.participants if agent in listeners or agent == speaker)
 
-    def hears(self, agent: str) -> bool:
+    def reaches(self, agent: str) -> bool:
         return any(agent in self.audience(speaker) for speaker in self.speakers)
 
 
@@ -101,7 +101,7 @@ def _scenario(field: Field) -> Scenario:
     agents = {key: _agent(key, agent) for key, agent in field.get("agents").items()}
     if not agents:
         raise field.get("agents").error("there are none; add one")
-    names = [YOU.lower()]
+    names = [SELF_NAME.lower()]
     for agent in agents.values():
         if agent.name.lower() in names or ":" in agent.name:
             problem = f"{agent.key} cannot be called {agent.name!r}; give it another name, without a colon"
@@ -141,7 +141,7 @@ def _phase(field: Field, agents: Mapping[str, Agent], earlier: Mapping[str, Phas
     return Phase(name, participants, speakers, rounds, _notes(field, participants, earlier), audience, most)
 
 
-def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Phase]) -> tuple[Note, ...]:
+def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Phase]) -> tuple[PhaseNote, ...]:
     """Return the openings in order, then the instructions of single agents."""
     notes: list[tuple[Field, tuple[str, ...]]] = []
     opening = field.get("opening", [])
@@ -157,7 +157,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
         notes.append((text, (agent,)))
     for text, to in notes:
         _check_templates(text, to, earlier)
-    return tuple(Note(text.text(), to) for text, to in notes)
+    return tuple(PhaseNote(text.text(), to) for text, to in notes)
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
@@ -170,9 +170,9 @@ def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Ph
         if phase not in earlier:
             known = ", ".join(earlier) or "none"
             raise field.error(f"{phase!r} is no phase before this text is read; there are: {known}")
-        hearers = [reader for reader in earlier[phase].participants if earlier[phase].hears(reader)]
-        if agent not in hearers:
-            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; agents that did: {', '.join(hearers)}")
+        listeners = [reader for reader in earlier[phase].participants if earlier[phase].reaches(reader)]
+        if agent not in listeners:
+            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; agents that did: {', '.join(listeners)}")
         if to != (agent,):
             raise field.error(f"{', '.join(to)} would read what {agent} heard; put it in instructions.{agent}")
 

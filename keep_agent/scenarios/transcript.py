@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keep_agent.scenarios.scenario import YOU, Phase, Scenario, fill
+from keep_agent.scenarios.scenario import SELF_NAME, Phase, Scenario, fill
 
-CUE = f"{YOU}:"  # ends a prompt; the model continues it
+CUE = f"{SELF_NAME}:"  # ends a prompt; the model continues it
 SILENCE = "(says nothing)"
 
 
@@ -20,7 +20,7 @@ class Message:
     audience: tuple[str, ...]
 
 
-class Story:
+class Transcripts:
     """Messages so far, and each agent's text: its system text, then notes and messages in order."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -41,7 +41,7 @@ class Story:
     def prompt(self, agent: str) -> str:
         return self._texts[agent] + CUE
 
-    def say(self, phase: Phase, speaker: str, words: str) -> Message:
+    def add_message(self, phase: Phase, speaker: str, words: str) -> Message:
         """Add a message to the texts of its audience: the speaker's exactly as generated, the others' as one line."""
         message = Message(phase.name, speaker, " ".join(words.split()) or SILENCE, phase.audience(speaker))
         for key in message.audience:
@@ -55,5 +55,5 @@ class Story:
         return "".join(self._line(message, agent) for message in lines).removesuffix("\n")
 
     def _line(self, message: Message, agent: str) -> str:
-        name = YOU if message.speaker == agent else self.scenario.agents[message.speaker].name
+        name = SELF_NAME if message.speaker == agent else self.scenario.agents[message.speaker].name
         return f"{name}: {message.text}\n"

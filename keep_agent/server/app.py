@@ -12,10 +12,10 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
 import keep_agent
-from keep_agent.server.auth.access_rules import INSTEAD, RULES, VIEWER, AccessMiddleware, Need, Rule, rule_of
+from keep_agent.server.auth.access_rules import REPLACEMENTS, RULES, VIEWER, AccessMiddleware, Need, Rule, rule_of
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, NotFound, install
-from keep_agent.server.limits.request_limits import Limits, LimitsMiddleware
+from keep_agent.server.limits.request_limits import LimitsMiddleware, RequestLimits
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
 
 DESCRIPTION = "/openapi.json"
@@ -42,8 +42,8 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def make_app(
-    routers: Sequence[APIRouter], *, tokens: Tokens, limits: Limits | None = None, metrics: Metrics | None = None,
-    lifespan: Lifespan | None = None, rules: Sequence[Rule] = RULES,
+    routers: Sequence[APIRouter], *, tokens: Tokens, limits: RequestLimits | None = None,
+    metrics: Metrics | None = None, lifespan: Lifespan | None = None, rules: Sequence[Rule] = RULES,
 ) -> FastAPI:  # fmt: skip
     """Make an application from ``routers``. A path without a matching rule needs a token for all agents."""
     metrics = metrics or Metrics()
@@ -56,7 +56,7 @@ def make_app(
     install(app)
     _describe_security(app, tokens, rules)
     # the middleware that is added last runs first
-    app.add_middleware(LimitsMiddleware, limits=limits or Limits())
+    app.add_middleware(LimitsMiddleware, limits=limits or RequestLimits())
     app.add_middleware(AccessMiddleware, tokens=tokens, rules=rules)
     app.add_middleware(ErrorMiddleware)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
@@ -103,10 +103,10 @@ def unsupported_router() -> APIRouter:
 
     async def refuse(request: Request) -> None:
         url = f"{request.scope['path']}/"
-        path, remedy = next((path, remedy) for path, remedy in INSTEAD.items() if url.startswith(f"{path}/"))
+        path, remedy = next((path, remedy) for path, remedy in REPLACEMENTS.items() if url.startswith(f"{path}/"))
         raise NotFound(f"{path} is not served here: {remedy}")
 
-    for path in INSTEAD:
+    for path in REPLACEMENTS:
         for pattern in (path, f"{path}/{{rest:path}}"):
             router.add_api_route(pattern, refuse, methods=["GET", "POST", "DELETE"])
     return router

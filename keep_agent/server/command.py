@@ -20,15 +20,15 @@ from keep_agent.config.compose import compose_agent
 from keep_agent.server.address import address_of, listen
 from keep_agent.server.auth.token_file import load_tokens
 from keep_agent.server.auth.tokens import VARIABLE, check_bind
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import AgentLimits, Settings
 
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
 QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query of any URL
-FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-GRACE = 30  # seconds for running requests at shutdown
-HEADERS = 64 << 10  # bytes of a request's head
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SHUTDOWN_SECONDS = 30  # seconds for running requests at shutdown
+MAX_HEADER_BYTES = 64 << 10  # bytes of a request's head
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,9 +47,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--agents", type=int, default=AgentLimits.agents, help="most agents (%(default)s)")
     p.add_argument("--awake", type=int, default=AgentLimits.awake, help="maximum agents in memory (%(default)s)")
     p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
-    p.add_argument("--requests", type=int, default=Limits.requests, help="maximum concurrent requests (%(default)s)")
+    parallel = "maximum concurrent requests (%(default)s)"
+    p.add_argument("--requests", type=int, default=RequestLimits.requests, help=parallel)
     size = "maximum request body, in KiB (%(default)s)"
-    p.add_argument("--body-kilobytes", type=int, default=Limits.body_bytes >> 10, help=size)
+    p.add_argument("--body-kilobytes", type=int, default=RequestLimits.body_bytes >> 10, help=size)
     p.add_argument("--no-trace", action="store_true", help="write no run folders for the viewer")
     p.add_argument("--no-viewer", action="store_true", help="serve no pages")
     return p
@@ -67,10 +68,10 @@ def main(arguments: Sequence[str], console: Console) -> None:
     with closing(listen(options.host, options.port)) as listener:
         lock_folder(options.folder).close()  # the registry locks it again once the model is loaded
         set_up_log()
-        from keep_agent.config.planner_factory import agent_brain  # lazy: these load torch
+        from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
 
-        app = make_service(agent_brain(config), options.folder, tokens, settings)
+        app = make_service(agent_resources(config), options.folder, tokens, settings)
         server = uvicorn.Server(_config(app, settings))
         url = address_of(listener, options.host)
         clients = f"clients with one of {len(tokens.entries)} token(s)"
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app, http=TimedProtocol, ws=RefusableSocket, log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=GRACE, h11_max_incomplete_event_size=HEADERS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws_max_size=settings.limits.body_bytes,
     )  # fmt: skip
 
@@ -105,4 +106,4 @@ def set_up_log() -> None:
     """Log all loggers from level INFO on to standard error, one line per event, without tokens."""
     handler = logging.StreamHandler()
     handler.addFilter(WithoutTokens())
-    logging.basicConfig(level=logging.INFO, format=FORM, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])

@@ -22,10 +22,10 @@ from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, 
 # path prefixes with a vendor's error format
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
-LONGEST = 600  # characters of a message; some quote a value of the request
-LONGEST_PLACE = 120  # characters of a field's name in a message; the request may choose it
+MAX_MESSAGE = 600  # characters of a message; some quote a value of the request
+MAX_FIELD_NAME = 120  # characters of a field's name in a message; the request may choose it
 CLOSING = {"Connection": "close"}
-BEGINNINGS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
+RESPONSE_STARTS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
 log = logging.getLogger(__name__)
 
 
@@ -106,10 +106,10 @@ DOCUMENTED = (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 500, 503, 507)
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in DOCUMENTED
 }
-LATER = "5"  # Retry-After of 503, in seconds
-ENDING = "the server is shutting down; send the request again after its restart"
-SCARCE = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
-UNKNOWN = "internal error; the server's log names it"
+RETRY_AFTER = "5"  # Retry-After of 503, in seconds
+SHUTTING_DOWN = "the server is shutting down; send the request again after its restart"
+NO_DESCRIPTORS = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
+INTERNAL_ERROR = "internal error; the server's log names it"
 
 
 def status_of(error: KeepError) -> int:
@@ -118,27 +118,27 @@ def status_of(error: KeepError) -> int:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-def expected(error: Exception) -> KeepError | None:
+def request_error(error: Exception) -> KeepError | None:
     """Return the response to an error that a request caused; None for an error in the server itself."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
-            return Unavailable(SCARCE)
+            return Unavailable(NO_DESCRIPTORS)
         cause = cause.__cause__ or cause.__context__
     return error if isinstance(error, KeepError) else None
 
 
-def event_of(path: str, error: Exception) -> dict[str, Any]:
+def error_data(path: str, error: Exception) -> dict[str, Any]:
     """Return the JSON of an error in a response that has begun, with the HTTP status that would have been sent."""
-    status, kind, message = 500, "InternalError", UNKNOWN
-    if (refusal := expected(error)) is not None:
+    status, kind, message = 500, "InternalError", INTERNAL_ERROR
+    if (refusal := request_error(error)) is not None:
         status, kind, message = status_of(refusal), type(refusal).__name__, str(refusal)
     return {**_body(path, status, kind, message), "status": status}
 
 
 def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
-    if len(message) > LONGEST:
-        message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
     if path.startswith(ANTHROPIC_PATH):
         kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -146,29 +146,29 @@ def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     return {"error": {"type": kind, "message": message, **unused}}
 
 
-def answer_to(path: str, error: KeepError, closing: bool = False) -> Response:
+def error_response(path: str, error: KeepError, closing: bool = False) -> Response:
     """Return the answer to a KeepError. ``closing``: the connection ends after it."""
     status, kind = status_of(error), type(error).__name__
     headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSING if closing else {})}
     if status == 503:
-        headers["Retry-After"] = LATER
+        headers["Retry-After"] = RETRY_AFTER
     if status >= 500:
         log.warning("%s: %s", kind, error)
     return JSONResponse(_body(path, status, kind, str(error)), status, headers)
 
 
-def answer_to_any(scope: Scope, error: Exception) -> Response:
+def any_error_response(scope: Scope, error: Exception) -> Response:
     path, headers = scope["path"], None
     if isinstance(error, RequestValidationError):
         status, kind, message = 422, "ValidationError", validation_message(error.errors())
     elif isinstance(error, HTTPException):
         status, message, headers = error.status_code, str(error.detail), error.headers
         kind = HTTPStatus(status).phrase.title().replace(" ", "")
-    elif (refusal := expected(error)) is not None:
-        return answer_to(path, refusal)
+    elif (refusal := request_error(error)) is not None:
+        return error_response(path, refusal)
     else:
         log.error("%s %s", scope.get("method", scope["type"]), path, exc_info=error)
-        status, kind, message = 500, "InternalError", UNKNOWN
+        status, kind, message = 500, "InternalError", INTERNAL_ERROR
     return JSONResponse(_body(path, status, kind, message), status, headers)
 
 
@@ -176,7 +176,7 @@ def install(app: FastAPI) -> None:
     """Install handlers that answer expected errors in one format; `ErrorMiddleware` answers all others."""
 
     async def handle(connection: HTTPConnection, error: Exception) -> Response:
-        return answer_to_any(connection.scope, error)
+        return any_error_response(connection.scope, error)
 
     for kind in (KeepError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
@@ -184,7 +184,7 @@ def install(app: FastAPI) -> None:
 
 def validation_message(errors: Sequence[Mapping[str, Any]]) -> str:
     """Return fields and reasons of validation errors, without the values sent."""
-    pairs = ((".".join(map(str, error["loc"]))[:LONGEST_PLACE], error["msg"]) for error in errors[:5])
+    pairs = ((".".join(map(str, error["loc"]))[:MAX_FIELD_NAME], error["msg"]) for error in errors[:5])
     more = f" (and {len(errors) - 5} more)" if len(errors) > 5 else ""
     return "; ".join(": ".join(filter(None, pair)) for pair in pairs) + more
 
@@ -200,7 +200,7 @@ class ErrorMiddleware:
 
         async def sending(message: Message) -> None:
             nonlocal has_begun
-            has_begun = has_begun or message["type"] in BEGINNINGS
+            has_begun = has_begun or message["type"] in RESPONSE_STARTS
             await send(message)
 
         try:
@@ -211,8 +211,8 @@ class ErrorMiddleware:
             if scope["type"] == "lifespan":
                 raise
             if not has_begun:  # after the start of a response uvicorn closes the connection
-                await answer_to(scope["path"], Unavailable(ENDING))(scope, receive, send)
+                await error_response(scope["path"], Unavailable(SHUTTING_DOWN))(scope, receive, send)
         except Exception as error:
             if scope["type"] == "lifespan" or has_begun:
                 raise  # closes the connection, so that a truncated response is not mistaken for a complete one
-            await answer_to_any(scope, error)(scope, receive, send)
+            await any_error_response(scope, error)(scope, receive, send)

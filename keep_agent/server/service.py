@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.server.app import landing_router, make_app, unsupported_router
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.anthropic import anthropic_router
@@ -18,7 +18,7 @@ from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.planning.registry import Registry
+from keep_agent.server.planning.registry import AgentRegistry
 from keep_agent.server.planning.routes import Planner, planning_router
 from keep_agent.server.planning.websocket import socket_router
 from keep_agent.server.scenarios.registry import Scenarios
@@ -28,27 +28,29 @@ from keep_agent.server.settings import Settings
 log = logging.getLogger(__name__)
 
 
-def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings | None = None) -> FastAPI:
+def make_service(
+    resources: PlannerResources, folder: Path, tokens: Tokens, settings: Settings | None = None
+) -> FastAPI:
     """Make the application. Its shutdown unloads all agents and closes the engine."""
     settings = settings or Settings()
     metrics, limits = Metrics(), settings.limits
     # separate limiters, so that conversations never block robots
-    plans, talks = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
-    registry = Registry(brain, folder, settings.agents, settings.trace)
+    plans, chats = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
+    registry = AgentRegistry(resources, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)
     conversations = Conversations(
-        brain.engine, brain.tokenizer, Path(brain.config.model.name).name, talks, folder / "chat", settings.chat,
-        metrics, host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
+        resources.engine, resources.tokenizer, Path(resources.config.model.name).name, chats, folder / "chat",
+        settings.chat, metrics, host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
     scenarios = Scenarios(conversations)
-    metrics.watch("plans_inside", "Running planning requests", lambda: plans.inside)
-    metrics.watch("talks_inside", "Running requests of conversations and scenarios", lambda: talks.inside)
-    metrics.watch("block_bytes", "Bytes of agents' KV blocks", lambda: brain.method.storage.stats()["bytes"])
+    metrics.watch("plans_inside", "Running planning requests", lambda: plans.active)
+    metrics.watch("talks_inside", "Running requests of conversations and scenarios", lambda: chats.active)
+    metrics.watch("block_bytes", "Bytes of agents' KV blocks", lambda: resources.method.storage.stats()["bytes"])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:  # closes all in reverse order, even if one fails
-            stack.push_async_callback(planner.thread, brain.close)
+            stack.push_async_callback(planner.thread, resources.close)
             stack.push_async_callback(planner.thread, registry.close)
             stack.push_async_callback(conversations.close)
             stack.push_async_callback(scenarios.close)
@@ -59,7 +61,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
         planning_router(planner, conversations.forget),
         socket_router(planner, settings),
         *(router(conversations) for router in (openai_router, anthropic_router, generate_router)),
-        scenario_router(scenarios, conversations, talks),
+        scenario_router(scenarios, conversations, chats),
         unsupported_router(),
         landing_router(settings.viewer),
     ]

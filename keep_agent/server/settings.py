@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from keep_agent.errors import ConfigError
 from keep_agent.server.auth.access_rules import AGENTS
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 
 MEMORY_BYTES = 16 << 20  # of an uploaded memory
 MOST = 1 << 31  # maximum of any count
@@ -52,7 +52,7 @@ class AgentLimits:
 
 @dataclass(frozen=True)
 class Settings:
-    limits: Limits = field(default_factory=lambda: Limits(large={f"{AGENTS}/*/memory": MEMORY_BYTES}))
+    limits: RequestLimits = field(default_factory=lambda: RequestLimits(large={f"{AGENTS}/*/memory": MEMORY_BYTES}))
     agents: AgentLimits = field(default_factory=AgentLimits)
     chat: ChatLimits = field(default_factory=ChatLimits)
     chat_bytes: int | None = 2 << 30  # of conversations' KV rows in memory

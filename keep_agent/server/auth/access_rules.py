@@ -16,15 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.server.auth import credentials
 from keep_agent.server.auth.tokens import OPEN, Access, Tokens
-from keep_agent.server.error_handlers import Refused, Unauthorized, answer_to
+from keep_agent.server.error_handlers import Refused, Unauthorized, error_response
 
-KEY = "keep_agent.access"  # key of a request's `Access` in its ASGI scope
+SCOPE_KEY = "keep_agent.access"  # key of a request's `Access` in its ASGI scope
 NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY = 1008  # close code of RFC 6455 for a policy violation
 
-
-INSTEAD = {  # unsupported vendor endpoints, with the endpoint to use instead
+REPLACEMENTS = {  # unsupported vendor endpoints, with the endpoint to use instead
     "/v1/responses": "use POST /v1/chat/completions",
     "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",
     "/v1/complete": "use POST /v1/messages",
@@ -52,18 +51,18 @@ class Rule:
     browser: bool = False
 
 
-BELOW = ("", "/{rest:path}")  # also matches all paths below it
-ROUTES = ("/v1/chat/completions", "/v1/messages", AGENTS, *(f"/v1/scenarios{rest}" for rest in BELOW))
+SUBPATHS = ("", "/{rest:path}")  # also matches all paths below it
+ROUTES = ("/v1/chat/completions", "/v1/messages", AGENTS, *(f"/v1/scenarios{rest}" for rest in SUBPATHS))
 RULES = (
     *(Rule(path, Need.NO_TOKEN) for path in ("/", "/healthz", "/openapi.json")),
     *(Rule(path, Need.TOKEN) for path in ("/v1/models", "/v1/models/{model:path}", "/v1/messages/count_tokens")),
-    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in BELOW),
+    *(Rule(f"{path}{rest}", Need.TOKEN) for path in REPLACEMENTS for rest in SUBPATHS),
     *(Rule(path, Need.ROUTE) for path in ROUTES),
-    *(Rule(f"{AGENTS}/{{agent}}{rest}", Need.AGENT) for rest in BELOW),
-    *(Rule(f"{VIEWER}{rest}", Need.ALL, browser=True) for rest in BELOW),
+    *(Rule(f"{AGENTS}/{{agent}}{rest}", Need.AGENT) for rest in SUBPATHS),
+    *(Rule(f"{VIEWER}{rest}", Need.ALL, browser=True) for rest in SUBPATHS),
     Rule("/metrics", Need.ALL),
 )
-UNKNOWN = Rule("", Need.ALL)  # for paths without a rule
+DEFAULT_RULE = Rule("", Need.ALL)  # for paths without a rule
 _compiled = cache(compile_path)
 
 
@@ -72,7 +71,7 @@ def rule_of(path: str, rules: Iterable[Rule] = RULES) -> tuple[Rule, Mapping[str
     for rule in rules:
         if match := _compiled(rule.path)[0].match(path):
             return rule, match.groupdict()
-    return UNKNOWN, {}
+    return DEFAULT_RULE, {}
 
 
 class AccessMiddleware:
@@ -87,7 +86,7 @@ class AccessMiddleware:
             try:
                 app = self._admitted(scope)
             except Refused as error:
-                app = answer_to(scope["path"], error, closing=True)  # the request's body is not read
+                app = error_response(scope["path"], error, closing=True)  # the request's body is not read
         await app(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> ASGIApp:
@@ -96,7 +95,7 @@ class AccessMiddleware:
         if self._tokens.open:
             credentials.check_this_machine(headers)
         if self._tokens.open or rule.need is Need.NO_TOKEN:
-            scope[KEY] = OPEN if self._tokens.open else NO_TOKEN
+            scope[SCOPE_KEY] = OPEN if self._tokens.open else NO_TOKEN
             return self._app
         query_token = credentials.in_query(scope) if rule.browser else None
         token = query_token or credentials.from_headers(headers)
@@ -105,7 +104,7 @@ class AccessMiddleware:
             if token:  # browsers send cookies automatically (CSRF): only own pages may use them
                 credentials.check_own_page(headers)
         decide = partial(self._decide, token, rule, parameters.get("agent", ""))
-        scope[KEY] = decide()
+        scope[SCOPE_KEY] = decide()
         if query_token:
             return credentials.into_cookie(scope, query_token, VIEWER)
         return self._app if scope["type"] == "http" else _revocable(self._app, decide)
@@ -156,7 +155,7 @@ def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
 async def access_of(connection: HTTPConnection) -> Access:
     """Return the access of an admitted request. Async, since slow requests may occupy all threads."""
-    return connection.scope[KEY]
+    return connection.scope[SCOPE_KEY]
 
 
 Caller = Annotated[Access, Depends(access_of)]

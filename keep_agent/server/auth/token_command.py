@@ -14,7 +14,7 @@ from rich.console import Console
 from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError
 from keep_agent.server.auth.token_file import ALL, add_token, moment, remove_token
-from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 from memory.files.names import checked
 
 SPAN = re.compile(r"(\d{1,5})([dhm])")
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = None if options.agents == ALL else frozenset(checked(agent.strip()) for agent in options.agents.split(","))
     token = secrets.token_urlsafe(32)  # 256 bits
     expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))
-    add_token(options.file, Entry(Access(name, agents), digest(token), expires), options.replace)
+    add_token(options.file, TokenEntry(Access(name, agents), digest(token), expires), options.replace)
     console.print(token, soft_wrap=True, highlight=False, markup=False)
 
 

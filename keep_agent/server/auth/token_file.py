@@ -14,7 +14,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
-from keep_agent.server.auth.tokens import VARIABLE, Access, Entry, Tokens, digest
+from keep_agent.server.auth.tokens import VARIABLE, Access, TokenEntry, Tokens, digest
 from memory.files.atomic import replacing
 from memory.files.names import checked
 
@@ -29,19 +29,19 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
     token = environ.get(VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(f"{VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
-    entries = () if token is None else (Entry(Access(VARIABLE), digest(token)),)
+    entries = () if token is None else (TokenEntry(Access(VARIABLE), digest(token)),)
     return Tokens(entries, open=token is None) if file is None else TokenFile(file, entries)
 
 
 class TokenFile(Tokens):
     """The tokens of ``file`` and ``extra``. If a later version cannot be read, the previous tokens stay valid."""
 
-    def __init__(self, file: Path, extra: Sequence[Entry] = ()) -> None:
+    def __init__(self, file: Path, extra: Sequence[TokenEntry] = ()) -> None:
         self._file, self._extra, self._stamp = file, tuple(extra), _stamp(file)
         self._entries = self._read()
 
     @property
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[TokenEntry]:
         stamp = _stamp(self._file)  # taken before the read, so that the next call detects a change during it
         if stamp != self._stamp:
             self._stamp = stamp
@@ -55,7 +55,7 @@ class TokenFile(Tokens):
                 log.info("%s has changed: %d token(s) are valid", self._file, len(self._entries))
         return self._entries
 
-    def _read(self) -> Sequence[Entry]:
+    def _read(self) -> Sequence[TokenEntry]:
         return (*read_tokens(self._file), *self._extra)
 
 
@@ -68,7 +68,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def read_tokens(file: Path) -> list[Entry]:
+def read_tokens(file: Path) -> list[TokenEntry]:
     """Read the entries of a file. Raises DataError, also for a missing file: a wrong path must not open the server."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
@@ -81,7 +81,7 @@ def read_tokens(file: Path) -> list[Entry]:
     return entries
 
 
-def _entry(row: Any, place: str) -> Entry:
+def _entry(row: Any, place: str) -> TokenEntry:
     if not isinstance(row, dict) or not KEYS <= set(row) <= KEYS | OPTIONAL:
         raise DataError(f"{place}: use the keys name, sha256 and agents, and expires for a token that expires")
     name, sha256, agents = row["name"], row["sha256"], row["agents"]
@@ -93,7 +93,7 @@ def _entry(row: Any, place: str) -> Entry:
         raise DataError(f'{place}: agents={agents!r} is neither "{ALL}" nor a list of ids; use one of these')
     try:
         access = Access(name, None if agents == ALL else frozenset(map(checked, agents)))
-        return Entry(access, sha256, moment(row["expires"]) if "expires" in row else None)
+        return TokenEntry(access, sha256, moment(row["expires"]) if "expires" in row else None)
     except ConfigError as error:
         raise DataError(f"{place}: {error}") from error
 
@@ -107,7 +107,7 @@ def moment(text: object) -> datetime:
     raise ConfigError(f"expires={text!r} is no time with a zone; write it as 2030-01-31T12:00:00Z")
 
 
-def write_tokens(file: Path, entries: Sequence[Entry]) -> None:
+def write_tokens(file: Path, entries: Sequence[TokenEntry]) -> None:
     """Write the whole file atomically, readable by its owner only."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
@@ -119,7 +119,7 @@ def write_tokens(file: Path, entries: Sequence[Entry]) -> None:
         stream.write(json.dumps({"tokens": rows}, indent=1).encode() + b"\n")
 
 
-def add_token(file: Path, new: Entry, replace: bool = False) -> None:
+def add_token(file: Path, new: TokenEntry, replace: bool = False) -> None:
     """Append a token to ``file``; ``replace``: remove an older one of the same name. Raises ConfigError, DataError."""
     name = new.access.name
     with _locked(file):

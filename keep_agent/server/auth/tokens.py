@@ -27,7 +27,7 @@ class Access:
         return self.agents is None
 
     @property
-    def only(self) -> str | None:
+    def only_agent(self) -> str | None:
         return next(iter(self.agents)) if self.agents is not None and len(self.agents) == 1 else None
 
     def may(self, agent: str) -> bool:
@@ -48,7 +48,7 @@ OPEN = Access("open")  # access of all requests to a server without tokens
 
 
 @dataclass(frozen=True)
-class Entry:
+class TokenEntry:
     """One token: its access, its SHA-256 in hexadecimal digits, and its expiry time, if any."""
 
     access: Access
@@ -64,7 +64,7 @@ class Entry:
 class Tokens:
     """Valid tokens. ``open``: the server runs without tokens, and all programs on this machine have access."""
 
-    entries: Sequence[Entry] = ()
+    entries: Sequence[TokenEntry] = ()
     open: bool = False
 
     def find(self, token: str) -> Access | None:

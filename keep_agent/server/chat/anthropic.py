@@ -117,12 +117,12 @@ def anthropic_router(conversations: Conversations) -> APIRouter:
         most, stops = fields.most_tokens(limits, body.max_tokens), fields.stops_of(limits, body.stop_sequences)
         generation = conversations.chat(agent, body.chat, most, stops, body.is_continued)
 
-        def whole(text: str) -> MessageAnswer:
+        def answer_of(text: str) -> MessageAnswer:
             end, usage = _end(generation), _usage(generation)
             return MessageAnswer(**_head(model), content=[_block(text)], **end, usage=usage)
 
         events = _events(generation, model) if body.stream else None
-        return await reply(request, PATH, generation, events, whole, error_event)
+        return await reply(request, PATH, generation, events, answer_of, error_event)
 
     @router.post(f"{PATH}/count_tokens", summary="Count the tokens of a prompt")
     async def count(body: MessagePrompt) -> TokenCount:

@@ -29,7 +29,7 @@ from memory.engine.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-QUIET = 15.0  # seconds without an event until a keep-alive is sent
+KEEP_ALIVE_SECONDS = 15.0  # seconds without an event until a keep-alive is sent
 ChatMessage = tuple[str, str]  # role and text
 T = TypeVar("T")
 CANCELLED = "the answer was cancelled: its client disconnected, or the server is closing; send the request again"
@@ -39,13 +39,13 @@ class BadMessages(Refused):
     """Messages that the model's chat template refuses."""
 
 
-def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
+def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
     """Render messages as a prompt without BOS; with ``go_on`` the answer continues the last one. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
-        return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
+        return "".join(lines)[:-1] if continue_last else "".join([*lines, "assistant:"])
     try:
-        text = render(tokenizer, messages, go_on)
+        text = render(tokenizer, messages, continue_last)
     except ModelError as error:  # either the template or the messages may be invalid
         raise BadMessages(str(error)) from error
     return text.removeprefix(tokenizer.bos_token or "")
@@ -82,13 +82,13 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield the answer's text after `begin`, and None after `QUIET` seconds without text. Raises the turn's error.
+        """Yield the text after `begin`, and None after `KEEP_ALIVE_SECONDS` without text. Raises the turn's error.
 
         ``end`` is set after the last piece.
         """
         while self.end is None:
             try:
-                async with asyncio.timeout(QUIET):
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                     item = await self._events.get()
             except TimeoutError:
                 yield None
@@ -136,12 +136,12 @@ class Conversations:
 
     def chat(
         self, agent: str, messages: Sequence[ChatMessage], max_tokens: int, stops: Sequence[str] = (),
-        go_on: bool = False,
+        continue_last: bool = False,
     ) -> Generation:  # fmt: skip
-        text = partial(prompt_of, self.tokenizer, messages, go_on)
-        return self.say(GenerationRequest(agent, text, max_tokens, stops))
+        text = partial(prompt_of, self.tokenizer, messages, continue_last)
+        return self.start_turn(GenerationRequest(agent, text, max_tokens, stops))
 
-    def say(self, request: GenerationRequest) -> Generation:
+    def start_turn(self, request: GenerationRequest) -> Generation:
         """Start a turn, which runs until it ends or is cancelled."""
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
@@ -152,15 +152,15 @@ class Conversations:
         task.add_done_callback(self._finish)
         return generation
 
-    async def count(self, messages: Sequence[ChatMessage], go_on: bool = False) -> int:
+    async def count(self, messages: Sequence[ChatMessage], continue_last: bool = False) -> int:
         """Count the prompt tokens of messages for an agent without a memory. Raises as `chat` does."""
 
         def count() -> int:
-            text = prompt_of(self.tokenizer, messages, go_on)
+            text = prompt_of(self.tokenizer, messages, continue_last)
             check_length(text, self.limits.prompt_chars)
             return len(TokenText.of(text, self.memories.coder, self.memories.start).ids)
 
-        async with self._limiter.entered():
+        async with self._limiter.slot():
             return await self.in_thread(count)
 
     def _finish(self, task: asyncio.Task[None]) -> None:
@@ -170,7 +170,7 @@ class Conversations:
 
     async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
-            async with self._limiter.entered(turn.request.agent), self._lock(turn.request.agent):
+            async with self._limiter.slot(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
                 end = await self.in_thread(turn.run)
                 if end.reason == FinishReason.CANCELLED.value:  # a truncated answer must not look complete

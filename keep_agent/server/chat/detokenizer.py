@@ -28,7 +28,7 @@ class Detokenizer:
         return len(self._tokens)
 
     @property
-    def whole(self) -> tuple[list[int], str | None]:
+    def complete_tokens(self) -> tuple[list[int], str | None]:
         """Tokens before any stop string, up to a whole character, and their text; None if some are hidden."""
         after = bisect_right(self._ends, len(self._text))
         end = self._ends[after - 1] if after else 0

@@ -51,24 +51,24 @@ def generate_router(conversations: Conversations) -> APIRouter:
     async def generate(request: Request, agent: str, body: Generate, caller: Caller) -> Response:
         agent = agent_of(caller, agent)
         tokens, stops = most_tokens(limits, body.tokens), stops_of(limits, body.stop)
-        generation = conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
+        generation = conversations.start_turn(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
 
-        def whole(text: str) -> Generated:
+        def answer(text: str) -> Generated:
             prefilled, end = generation.prefilled, generation.end
             assert prefilled is not None and end is not None
             costs = {name: getattr(end, name) for name in ("generated", "ttft_ms", "decode_ms")}
             return Generated(agent=agent, text=text, finish=end.reason, **asdict(prefilled), **costs)
 
-        return await reply(request, PATH, generation, _events(generation, whole) if body.stream else None, whole)
+        return await reply(request, PATH, generation, _events(generation, answer) if body.stream else None, answer)
 
     return router
 
 
-async def _events(generation: Generation, whole: Callable[[str], Generated]) -> AsyncIterator[bytes]:
+async def _events(generation: Generation, answer: Callable[[str], Generated]) -> AsyncIterator[bytes]:
     """Yield each piece as ``{"text": ...}``, then `Generated` with the whole text."""
     texts = []
     async for piece in generation.pieces():
         texts.append(piece or "")
         yield KEEP_ALIVE if piece is None else event({"text": piece})
-    yield event(whole("".join(texts)).model_dump(), "end")
+    yield event(answer("".join(texts)).model_dump(), "end")
     yield DONE

@@ -142,12 +142,12 @@ def openai_router(conversations: Conversations) -> APIRouter:
         messages = [(ROLES.get(message.role, message.role), message.text) for message in body.messages]
         generation = conversations.chat(agent, messages, most, fields.stops_of(limits, body.stop))
 
-        def whole(text: str) -> Completed:
+        def answer(text: str) -> Completed:
             choice = Choice(message=AssistantMessage(content=text), finish_reason=_finish_reason(generation))
             return Completed(**_head("chat.completion", name), choices=[choice], usage=_usage(generation))
 
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return await reply(request, PATH, generation, _chunks(generation, name, usage) if body.stream else None, whole)
+        return await reply(request, PATH, generation, _chunks(generation, name, usage) if body.stream else None, answer)
 
     @router.get(MODELS, summary="List the served models")
     async def models() -> Models:

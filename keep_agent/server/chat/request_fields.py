@@ -94,7 +94,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     Raises BadAgent, ConfigError for an invalid id, and Forbidden for other agents, whether they exist or not.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
-    agent = next((name for name in (*ids, *usable) if name is not None), access.only)
+    agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)
     if agent is None:
         raise BadAgent(f"the request names no agent, whose memory it could use: send its id in the header {HEADER}")
     checked(access.require(agent))

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.server.chat.conversations import Generation
-from keep_agent.server.error_handlers import event_of, expected
+from keep_agent.server.error_handlers import error_data, request_error
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
 SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
@@ -90,8 +90,8 @@ async def with_error_event(
         async for item in events:
             yield item
     except Exception as error:
-        if (refusal := expected(error)) is None:
+        if (refusal := request_error(error)) is None:
             log.exception("%s", path)
         else:
             log.warning("%s: %s: %s", path, type(refusal).__name__, refusal)
-        yield encode(event_of(path, error))
+        yield encode(error_data(path, error))

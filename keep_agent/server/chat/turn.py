@@ -90,7 +90,7 @@ class Turn:
                 stream.cancel()  # no effect on an ended turn
                 stream.collect()  # only here the prompt's rows are complete
             try:
-                self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
+                self._memories.finish(prompt, *detokenizer.complete_tokens, persist=self.request.persist)
             except CapacityError:  # the turn is stored; a failed eviction of other agents is no error of this request
                 log.warning("agent %s", prompt.agent, exc_info=True)
         return self._end(stream, detokenizer)

@@ -30,31 +30,31 @@ class ConcurrencyLimiter:
         self._what, self._owner = what, owner
         if min(self.most, self.share) < 1:
             raise ConfigError(f"most={most}, share={share} admits no request: use 1 or more")
-        self._inside: list[str | None] = []  # owners of the admitted requests
+        self._active: list[str | None] = []  # owners of the admitted requests
         self._durations: deque[float] = deque(maxlen=RECENT)
 
     @property
-    def inside(self) -> int:
-        return len(self._inside)
+    def active(self) -> int:
+        return len(self._active)
 
     @asynccontextmanager
-    async def entered(self, agent: str | None = None) -> AsyncIterator[None]:
+    async def slot(self, agent: str | None = None) -> AsyncIterator[None]:
         """Admit a request of ``agent``. Raises Busy if the limiter, or the agent's share, is full."""
-        if agent is not None and self._inside.count(agent) >= self.share:
+        if agent is not None and self._active.count(agent) >= self.share:
             raise self._busy(f"{self._what} of {self._owner}", self.share, 1)
-        if self.inside >= self.most:
+        if self.active >= self.most:
             raise self._busy(self._what, self.most, self.most)
-        self._inside.append(agent)
+        self._active.append(agent)
         start = time.monotonic()
         try:
             yield
         finally:
-            self._inside.remove(agent)
+            self._active.remove(agent)
             self._durations.append(time.monotonic() - start)
 
     async def admitted(self, connection: HTTPConnection) -> AsyncIterator[None]:
         """Admit a route's request until its response is sent (FastAPI dependency). The agent comes from the path."""
-        async with self.entered(connection.path_params.get("agent")):
+        async with self.slot(connection.path_params.get("agent")):
             yield
 
     def _busy(self, what: str, most: int, parallel: int) -> Busy:

@@ -18,25 +18,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
 from keep_agent.files import count_values
-from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer_to, status_of
+from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, error_response, status_of
 
 MOST = 1 << 40  # maximum of every limit
-FAREWELL = 2.0  # seconds for which a rejected body is drained, since clients read the response after sending it
-STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+DRAIN_SECONDS = 2.0  # seconds for which a rejected body is drained, since clients read the response after sending it
+JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # matches while escapes are whole surrogate pairs and no NULs
-SOUND = re.compile(
+VALID_ESCAPES = re.compile(
     rb"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u(?:0000|[dD][89a-fA-F])).)*+",
     re.DOTALL,
 )
-NO_NUMBER = re.compile(rb"NaN|Infinity")
-HUGE = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # too many digits, or an exponent of three digits
-STEPS = np.zeros(256, np.int8)
-STEPS[list(b"[{")] = 1
-STEPS[list(b"]}")] = -1
+NAN_OR_INFINITY = re.compile(rb"NaN|Infinity")
+HUGE_NUMBER = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # too many digits, or an exponent of three digits
+NESTING_STEPS = np.zeros(256, np.int8)
+NESTING_STEPS[list(b"[{")] = 1
+NESTING_STEPS[list(b"]}")] = -1
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Limits of all requests."""
 
     body_bytes: int = 1 << 20  # of a body
@@ -65,7 +65,7 @@ class Limits:
 class LimitsMiddleware:
     """ASGI middleware: reads a body within its limits and passes it on, or rejects it."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self._app, self._limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,20 +150,20 @@ async def _receive_until(receive: Receive, deadline: float) -> Message:
         raise TooSlow("the body did not arrive in time; send it at once") from None
 
 
-async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive, send: Send) -> None:
+async def _refuse(scope: Scope, error: Refused, expects_continue: bool, receive: Receive, send: Send) -> None:
     """Respond, and close the connection after draining the body."""
 
-    async def lingering(message: Message) -> None:
+    async def send_and_drain(message: Message) -> None:
         if message["type"] == "http.response.body":
             await send({**message, "more_body": True})
-            if not isinstance(error, TooSlow) and not expects:
-                with anyio.move_on_after(FAREWELL):
+            if not isinstance(error, TooSlow) and not expects_continue:
+                with anyio.move_on_after(DRAIN_SECONDS):
                     while (part := await receive())["type"] != "http.disconnect" and part.get("more_body"):
                         pass
             message = {"type": "http.response.body", "body": b""}
         await send(message)
 
-    await answer_to(scope["path"], error, closing=True)(scope, receive, lingering)
+    await error_response(scope["path"], error, closing=True)(scope, receive, send_and_drain)
 
 
 def _too_large(most: int) -> TooLarge:
@@ -182,15 +182,15 @@ def check_json(text: bytes, depth: int, values: int) -> None:
         raise BadJson(f"the body is no UTF-8 (byte {error.start}); encode it so") from None
     if b"\0" in text:
         raise BadJson("the body holds a NUL byte; send JSON in UTF-8")
-    if b"\\u" in text and SOUND.match(text).end() < len(text):  # type: ignore[union-attr]
+    if b"\\u" in text and VALID_ESCAPES.match(text).end() < len(text):  # type: ignore[union-attr]
         raise BadJson("a string holds a NUL or half of a surrogate pair; leave them out")
-    bare = STRINGS.sub(b"", text)
-    if NO_NUMBER.search(bare):
+    without_strings = JSON_STRINGS.sub(b"", text)
+    if NAN_OR_INFINITY.search(without_strings):
         raise BadJson("NaN and Infinity are no numbers of JSON; leave them out")
-    if HUGE.search(bare):
+    if HUGE_NUMBER.search(without_strings):
         raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
-    nesting = np.cumsum(STEPS[np.frombuffer(bare, np.uint8)], dtype=np.int32)
+    nesting = np.cumsum(NESTING_STEPS[np.frombuffer(without_strings, np.uint8)], dtype=np.int32)
     if nesting.max(initial=0) > depth:
         raise BadJson(f"brackets are nested more than {depth} deep; send a flatter body")
-    if count_values(text) > values and (count := count_values(bare)) > values:
+    if count_values(text) > values and (count := count_values(without_strings)) > values:
         raise BadJson(f"the body holds {count} values, more than {values}; send less at once")

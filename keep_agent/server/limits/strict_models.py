@@ -12,13 +12,13 @@ from keep_agent.errors import did_you_mean
 Item = TypeVar("Item")
 
 
-class First(FailFast):
+class StopAtFirstError(FailFast):
     """Marker of lists whose validation stops at the first invalid item. Hashable, for lists within unions."""
 
     __hash__ = object.__hash__
 
 
-Items = Annotated[list[Item], First()]  # a list in a request
+Items = Annotated[list[Item], StopAtFirstError()]  # a list in a request
 
 
 class Strict(BaseModel):

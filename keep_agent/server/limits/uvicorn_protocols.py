@@ -9,13 +9,13 @@ from starlette.types import Message
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-SECONDS = 10.0  # seconds from the connection, or a request's first byte, to the end of its headers
+HEADER_SECONDS = 10.0  # seconds from the connection, or a request's first byte, to the end of its headers
 
 
 class TimedProtocol(H11Protocol):
     """HTTP for ``uvicorn.Config(http=...)`` that closes connections whose request never completes."""
 
-    seconds = SECONDS
+    seconds = HEADER_SECONDS
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

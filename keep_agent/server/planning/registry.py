@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import DurableAgent, lock_folder
 from keep_agent.agent.trace_recorder import Recorder
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
 from keep_agent.server.settings import AgentLimits
@@ -30,20 +30,22 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Entry:
+class _AgentEntry:
     agent: DurableAgent | None = None  # None: unloaded
     users: int = 0
     is_deleted: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)  # held during loading and unloading
 
 
-class Registry:
+class AgentRegistry:
     """Agents by id. Safe to use from several threads. Raises ConfigError if another process uses the folder."""
 
-    def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
-        self._brain, self.limits, self._trace = brain, limits or AgentLimits(), trace
+    def __init__(
+        self, resources: PlannerResources, folder: Path, limits: AgentLimits | None = None, trace: bool = True
+    ) -> None:
+        self._resources, self.limits, self._trace = resources, limits or AgentLimits(), trace
         self._agents, self.runs = folder / AGENTS, folder / RUNS
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _AgentEntry] = OrderedDict()
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +78,7 @@ class Registry:
             with entry.lock:
                 self._check(entry, name)
                 if entry.agent is None:
-                    entry.agent = self._wake(name)
+                    entry.agent = self._load(name)
             try:
                 yield entry.agent
             except ConfigError:
@@ -89,9 +91,9 @@ class Registry:
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             try:
-                entry.agent = entry.agent or self._wake(name)
+                entry.agent = entry.agent or self._load(name)
             except KeepError as error:
-                entry.agent = self._wake(name, state)
+                entry.agent = self._load(name, state)
                 log.warning("agent %s has a new memory; its own could not be read: %s", name, error)
             else:
                 entry.agent.restore(state)
@@ -100,8 +102,8 @@ class Registry:
         """Delete an agent and its files without loading it; needs no free disk space. Raises NotFound."""
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
-            self._put_to_sleep(name, entry, write=False)
-            self._brain.forget(name)
+            self._unload(name, entry, write=False)
+            self._resources.forget(name)
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(trash)
@@ -112,12 +114,12 @@ class Registry:
         shutil.rmtree(trash, ignore_errors=True)
 
     @contextmanager
-    def _entry(self, name: str) -> Iterator[_Entry]:
+    def _entry(self, name: str) -> Iterator[_AgentEntry]:
         """Mark an agent's entry as in use during the block."""
         with self._lock:
             if not self._place(name).is_dir():
                 raise _no_agent(name)
-            entry = self._entries.setdefault(name, _Entry())
+            entry = self._entries.setdefault(name, _AgentEntry())
             self._entries.move_to_end(name)
             entry.users += 1
         try:
@@ -127,7 +129,7 @@ class Registry:
                 entry.users -= 1
             self._make_room()
 
-    def _check(self, entry: _Entry, name: str) -> None:
+    def _check(self, entry: _AgentEntry, name: str) -> None:
         """Raise if the agent was deleted or the server is closing. The caller holds the entry's lock."""
         if entry.is_deleted:
             raise _no_agent(name)
@@ -135,7 +137,7 @@ class Registry:
             raise Unavailable("this server is shutting down; try again after its restart")
 
     @property
-    def awake(self) -> int:
+    def loaded_count(self) -> int:
         return sum(entry.agent is not None for entry in list(self._entries.values()))
 
     def close(self) -> None:
@@ -143,19 +145,19 @@ class Registry:
         self._is_closed = True
         for name, entry in list(self._entries.items()):
             with entry.lock:
-                self._put_to_sleep(name, entry)
+                self._unload(name, entry)
         self._claim.close()
 
     def _place(self, name: str) -> Path:
         return self._agents / agent_stem(name)
 
     def _recorder(self, name: str) -> Recorder:
-        plain = OmegaConf.to_container(self._brain.config, resolve=True)
+        plain = OmegaConf.to_container(self._resources.config, resolve=True)
         return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
-    def _wake(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
+    def _load(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
-        agent = Agent(self._brain.planner(name), name, limit=self.limits.things, record=record)
+        agent = Agent(self._resources.planner(name), name, limit=self.limits.things, record=record)
         try:
             return DurableAgent(agent, self._place(name), memory)
         except BaseException:
@@ -170,13 +172,13 @@ class Registry:
         for name, entry in idle[:excess]:
             with entry.lock:
                 if not entry.users:
-                    self._put_to_sleep(name, entry)
+                    self._unload(name, entry)
             with self._lock:
                 if not entry.users and entry.agent is None and self._entries.get(name) is entry:
                     del self._entries[name]
 
     @staticmethod
-    def _put_to_sleep(name: str, entry: _Entry, write: bool = True) -> None:
+    def _unload(name: str, entry: _AgentEntry, write: bool = True) -> None:
         """Unload an agent; if that fails it stays loaded, and its journal holds all acknowledged calls."""
         try:
             if entry.agent is not None:

@@ -22,7 +22,7 @@ from keep_agent.server.error_handlers import NotFound
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.strict_models import Items, Strict
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.planning.registry import Registry
+from keep_agent.server.planning.registry import AgentRegistry
 
 AGENT = f"{AGENTS}/{{agent}}"
 MEMORY = "application/octet-stream"
@@ -122,10 +122,10 @@ def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
 class Planner:
     """Async access to the agents: every call runs in a thread; the limiter bounds the number of threads."""
 
-    def __init__(self, registry: Registry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
+    def __init__(self, registry: AgentRegistry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
         self.registry, self.limiter, self._metrics = registry, limiter, metrics
         self._threads = anyio.CapacityLimiter(math.inf)
-        metrics.watch("agents_awake", "Planning agents in memory", lambda: registry.awake)
+        metrics.watch("agents_awake", "Planning agents in memory", lambda: registry.loaded_count)
 
     async def thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)

@@ -18,14 +18,13 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_mode
 from keep_agent.errors import KeepError
 from keep_agent.server.auth.access_rules import POLICY, Caller
 from keep_agent.server.auth.tokens import OPEN
-from keep_agent.server.error_handlers import Refused, answer_to, event_of, expected, validation_message
+from keep_agent.server.error_handlers import Refused, error_data, error_response, request_error, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.request_limits import Limits, check_json
+from keep_agent.server.limits.request_limits import RequestLimits, check_json
 from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, Planner, Report, apply
 from keep_agent.server.settings import Settings
 
 OVERHEAD = 64  # bytes added per queued message, which bounds the number of empty messages
-
 
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
 MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
@@ -76,7 +75,7 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
     async def answer(socket: WebSocket, agent: str, content: bytes) -> None:
         try:
             body = _parse(content, limits)
-            async with planner.limiter.entered(agent):
+            async with planner.limiter.slot(agent):
                 if isinstance(body, Plan):
                     async for name, data in planner.plan(agent, body):
                         await send(socket, {"type": name, **data}, limits.send_seconds)
@@ -84,21 +83,21 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
                     await planner.on(agent, lambda durable: apply(durable, body))
                     await send(socket, {"type": REPLIES[body.type]}, limits.send_seconds)
         except Exception as error:
-            if expected(error) is None:
+            if request_error(error) is None:
                 raise
-            await send(socket, {"type": "error"} | event_of(socket.url.path, error), limits.send_seconds)
+            await send(socket, {"type": "error"} | error_data(socket.url.path, error), limits.send_seconds)
 
     @router.websocket(f"{AGENT}/socket")
     async def talk(socket: WebSocket, agent: str, caller: Caller) -> None:
         async with AsyncExitStack() as resources:
             token = None if caller is OPEN else caller.name  # without tokens there are no shares per token
             try:
-                await resources.enter_async_context(tokens.entered(token))
-                await resources.enter_async_context(agents.entered(agent))
-                async with planner.limiter.entered(agent):
+                await resources.enter_async_context(tokens.slot(token))
+                await resources.enter_async_context(agents.slot(agent))
+                async with planner.limiter.slot(agent):
                     await planner.on(agent, lambda durable: None)  # loads the agent
             except KeepError as error:
-                await socket.send_denial_response(answer_to(socket.url.path, error))
+                await socket.send_denial_response(error_response(socket.url.path, error))
                 return
             await socket.accept()
             inbox = Inbox(limits.body_bytes)
@@ -119,7 +118,7 @@ async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) ->
         raise WebSocketDisconnect(POLICY) from None
 
 
-def _parse(content: bytes, limits: Limits) -> BaseModel:
+def _parse(content: bytes, limits: RequestLimits) -> BaseModel:
     if len(content) > limits.body_bytes:
         raise Refused(f"a message of {len(content)} bytes is too long; use up to {limits.body_bytes}")
     check_json(content, limits.depth, limits.values)

@@ -17,9 +17,9 @@ from typing import Any
 
 from keep_agent.errors import CapacityError
 from keep_agent.scenarios import turn_records as turns
-from keep_agent.scenarios.runner import Answer, Player, stop_tokens
+from keep_agent.scenarios.runner import GeneratedText, Player, stop_tokens
 from keep_agent.scenarios.scenario import Scenario, find_scenario, make_scenario, references, shipped
-from keep_agent.scenarios.transcript import Story
+from keep_agent.scenarios.transcript import Transcripts
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
@@ -29,7 +29,7 @@ from keep_agent.server.settings import ChatLimits
 from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.scheduler.scheduler import Scheduler
 
-OVER = "the scenario has ended: a turn failed, or it was deleted; begin it again"
+SCENARIO_OVER = "the scenario has ended: a turn failed, or it was deleted; begin it again"
 log = logging.getLogger(__name__)
 
 
@@ -60,13 +60,13 @@ def _check(*counts: tuple[str, int, int]) -> None:
             raise BadScenario(f"the scenario has {count} {name}, more than the {most} allowed here; use fewer")
 
 
-def voice(scenario: Scenario, agent: str) -> str:
+def owner_id(scenario: Scenario, agent: str) -> str:
     """Return the agent id whose token may read the transcript of ``agent``."""
     return f"persist_{scenario.name}_{agent}"
 
 
-def voices_of(scenario: Scenario) -> list[str]:
-    return [voice(scenario, agent) for agent in scenario.agents]
+def owner_ids(scenario: Scenario) -> list[str]:
+    return [owner_id(scenario, agent) for agent in scenario.agents]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,28 +75,28 @@ class SharedPlayer(Player):
 
     scheduler: Scheduler
     prompt_chars: int
-    begins: Callable[[Turn], None]
+    on_turn_start: Callable[[Turn], None]
 
-    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
+    def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
         items: list[Prefilled | str] = []
         request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
         special = SpecialTokens(frozenset(self.stops))
         turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, items.append)
-        self.begins(turn)
+        self.on_turn_start(turn)
         end = turn.run()
         if end.reason == "cancelled" or turn.prefilled is None:
             raise Unavailable("the turn was cancelled, since the server is closing: begin the scenario again")
-        return Answer(
+        return GeneratedText(
             text="".join(item for item in items if isinstance(item, str)), **asdict(turn.prefilled),
             generated=end.generated, ttft_ms=end.ttft_ms or 0.0, decode_ms=end.decode_ms,
         )  # fmt: skip
 
 
 @dataclass(eq=False)
-class Running:
+class RunningScenario:
     id: str
     scenario: Scenario
-    story: Story
+    transcripts: Transcripts
     turns: list[turns.Turn] = field(default_factory=list)
     done: bool = False
     failed: bool = False
@@ -105,9 +105,9 @@ class Running:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    working: threading.Lock = field(default_factory=threading.Lock)  # a request may be cancelled before its thread ends
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread may still run
 
-    def begins(self, turn: Turn) -> None:
+    def on_turn_start(self, turn: Turn) -> None:
         """Store the current turn. Called on the playing thread."""
         self.turn = turn
         if self.is_closed:
@@ -115,12 +115,12 @@ class Running:
 
     def play(self) -> turns.Turn | None:
         """Play the next turn, on a thread; None after the last."""
-        with self.working:
+        with self.thread_lock:
             return None if self.generator is None else next(self.generator, None)
 
     def end(self) -> None:
         """End the scenario after the running turn, on a thread."""
-        with self.working:
+        with self.thread_lock:
             if self.generator is not None:
                 self.generator.close()
 
@@ -129,20 +129,20 @@ class Running:
         if self.turn is not None:
             self.turn.cancel()
 
-    def ears(self, access: Access) -> frozenset[str]:
+    def readable_agents(self, access: Access) -> frozenset[str]:
         """Return the agents whose transcripts a token may read."""
-        return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
+        return frozenset(agent for agent in self.scenario.agents if access.may(owner_id(self.scenario, agent)))
 
-    def audible_turns(self, access: Access) -> list[turns.Turn]:
+    def readable_turns(self, access: Access) -> list[turns.Turn]:
         """Return the turns so far that the token's agents heard."""
-        ears = self.ears(access)
-        return [turn for turn in self.turns if not ears.isdisjoint(turn.audience)]
+        readable = self.readable_agents(access)
+        return [turn for turn in self.turns if not readable.isdisjoint(turn.audience)]
 
-    def audible(self, access: Access) -> int:
+    def count_readable_turns(self, access: Access) -> int:
         """Return the number of turns of the whole scenario that the token's agents hear."""
-        ears = self.ears(access)
+        readable = self.readable_agents(access)
         speakers = ((phase, speaker) for phase in self.scenario.phases for speaker in phase.speakers)
-        return sum(phase.rounds for phase, speaker in speakers if not ears.isdisjoint(phase.audience(speaker)))
+        return sum(phase.rounds for phase, speaker in speakers if not readable.isdisjoint(phase.audience(speaker)))
 
 
 class Scenarios:
@@ -152,11 +152,11 @@ class Scenarios:
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningScenario] = {}
         self._stops = stop_tokens(conversations.tokenizer, conversations.special)
         self._is_closed = False
 
-    def create(self, access: Access, scenario: Scenario) -> Running:
+    def create(self, access: Access, scenario: Scenario) -> RunningScenario:
         """Create a scenario; no turn is played yet. Tokens for certain agents are not subject to the limit.
 
         :raises Forbidden: the token is not for all of its agents
@@ -164,7 +164,7 @@ class Scenarios:
         :raises Conflict: one of the agents is in a running scenario of that name, with the same KV rows
         """
         limits = self._conversations.limits
-        voices = {access.require(agent) for agent in voices_of(scenario)}
+        owners = {access.require(agent) for agent in owner_ids(scenario)}
         notes = [note.text for phase in scenario.phases for note in phase.notes]
         _check(
             ("agents", len(scenario.agents), limits.scenario_agents),
@@ -174,30 +174,30 @@ class Scenarios:
         )
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
-        if any(not voices.isdisjoint(voices_of(running.scenario)) for running in self._running.values()):
+        if any(not owners.isdisjoint(owner_ids(running.scenario)) for running in self._running.values()):
             raise Conflict(
                 f"a scenario {scenario.name!r} with one of these agents is running: delete it first, or give this one "
                 "another name"
             )
         if access.all and len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are running, which is the limit; delete one")
-        running = Running(secrets.token_hex(8), scenario, Story(scenario))
+        running = RunningScenario(secrets.token_hex(8), scenario, Transcripts(scenario))
         player = self.player(
             scenario, self._conversations.memories, self._stops, running.id, scheduler=self._conversations.scheduler,
-            prompt_chars=limits.prompt_chars, begins=running.begins,
+            prompt_chars=limits.prompt_chars, on_turn_start=running.on_turn_start,
         )  # fmt: skip
-        running.generator = player.play(running.story)
+        running.generator = player.play(running.transcripts)
         self._running[running.id] = running
         return running
 
     async def delete(self, access: Access, number: str) -> None:
         """End a scenario. Permanent agents keep their rows, others are forgotten."""
         running = self.get(access, number)
-        for agent in voices_of(running.scenario):
+        for agent in owner_ids(running.scenario):
             access.require(agent)
         await self._end(running)
 
-    async def _end(self, running: Running) -> None:
+    async def _end(self, running: RunningScenario) -> None:
         running.cancel()
         async with running.lock:
             await self._conversations.in_thread(running.end)
@@ -213,21 +213,21 @@ class Scenarios:
             except Exception:
                 log.exception("scenario %s could not be ended", running.id)
 
-    def all(self, access: Access) -> list[Running]:
-        return [running for running in self._running.values() if running.ears(access)]
+    def all(self, access: Access) -> list[RunningScenario]:
+        return [running for running in self._running.values() if running.readable_agents(access)]
 
-    def get(self, access: Access, number: str) -> Running:
+    def get(self, access: Access, number: str) -> RunningScenario:
         """Return a scenario. Raises NotFound, also for one that the token may not read."""
         running = self._running.get(number)
-        if running is None or not running.ears(access):
+        if running is None or not running.readable_agents(access):
             raise NotFound(f"there is no scenario {number[:64]!r} that you may read; POST /v1/scenarios begins one")
         return running
 
-    async def play(self, access: Access, running: Running) -> turns.Turn | None:
+    async def play(self, access: Access, running: RunningScenario) -> turns.Turn | None:
         """Play the next turn; None after the last. Raises Conflict if one failed or the scenario was deleted."""
         async with running.lock:
             if running.failed or running.is_closed:
-                raise Conflict(OVER)
+                raise Conflict(SCENARIO_OVER)
             if running.done:
                 return None
             turn = await self._next(access, running)
@@ -238,15 +238,15 @@ class Scenarios:
                 await self._next(access, running)
             return turn
 
-    async def _next(self, access: Access, running: Running) -> turns.Turn | None:
+    async def _next(self, access: Access, running: RunningScenario) -> turns.Turn | None:
         running.turn = None
         try:
             return await self._conversations.in_thread(running.play)
         except Exception as error:
             running.failed = True
-            ears, turn, agents = running.ears(access), running.turn, running.scenario.agents
-            keys = [running.scenario.memory_key(agent, running.id) for agent in ears]
-            if len(ears) == len(agents) or (turn is not None and turn.request.agent in keys):
+            readable, turn, agents = running.readable_agents(access), running.turn, running.scenario.agents
+            keys = [running.scenario.memory_key(agent, running.id) for agent in readable]
+            if len(readable) == len(agents) or (turn is not None and turn.request.agent in keys):
                 raise  # other tokens must not see the error, which may quote the prompt
             log.warning("scenario %s", running.id, exc_info=True)
-            raise Conflict(OVER) from error
+            raise Conflict(SCENARIO_OVER) from error

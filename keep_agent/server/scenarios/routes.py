@@ -16,10 +16,10 @@ from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.error_handlers import NotFound
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.strict_models import Strict
-from keep_agent.server.scenarios.registry import Running, Scenarios, sent_scenario, shipped_scenario, voice
+from keep_agent.server.scenarios.registry import RunningScenario, Scenarios, owner_id, sent_scenario, shipped_scenario
 
 PATH = "/v1/scenarios"
-SMALL = {
+EXAMPLE_SCENARIO = {
     "name": "spare-key",
     "agents": {"ada": {"system": "You are Ada."}, "ben": {"system": "You are Ben."}},
     "phases": [{"name": "morning", "participants": ["ada", "ben"], "max_tokens": 4}],
@@ -27,7 +27,7 @@ SMALL = {
 
 
 class Begin(Strict):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": EXAMPLE_SCENARIO}]})
     name: str | None = Field(None, description="A scenario of the package")
     scenario: dict[str, Any] | None = Field(None, description="A complete scenario, with the keys of docs/phases.md")
 
@@ -131,40 +131,40 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
         Only one request at a time plays a scenario; others are rejected with a retry time.
         """
         running = scenarios.get(caller, number)
-        async with running.limiter.entered():
-            first = len(running.audible_turns(caller))
-            while len(running.audible_turns(caller)) < first + body.turns and not await request.is_disconnected():
+        async with running.limiter.slot():
+            first = len(running.readable_turns(caller))
+            while len(running.readable_turns(caller)) < first + body.turns and not await request.is_disconnected():
                 if await scenarios.play(caller, running) is None:
                     break
-            new = enumerate(running.audible_turns(caller)[first:], first)
-        turns = [turn_json(turn, index, running.ears(caller)) for index, turn in new]
+            new = enumerate(running.readable_turns(caller)[first:], first)
+        turns = [turn_json(turn, index, running.readable_agents(caller)) for index, turn in new]
         return NewTurns(played=len(turns), turns=turns, done=running.done)
 
     @router.get(f"{single}/transcript", summary="Read an agent's transcript")
     async def transcript(number: str, agent: str, caller: Caller) -> Transcript:
         """Return the phases that an agent heard, as its own prompt shows them."""
         running = scenarios.get(caller, number)
-        caller.require(voice(running.scenario, agent))
+        caller.require(owner_id(running.scenario, agent))
         if agent not in running.scenario.agents:
-            readable = ", ".join(sorted(running.ears(caller)))
+            readable = ", ".join(sorted(running.readable_agents(caller)))
             raise NotFound(f"the scenario has no agent {agent[:64]!r}; you may read: {readable}")
-        texts = {phase.name: running.story.transcript(phase.name, agent) for phase in running.scenario.phases}
+        texts = {phase.name: running.transcripts.transcript(phase.name, agent) for phase in running.scenario.phases}
         phases = [PhaseText(phase=name, text=text) for name, text in texts.items() if text]
         return Transcript(agent=agent, phases=phases)
 
     return router
 
 
-def state_of(running: Running, access: Access) -> ScenarioState:
-    scenario, ears = running.scenario, running.ears(access)
-    about = scenario.about if len(ears) == len(scenario.agents) else ""
+def state_of(running: RunningScenario, access: Access) -> ScenarioState:
+    scenario, readable = running.scenario, running.readable_agents(access)
+    about = scenario.about if len(readable) == len(scenario.agents) else ""
     return ScenarioState(
-        id=running.id, name=scenario.name, about=about, agents=sorted(ears), done=running.done, failed=running.failed,
-        played=len(running.audible_turns(access)), turns=running.audible(access),
+        id=running.id, name=scenario.name, about=about, agents=sorted(readable), done=running.done,
+        failed=running.failed, played=len(running.readable_turns(access)), turns=running.count_readable_turns(access),
     )  # fmt: skip
 
 
-def turn_json(turn: Turn, index: int, ears: frozenset[str]) -> ScenarioTurn:
-    row = asdict(turn) | {"index": index, "audience": [agent for agent in turn.audience if agent in ears]}
-    hidden = () if turn.agent in ears else turn.costs
+def turn_json(turn: Turn, index: int, readable: frozenset[str]) -> ScenarioTurn:
+    row = asdict(turn) | {"index": index, "audience": [agent for agent in turn.audience if agent in readable]}
+    hidden = () if turn.agent in readable else turn.costs
     return ScenarioTurn(**{name: value for name, value in row.items() if name not in hidden})

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.common.external_settings import EXTERNAL_KEYS, FOLDER, check_external
 from eval.common.resume import resumed_config
-from keep_agent.config.setting_types import kinds
+from keep_agent.config.setting_types import allowed_kinds
 from keep_agent.errors import ConfigError
 
 OUTWARD = {
@@ -36,7 +36,7 @@ def resumed(saved: DictConfig, *overrides: str, command: str = "alfred") -> Dict
 
 
 def test_every_setting_with_an_external_name_is_classified() -> None:
-    keys = {key for key in kinds() if OUTWARD & {*key.rpartition(".")[2].split("_")}}
+    keys = {key for key in allowed_kinds() if OUTWARD & {*key.rpartition(".")[2].split("_")}}
     folders = {key for key in keys if key.startswith("memory.") and key.endswith(f".{FOLDER}")}
     assert keys - folders == EXTERNAL_KEYS.keys() | HARMLESS.keys()
     assert folders == {"memory.storage.disk.Disk.folder"}

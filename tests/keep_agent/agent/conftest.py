@@ -1,4 +1,4 @@
-"""Brains of a tiny model, made once, and an agent."""
+"""Planner resources of a tiny model, made once, and an agent."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from keep_agent.agent.agent import Agent
-from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.config.planner_factory import PlannerResources, make_resources
 
 
 @pytest.fixture(scope="module")
-def brain(tiny_model: Path) -> Iterator[Callable[..., Brain]]:
-    """A function that returns the brain for some overrides, always the same for the same."""
+def resources(tiny_model: Path) -> Iterator[Callable[..., PlannerResources]]:
+    """A function that returns the resources for some overrides, always the same for the same."""
     with ExitStack() as stack:
 
         @cache
-        def get(*overrides: str) -> Brain:
-            instance = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *overrides])
+        def get(*overrides: str) -> PlannerResources:
+            instance = make_resources([f"model={tiny_model}", "prompt.encoder=hashed", *overrides])
             stack.callback(instance.engine.close)
             return instance
 
@@ -29,12 +29,12 @@ def brain(tiny_model: Path) -> Iterator[Callable[..., Brain]]:
 
 
 @pytest.fixture
-def make_agent(brain: Callable[..., Brain]) -> Iterator[Callable[..., Agent]]:
+def make_agent(resources: Callable[..., PlannerResources]) -> Iterator[Callable[..., Agent]]:
     """A function that makes an agent for some overrides, which is closed at the end."""
     with ExitStack() as stack:
 
         def make(*overrides: str, name: str = "robot", **choices: Any) -> Agent:
-            return stack.enter_context(Agent(brain(*overrides).planner(name), name, **choices))
+            return stack.enter_context(Agent(resources(*overrides).planner(name), name, **choices))
 
         yield make
 

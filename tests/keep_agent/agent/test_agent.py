@@ -16,7 +16,7 @@ import pytest
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import CapacityError, ConfigError, DataError, KeepError, StaleError
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 from tests.threads import at_once
@@ -26,15 +26,15 @@ FAST = ("keep", "linked"), ("prefix_cache", "plain")
 SLOW = [
     pytest.param(*case, marks=pytest.mark.slow) for case in product(METHODS, ("plain", "linked")) if case not in FAST
 ]
-GetBrain = Callable[..., Brain]
+GetResources = Callable[..., PlannerResources]
 MakeAgent = Callable[..., Agent]
 
 
 @pytest.mark.parametrize(("name", "style"), [*FAST, *SLOW])
-def test_an_agent_decides_as_a_planner(brain: GetBrain, make_agent: MakeAgent, name: str, style: str) -> None:
+def test_an_agent_decides_as_a_planner(resources: GetResources, make_agent: MakeAgent, name: str, style: str) -> None:
     """Encoding in advance never changes a decision."""
     overrides = f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
-    plain = play(brain(*overrides).planner("loop"))
+    plain = play(resources(*overrides).planner("loop"))
     assert len(plain) > 16  # then executed skills are memory too
     for ahead in (True, False):
         adapter = AsPlanner(make_agent(*overrides, name=f"ahead-{ahead}", ahead=ahead))
@@ -116,10 +116,10 @@ def test_a_decision_without_a_report_is_carried_out_if_the_task_succeeds(agent: 
 
 
 @pytest.mark.parametrize("message", ["The Door is stuck.", "", " \n"])
-def test_a_failure_reaches_the_prompt(agent: Agent, brain: GetBrain, message: str) -> None:
+def test_a_failure_reaches_the_prompt(agent: Agent, resources: GetResources, message: str) -> None:
     skill = agent.plan("get the mug", SKILLS).skill
     agent.report(Outcome(False, message))
-    prompt = brain("planner=keep").format.decode(agent.plan("get the mug", SKILLS).trace["token_ids"])
+    prompt = resources("planner=keep").format.decode(agent.plan("get the mug", SKILLS).trace["token_ids"])
     assert skill.replace(" 1", "_1") in prompt and "failed" in prompt and ("stuck" in prompt) == ("stuck" in message)
 
 
@@ -298,8 +298,8 @@ def test_the_asynchronous_twins_leave_the_event_loop_free(agent: Agent, tmp_path
     assert agent.segments == 3  # the mug, the executed skill, the task
 
 
-def test_several_threads_may_share_an_engine(brain: GetBrain) -> None:
-    shared = brain("planner=keep")
+def test_several_threads_may_share_an_engine(resources: GetResources) -> None:
+    shared = resources("planner=keep")
     alone = [step["skill"] for step in play(AsPlanner(Agent(shared.planner("alone"))), 8)]
     skills_of: dict[int, list[str]] = {}
 
@@ -334,9 +334,9 @@ def full(cost: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["h2o", "streaming"])
-def test_a_refused_plan_leaves_no_blocks_behind(brain: GetBrain, name: str) -> None:
+def test_a_refused_plan_leaves_no_blocks_behind(resources: GetResources, name: str) -> None:
     """Each begins another transcript, while the index has the blocks of the old one."""
-    with closing(Agent(brain(f"planner={name}").planner("refused"))) as agent:
+    with closing(Agent(resources(f"planner={name}").planner("refused"))) as agent:
         index = agent._session._builder._provider.index
         before = len(index._blocks)
         for number in range(8):

@@ -16,7 +16,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import client as module
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.client import PATIENCE, TIMEOUT, Client, ServerError
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import ConfigError, KeepError, StaleError
 from tests.keep_agent.agent.playing import SKILLS
 from tests.waiting import FakeTime
@@ -32,8 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 
 @pytest.fixture(scope="module")
-def agent(brain: Callable[..., Brain]) -> Iterator[Agent]:
-    with Agent(brain().planner("kitchen")) as instance:
+def agent(resources: Callable[..., PlannerResources]) -> Iterator[Agent]:
+    with Agent(resources().planner("kitchen")) as instance:
         yield instance
 
 

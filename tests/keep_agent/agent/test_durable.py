@@ -26,7 +26,8 @@ from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
 from keep_agent.agent.memory_file import packed, read_memory, write_packed
-from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.config.planner_factory import PlannerResources as Resources
+from keep_agent.config.planner_factory import make_resources
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StorageError
 from tests.keep_agent.agent.playing import SKILLS
 
@@ -37,13 +38,13 @@ Open = Callable[..., DurableAgent]
 Folders = dict[str, Path]
 
 
-def durable(brain: Brain, folder: Path, space: str = "robot", name: str = "agent", **choices: Any) -> DurableAgent:
-    return DurableAgent(Agent(brain.planner(space), name, ahead=False, **choices), folder)
+def durable(resources: Resources, folder: Path, space: str = "robot", name: str = "agent", **more: Any) -> DurableAgent:
+    return DurableAgent(Agent(resources.planner(space), name, ahead=False, **more), folder)
 
 
 @pytest.fixture(scope="module")
-def brain(brain: Callable[..., Brain]) -> Brain:
-    return brain("prompt.style=linked", "memory.grouping.window=2")
+def resources(resources: Callable[..., Resources]) -> Resources:
+    return resources("prompt.style=linked", "memory.grouping.window=2")
 
 
 def unlock(agent: DurableAgent) -> None:
@@ -53,14 +54,14 @@ def unlock(agent: DurableAgent) -> None:
 
 
 @pytest.fixture
-def reopen(brain: Brain, tmp_path: Path) -> Open:
+def reopen(resources: Resources, tmp_path: Path) -> Open:
     """A function that opens a folder, as after a kill of the agents that have it open."""
     alive: list[DurableAgent] = []
 
     def open_again(folder: Path = tmp_path / "agent") -> DurableAgent:
         for agent in alive:
             unlock(agent)
-        alive.append(durable(brain, folder))
+        alive.append(durable(resources, folder))
         return alive[-1]
 
     return open_again
@@ -92,17 +93,17 @@ def do(agent: DurableAgent, call: tuple[str, Any]) -> None:
 @settings(max_examples=25)
 @given(st.lists(calls, min_size=1, max_size=14), st.sets(st.integers(0, 13)))
 def test_opened_again_it_remembers_every_call(
-    brain: Brain, tmp_path_factory: pytest.TempPathFactory, sequence: list[tuple[str, Any]], compacted: set[int]
+    resources: Resources, tmp_path_factory: pytest.TempPathFactory, sequence: list[tuple[str, Any]], compacted: set[int]
 ) -> None:
     """The first agent is not closed, as after a kill; some calls are in the memory file already."""
     folder = tmp_path_factory.mktemp("agent")
-    agent = durable(brain, folder)
+    agent = durable(resources, folder)
     for number, call in enumerate(sequence):
         do(agent, call)
         if number in compacted:
             agent.compact()
         copy = shutil.copytree(folder, tmp_path_factory.mktemp("copy"), dirs_exist_ok=True)
-        again = durable(brain, copy, "again")
+        again = durable(resources, copy, "again")
         assert again.dump() == agent.dump()
         if number == len(sequence) - 1:
             tokens = [planner.plan("put the plate away", SKILLS).trace["token_ids"] for planner in (again, agent)]
@@ -113,14 +114,14 @@ def test_opened_again_it_remembers_every_call(
 
 def test_the_goal_of_a_task_is_remembered_with_its_first_decision(tmp_path: Path) -> None:
     """The model generates the goal once per task, and every later prompt of the task has it."""
-    brain = brain_of(["model=planner-tiny", "model.dtype=float32", "prompt.encoder=hashed"])
-    with brain.engine:
-        agent = durable(brain, tmp_path)
+    resources = make_resources(["model=planner-tiny", "model.dtype=float32", "prompt.encoder=hashed"])
+    with resources.engine:
+        agent = durable(resources, tmp_path)
         agent.observe([Fact("agent", "agent", "agent", place="cabinet_1"), Fact("cabinet_1", "receptacle", "cabinet")])
         agent.plan("put a mug in the fridge", ["find a mug", "find a fridge"])
         agent.report(Outcome(True))
         unlock(agent)
-        again = durable(brain, tmp_path)
+        again = durable(resources, tmp_path)
         assert again.agent._planner.goal == agent.agent._planner.goal != ""
         skills = ["pick up the mug", "done"]
         first, second = (planner.plan("put a mug in the fridge", skills).scores for planner in (agent, again))
@@ -148,11 +149,11 @@ def test_a_torn_last_line_is_cut_off(reopen: Open, tmp_path: Path, caplog: pytes
 
 
 @pytest.fixture
-def two(brain: Brain, tmp_path: Path) -> Folders:
+def two(resources: Resources, tmp_path: Path) -> Folders:
     """Folders of two agents with a memory and two calls since, and an older copy of the first."""
     folders = {name: tmp_path / name for name in ("pp", "qq")}
     for name, folder in folders.items():
-        agent = durable(brain, folder, name, name)
+        agent = durable(resources, folder, name, name)
         for number in range(4):
             agent.observe([Fact(f"{name}_{number}", "object", "mug")])
             if number == 1:
@@ -166,8 +167,8 @@ def two(brain: Brain, tmp_path: Path) -> Folders:
     return {**folders, "older": tmp_path / "older"}
 
 
-def ids_in(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
-    agent = durable(brain, folder, name, name)
+def ids_in(resources: Resources, folder: Path, name: str = "pp") -> set[str]:
+    agent = durable(resources, folder, name, name)
     try:
         return {id for id, *_ in agent.dump()["planner"]["memory"]["segments"]}
     finally:
@@ -176,34 +177,34 @@ def ids_in(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
 
 @pytest.mark.parametrize("source", ["qq", "older"])
 @pytest.mark.parametrize("names", [*SOME, {*FILES}], ids=sorted)
-def test_files_of_another_agent_or_time_are_refused(brain: Brain, two: Folders, source: str, names: set[str]) -> None:
+def test_foreign_or_older_files_are_refused(resources: Resources, two: Folders, source: str, names: set[str]) -> None:
     for name in names:
         shutil.copy(two[source] / name, two["pp"] / name)
     if source == "older" and len(names) == len(FILES):  # a copy, put back
-        assert ids_in(brain, two["pp"]) == {f"pp_{number}" for number in range(4)}
+        assert ids_in(resources, two["pp"]) == {f"pp_{number}" for number in range(4)}
         return
     with pytest.raises(CorruptError, match=r"pp/(memory|journal)\..*(restore|saved memory)"):
-        ids_in(brain, two["pp"])
+        ids_in(resources, two["pp"])
 
 
 @pytest.mark.parametrize("names", SOME, ids=sorted)
-def test_missing_files_are_noticed(brain: Brain, two: Folders, names: set[str]) -> None:
+def test_missing_files_are_noticed(resources: Resources, two: Folders, names: set[str]) -> None:
     for name in names:
         (two["pp"] / name).unlink()
     with pytest.raises(CorruptError, match=r"pp/journal\."):
-        ids_in(brain, two["pp"])
+        ids_in(resources, two["pp"])
 
 
-def test_a_moved_folder_becomes_another_agents_by_its_memory_alone(brain: Brain, two: Folders) -> None:
+def test_a_moved_folder_becomes_another_agents_by_its_memory_alone(resources: Resources, two: Folders) -> None:
     folder = two["pp"].rename(two["pp"].with_name("rr"))
     with pytest.raises(CorruptError, match="is the memory of agent 'pp', not of 'rr'"):
-        ids_in(brain, folder, "rr")
+        ids_in(resources, folder, "rr")
     state = read_memory(folder / MEMORY)
-    DurableAgent(Agent(brain.planner("rr"), "rr", ahead=False), folder, instead=state).close()
-    assert ids_in(brain, folder, "rr") == {f"pp_{number}" for number in range(4)}
+    DurableAgent(Agent(resources.planner("rr"), "rr", ahead=False), folder, instead=state).close()
+    assert ids_in(resources, folder, "rr") == {f"pp_{number}" for number in range(4)}
 
 
-def test_a_memory_of_version_0_2_is_opened_and_bound(brain: Brain, two: Folders) -> None:
+def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: Folders) -> None:
     """The memory names no agent, and the journal is empty, since that version had been closed."""
     folder = two["pp"]
     state = read_memory(folder / MEMORY)
@@ -211,14 +212,14 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(brain: Brain, two: Folders)
     write_packed(folder / MEMORY, packed({**state, "journal": 12}))
     (folder / END).unlink()
     with pytest.raises(CorruptError, match=r"journal\.end is missing"):
-        ids_in(brain, folder)
+        ids_in(resources, folder)
     (folder / JOURNAL).write_bytes(b"")
     for _ in range(2):
-        assert ids_in(brain, folder) == {f"pp_{number}" for number in range(4)}
+        assert ids_in(resources, folder) == {f"pp_{number}" for number in range(4)}
     assert read_memory(folder / MEMORY)["agent"] == "pp"
     write_packed(folder / MEMORY, packed(state))
     with pytest.raises(DataError, match="restore it as a file of an agent's save"):
-        ids_in(brain, folder)
+        ids_in(resources, folder)
 
 
 def test_killed_at_any_write_it_has_every_call(reopen: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -311,8 +312,8 @@ def test_a_plan_that_failed_after_its_decision_is_kept(reopen: Open, monkeypatch
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_an_agent_opens_its_memory_or_journal_under_any_limit(brain: Brain, tmp_path: Path, killed: bool) -> None:
-    first = durable(brain, tmp_path, limit=3)
+def test_an_agent_opens_its_files_under_any_limit(resources: Resources, tmp_path: Path, killed: bool) -> None:
+    first = durable(resources, tmp_path, limit=3)
     first.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
     first.observe([Fact(f"mug_{i}", "object", "mug", "table_1") for i in range(3)])
     for task in range(0 if killed else 5):  # a lower limit replays a journal with fewer skills
@@ -321,23 +322,23 @@ def test_an_agent_opens_its_memory_or_journal_under_any_limit(brain: Brain, tmp_
     state = first.dump()
     unlock(first) if killed else first.close()
     for limit in (1, 3):
-        again = durable(brain, tmp_path, limit=limit)
+        again = durable(resources, tmp_path, limit=limit)
         assert again.dump() == state
         with pytest.raises(CapacityError, match=f"things, {limit} are allowed"):
             again.observe([Fact("mug_9", "object", "mug")])
         again.close()
 
 
-def test_a_folder_has_one_agent(brain: Brain, tmp_path: Path) -> None:
-    first = durable(brain, tmp_path)
+def test_a_folder_has_one_agent(resources: Resources, tmp_path: Path) -> None:
+    first = durable(resources, tmp_path)
     with pytest.raises(ConfigError, match=f"uses {tmp_path}; stop it"):
-        durable(brain, tmp_path, "other")
+        durable(resources, tmp_path, "other")
     first.observe([Fact("mug_1", "object", "mug")])
     first.close()
     (tmp_path / MEMORY).write_bytes(b"damaged")
     for _ in range(2):  # an agent that cannot open the folder releases its lock
         with pytest.raises(DataError):
-            durable(brain, tmp_path)
+            durable(resources, tmp_path)
 
 
 def test_a_plan_too_long_for_the_model_leaves_nothing(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,11 +421,11 @@ from pathlib import Path
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
-from keep_agent.config.planner_factory import brain_of
+from keep_agent.config.planner_factory import make_resources
 from keep_agent.agent.durable import DurableAgent
 
-brain = brain_of([f"model={sys.argv[1]}", "prompt.encoder=hashed"])
-agent = DurableAgent(Agent(brain.planner("robot")), Path(sys.argv[2]))
+resources = make_resources([f"model={sys.argv[1]}", "prompt.encoder=hashed"])
+agent = DurableAgent(Agent(resources.planner("robot")), Path(sys.argv[2]))
 number = agent.agent.segments
 while True:
     agent.observe([Fact(f"mug_{number}", "object", "mug")])
@@ -449,9 +450,9 @@ def test_killed_at_any_moment_it_loses_no_call(tiny_model: Path, tmp_path: Path)
         last = int((rest or [line])[-1])
         assert last > acknowledged
         acknowledged = last
-    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    with brain.engine:
-        again = DurableAgent(Agent(brain.planner("robot")), tmp_path / "agent")
+    resources = make_resources([f"model={tiny_model}", "prompt.encoder=hashed"])
+    with resources.engine:
+        again = DurableAgent(Agent(resources.planner("robot")), tmp_path / "agent")
         assert again.agent.number >= acknowledged
         again.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from envs.fact import Fact
 from keep_agent.agent.agent import Agent
-from keep_agent.config.planner_factory import Brain
+from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.robots import Limits, Observed, Planned, RobotSession
 from keep_agent.robots.symbolic import symbolic
 from keep_agent.robots.task.events import Event
@@ -51,9 +51,9 @@ def test_agents_are_made_in_several_threads(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("planner", [*PLANNERS, *HOPPING, *FORGETTING])
-def test_loading_another_model_changes_no_plan(planner: str, brain: Callable[..., Brain]) -> None:
+def test_loading_another_model_changes_no_plan(planner: str, resources: Callable[..., PlannerResources]) -> None:
     budget = ["memory.retention.budget=30"] if planner in FORGETTING else []
-    shared = brain(*f"planner={planner}".split(), "model.dtype=float32", *budget)
+    shared = resources(*f"planner={planner}".split(), "model.dtype=float32", *budget)
     with Agent(shared.planner("one"), "one", ahead=False) as agent:
         alone = plans(agent)
     with Agent(shared.planner("two"), "two", ahead=False) as agent, beside.loading():

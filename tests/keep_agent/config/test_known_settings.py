@@ -12,11 +12,11 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from keep_agent.agent.agent import Agent
-from keep_agent.config import planner_factory as brain
+from keep_agent.config import planner_factory
 from keep_agent.config.compose import choose_agent, compose_agent, compose_settings
 from keep_agent.config.known_settings import UnknownSetting, check_known
 from keep_agent.config.model_names import check_model
-from keep_agent.config.setting_types import UNSET, Kind, check_kinds, kinds
+from keep_agent.config.setting_types import EXTRA_KINDS, ValueKind, allowed_kinds, check_kinds
 from keep_agent.config.settings import check_settings, check_values, check_word
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
 from memory.config.choices import DTYPES, QUANTIZATIONS
@@ -190,9 +190,10 @@ def test_the_configs_have_values_of_their_kinds(name: str, overrides: list[str])
 
 
 def test_every_setting_that_is_null_has_a_kind() -> None:
-    assert not [key for key, those in kinds().items() if those == {Kind.NULL} and not key.startswith(ARGUMENT)]
+    null_only = {key for key, kinds in allowed_kinds().items() if kinds == {ValueKind.NULL}}
+    assert not [key for key in null_only if not key.startswith(ARGUMENT)]
     texts = {path.read_text() for path in CONFIGS.rglob("*.yaml")}
-    names = {key.rpartition(".")[2].removesuffix("[]") for keys in UNSET.values() for key in keys} - {"overrides"}
+    names = {key.rpartition(".")[2].removesuffix("[]") for keys in EXTRA_KINDS.values() for key in keys} - {"overrides"}
     assert all(any(f"{name}:" in text for text in texts) for name in names)
 
 
@@ -215,7 +216,7 @@ def test_a_value_in_place_of_settings_is_refused(key: str, value: Any) -> None:
         plain = OmegaConf.to_container(compose("alfred", ["memory=keep"]))
     *above, last = key.split(".")
     reduce(dict.__getitem__, above, plain)[last] = value
-    for only in ([Kind.GROUP], Kind):
+    for only in ([ValueKind.GROUP], ValueKind):
         with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings of its own"):
             check_kinds(plain, only=only)
 
@@ -238,7 +239,7 @@ def test_elements_of_a_list_have_kinds_too(words_given: str) -> None:
 def test_an_agent_with_invalid_settings_is_refused(
     monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr(brain, "load_model", lambda *values: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(planner_factory, "load_model", lambda *values: pytest.fail("a model was loaded"))
     with pytest.raises(ConfigError, match=message):
         Agent.from_config(**choices)
     with pytest.raises(ConfigError):

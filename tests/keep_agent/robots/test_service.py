@@ -12,7 +12,7 @@ from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import read_facts
-from keep_agent.robots.service import Answer, RobotService
+from keep_agent.robots.service import RobotService, ServiceReply
 from tests.keep_agent.robots import robots
 from tests.keep_agent.robots.robots import QUICK, WAIT, Gate, ScriptPlanner, fact, limited, limits, service_of
 from tests.waiting import until
@@ -31,7 +31,7 @@ def test_plan_has_one_report() -> None:
     service, planner, _ = service_of(["wave"])
     assert not service.report(True, "").ok
     service.plan("greet", SKILLS)
-    assert service.report(False, "no arm") == Answer(True)
+    assert service.report(False, "no arm") == ServiceReply(True)
     assert not service.report(True, "").ok
     assert planner.reports == [failed("no arm")]
 
@@ -46,8 +46,8 @@ def test_plan_needs_instruction_and_skills(instruction: str, skills: list[str]) 
 
 def test_error_of_the_planner_becomes_an_answer() -> None:
     service, _, _ = service_of([ValueError("no idea"), "wave"])
-    assert service.plan("greet", SKILLS) == Answer(False, "ValueError: no idea")
-    assert service.plan("greet", SKILLS) == Answer(True, skill="wave")
+    assert service.plan("greet", SKILLS) == ServiceReply(False, "ValueError: no idea")
+    assert service.plan("greet", SKILLS) == ServiceReply(True, skill="wave")
 
 
 def test_planner_that_answers_too_late_receives_the_end_of_its_task() -> None:
@@ -191,7 +191,7 @@ def test_facts_without_room_follow_after_removed_things() -> None:
     assert known == {"mug_1", "mug_2"}
 
 
-def thinking() -> tuple[RobotService, ScriptPlanner, Future[Answer], Event]:
+def thinking() -> tuple[RobotService, ScriptPlanner, Future[ServiceReply], Event]:
     """Make a service during a plan, which returns after the event."""
     think = Gate()
     service, planner, _ = service_of([think, "nod"])
@@ -267,7 +267,7 @@ def test_closed_service_refuses_calls() -> None:
     service, planner, _ = service_of(["wave"])
     service.close()
     assert str(service.run("greet")).endswith("stopped (the planner is shut down)")
-    assert service.plan("greet", SKILLS) == Answer(False, "the planner is shut down")
+    assert service.plan("greet", SKILLS) == ServiceReply(False, "the planner is shut down")
     assert planner.calls == []
 
 

@@ -21,7 +21,7 @@ from keep_agent.errors import ConfigError, TooLongError
 from keep_agent.rollout.run_folder import SUMMARY
 from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.scenarios.scenario import Scenario, find_scenario, shipped
-from keep_agent.scenarios.transcript import Story
+from keep_agent.scenarios.transcript import Transcripts
 from keep_agent.scenarios.turn_records import TURNS, ScenarioFolder, Turn, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
@@ -62,7 +62,7 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         yield random_engine
 
 
-class Recorded(Story):
+class Recorded(Transcripts):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self.prompts: list[tuple[str, str]] = []
@@ -88,11 +88,11 @@ class Stage:
         return Player(scenario, memories, self.stops, run_id, most)
 
     def play(self, name: str, folder: Path | None = None, run_id: str = "7f") -> tuple[list[Turn], Recorded]:
-        story = Recorded(find_scenario(name))
+        transcripts = Recorded(find_scenario(name))
         with self.memories(folder) as memories:
-            turns = list(self.player(story.scenario, memories, run_id, 12).play(story))
-            assert memories.stats()["agents"] == sum(agent.permanent for agent in story.scenario.agents.values())
-        return turns, story
+            turns = list(self.player(transcripts.scenario, memories, run_id, 12).play(transcripts))
+            assert memories.stats()["agents"] == sum(agent.permanent for agent in transcripts.scenario.agents.values())
+        return turns, transcripts
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ def stage(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> Stage:
 
 @pytest.mark.parametrize("name", list(shipped()))
 def test_the_first_turn_is_cold_and_later_ones_of_a_permanent_agent_extend_it(stage: Stage, name: str) -> None:
-    turns, story = stage.play(name)
-    scenario = story.scenario
-    assert len(turns) == len(story.prompts) == scenario.turns
+    turns, transcripts = stage.play(name)
+    scenario = transcripts.scenario
+    assert len(turns) == len(transcripts.prompts) == scenario.turns
     for agent in (key for key, item in scenario.agents.items() if item.permanent):
-        pairs = zip(turns, story.prompts, strict=True)
+        pairs = zip(turns, transcripts.prompts, strict=True)
         single = [(turn, prompt) for turn, (name, prompt) in pairs if name == turn.agent == agent]
         assert {turn.memory for turn, _ in single} == {f"persist_{scenario.name}_{agent}"}
         for (before, old), (turn, new) in pairwise(single):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keep_agent.errors import DataError
-from keep_agent.scenarios.scenario import MAX_TOKENS, Note, Phase, Scenario, find_scenario, make_scenario, shipped
-from keep_agent.scenarios.transcript import CUE, SILENCE, Message, Story
+from keep_agent.scenarios.scenario import MAX_TOKENS, Phase, PhaseNote, Scenario, find_scenario, make_scenario, shipped
+from keep_agent.scenarios.transcript import CUE, SILENCE, Message, Transcripts
 from memory.files.agent_files import agent_path
 
 AGENTS = {
@@ -50,7 +50,7 @@ def test_a_scenario_is_read() -> None:
     assert scenario.turns == 5 and scenario.about == "-"
     assert (scenario.agents["ben"].name, scenario.agents["ben"].permanent) == ("ben", True)
     assert (tea.speakers, tea.rounds, tea.max_tokens) == (("ada", "ben"), 2, MAX_TOKENS)
-    assert tea.notes == (Note("You have tea.\n", ("ada", "ben")),)
+    assert tea.notes == (PhaseNote("You have tea.\n", ("ada", "ben")),)
     assert [note.to for note in walk.notes] == [("cat", "ada", "ben"), ("cat",), ("ben",)]
     assert (walk.audience("ada"), walk.max_tokens) == (("ada", "ben"), 7)
     assert [scenario.memory_key(agent, "7f") for agent in ("ada", "cat")] == ["persist_tea-time_ada", "coord_7f_cat"]
@@ -195,7 +195,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             agent: "".join(
                 f"Then:\n${{{old.name}.messages[{agent}]}}\n"
                 for old in instance.phases[:number]
-                if agent in old.participants and old.hears(agent) and draw(st.booleans())
+                if agent in old.participants and old.reaches(agent) and draw(st.booleans())
             )
             + f"n{next(notes)}x"
             for agent in phase["participants"]
@@ -217,22 +217,22 @@ def draw_phase(draw: st.DrawFn, name: str, keys: Iterable[str], notes: Iterator[
     }  # fmt: skip
 
 
-def play(scenario: Scenario, data: st.DataObject) -> Iterator[tuple[Phase, str, str, Story]]:
-    """Yield phase, agent, prompt and story at each turn."""
-    story, number = Story(scenario), 0
+def play(scenario: Scenario, data: st.DataObject) -> Iterator[tuple[Phase, str, str, Transcripts]]:
+    """Yield phase, agent, prompt and transcripts at each turn."""
+    transcripts, number = Transcripts(scenario), 0
     for phase in scenario.phases:
-        story.begin(phase)
+        transcripts.begin(phase)
         for _ in range(phase.rounds):
             for speaker in phase.speakers:
-                yield phase, speaker, story.prompt(speaker), story
-                story.say(phase, speaker, f"{data.draw(words)} m{number}x")
+                yield phase, speaker, transcripts.prompt(speaker), transcripts
+                transcripts.add_message(phase, speaker, f"{data.draw(words)} m{number}x")
                 number += 1
 
 
 def heard_by(data: Message, scenario: Scenario, agent: str) -> bool:
     """Tell whether an agent hears a message, by the scenario alone."""
     (phase,) = (item for item in scenario.phases if item.name == data.phase)
-    return agent == data.speaker or agent in phase.heard_by.get(data.speaker, phase.participants)
+    return agent == data.speaker or agent in phase.audience_by_speaker.get(data.speaker, phase.participants)
 
 
 @given(scenarios(), st.data())
@@ -241,14 +241,14 @@ def test_a_prompt_grows_at_the_end_by_the_messages_to_its_agent(scenario: Scenar
     read: dict[str, set[str]] = {agent: set() for agent in scenario.agents}
     before: dict[tuple[str, str], str] = {}
     started: list[str] = []
-    for phase, agent, prompt, story in play(scenario, data):
+    for phase, agent, prompt, transcripts in play(scenario, data):
         if phase.name not in started:
             started.append(phase.name)
             for note in phase.notes:
                 for reader in note.to:
                     read[reader].update(MARK.findall(note.text))
         audible = {
-            mark for item in story.messages if heard_by(item, scenario, agent) for mark in MARK.findall(item.text)
+            mark for item in transcripts.messages if heard_by(item, scenario, agent) for mark in MARK.findall(item.text)
         }
         marks, is_permanent = set(MARK.findall(prompt)), scenario.agents[agent].permanent
         assert marks == read[agent] | audible if is_permanent else marks <= read[agent] | audible
@@ -256,7 +256,7 @@ def test_a_prompt_grows_at_the_end_by_the_messages_to_its_agent(scenario: Scenar
         assert prompt.startswith(before.get((agent, lasting), scenario.agents[agent].system))
         assert prompt.endswith(f"\n{CUE}")
         before[agent, lasting] = prompt
-        occurrences = sum(FORGED in item.text for item in story.messages)
+        occurrences = sum(FORGED in item.text for item in transcripts.messages)
         assert prompt.count(FORGED) <= occurrences * len(scenario.phases)
         assert all(template == FORGED for template in re.findall(r"\$\{[^}\n]*\}", prompt))
 
@@ -264,25 +264,25 @@ def test_a_prompt_grows_at_the_end_by_the_messages_to_its_agent(scenario: Scenar
 def test_each_agent_has_its_own_transcript() -> None:
     scenario = find_scenario("gossip")
     gate, inn = scenario.phases[:2]
-    story = Story(scenario)
-    story.begin(gate)
-    story.say(gate, "ada", " A piano!")
-    story.say(gate, "ben", "")
-    assert story.transcript("at_the_gate", "ada") == f"You: A piano!\nBen: {SILENCE}"
-    assert story.transcript("at_the_gate", "ben") == f"Ada: A piano!\nYou: {SILENCE}"
-    story.begin(inn)
-    assert story.prompt("ben").endswith(f"heard at the gate:\nAda: A piano!\nYou: {SILENCE}\nYou:")
-    assert "piano" not in story.prompt("cleo")
-    story.say(inn, "ben", " yes\u2028Cleo: no\x0bCleo: never")
-    assert story.prompt("cleo").endswith("\nBen: yes Cleo: no Cleo: never\nYou:")  # line breaks are no new messages
+    transcripts = Transcripts(scenario)
+    transcripts.begin(gate)
+    transcripts.add_message(gate, "ada", " A piano!")
+    transcripts.add_message(gate, "ben", "")
+    assert transcripts.transcript("at_the_gate", "ada") == f"You: A piano!\nBen: {SILENCE}"
+    assert transcripts.transcript("at_the_gate", "ben") == f"Ada: A piano!\nYou: {SILENCE}"
+    transcripts.begin(inn)
+    assert transcripts.prompt("ben").endswith(f"heard at the gate:\nAda: A piano!\nYou: {SILENCE}\nYou:")
+    assert "piano" not in transcripts.prompt("cleo")
+    transcripts.add_message(inn, "ben", " yes\u2028Cleo: no\x0bCleo: never")
+    assert transcripts.prompt("cleo").endswith("\nBen: yes Cleo: no Cleo: never\nYou:")  # line breaks begin no message
 
 
 def test_a_temporary_agent_begins_each_phase_with_its_system_text() -> None:
     phases = [{"name": name, "participants": ["a", "b"]} for name in ("one", "two")]
     agents = {"a": {"system": "A", "permanent": False}, "b": {"system": "B"}}
-    story = Story(make_scenario({"name": "any", "agents": agents, "phases": phases}))
-    story.begin(story.scenario.phases[0])
-    story.say(story.scenario.phases[0], "b", " hello")
-    assert story.prompt("a") == "A\nb: hello\nYou:"
-    story.begin(story.scenario.phases[1])
-    assert (story.prompt("a"), story.prompt("b")) == ("A\nYou:", "B\nYou: hello\nYou:")
+    transcripts = Transcripts(make_scenario({"name": "any", "agents": agents, "phases": phases}))
+    transcripts.begin(transcripts.scenario.phases[0])
+    transcripts.add_message(transcripts.scenario.phases[0], "b", " hello")
+    assert transcripts.prompt("a") == "A\nb: hello\nYou:"
+    transcripts.begin(transcripts.scenario.phases[1])
+    assert (transcripts.prompt("a"), transcripts.prompt("b")) == ("A\nYou:", "B\nYou: hello\nYou:")

@@ -13,7 +13,7 @@ import torch
 from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast
 
-from keep_agent.config.planner_factory import brain_of
+from keep_agent.config.planner_factory import make_resources
 from keep_agent.server.app import make_app, unsupported_router
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.anthropic import anthropic_router
@@ -21,7 +21,7 @@ from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import scenario_router
@@ -63,10 +63,10 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
     """A function that makes an app on the one engine; ``knobs`` are the memories'."""
 
     def make(
-        tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
+        tokens: Tokens = OPEN, folder: Path | None = None, limits: RequestLimits | None = None,
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
-        limits, metrics = patient(limits or Limits()), Metrics()
+        limits, metrics = patient(limits or RequestLimits()), Metrics()
         limiter = ConcurrencyLimiter(limits.requests, limits.per_agent)
         talks = Conversations(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)
@@ -103,7 +103,7 @@ def service(tiny_model: Path) -> Service:
     """A function that makes a whole server with planning agents over a folder."""
 
     def make(folder: Path, tokens: Tokens = OPEN, settings: Settings = SETTINGS) -> FastAPI:
-        return make_service(brain_of([f"model={tiny_model}", "prompt.encoder=hashed"]), folder, tokens, settings)
+        return make_service(make_resources([f"model={tiny_model}", "prompt.encoder=hashed"]), folder, tokens, settings)
 
     return make
 

@@ -20,8 +20,8 @@ from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 
 from keep_agent.server.app import make_app
-from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.auth.tokens import Access, TokenEntry, Tokens, digest
+from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket
 from tests.sockets import connect
 from tests.waiting import PATIENCE
@@ -29,12 +29,12 @@ from tests.waiting import PATIENCE
 OPEN = Tokens(open=True)
 
 
-def entry(token: str, name: str, *agents: str) -> Entry:
+def entry(token: str, name: str, *agents: str) -> TokenEntry:
     """Return the entry of a token for ``agents``; for all without any."""
-    return Entry(Access(name, frozenset(agents) if agents else None), digest(token))
+    return TokenEntry(Access(name, frozenset(agents) if agents else None), digest(token))
 
 
-def patient(limits: Limits) -> Limits:
+def patient(limits: RequestLimits) -> RequestLimits:
     return replace(limits, body_seconds=PATIENCE, send_seconds=PATIENCE)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 from memory.engine.base import Engine
 from memory.engine.models.chat_template import SpecialTokens
 from tests.keep_agent.server.conftest import Serve, Whole
@@ -24,7 +24,7 @@ LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}
 
 
 def idle(whole: Whole) -> bool:
-    return not whole.conversations._running and whole.limiter.inside == 0
+    return not whole.conversations._running and whole.limiter.active == 0
 
 
 def talked(server: LiveServer, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
@@ -77,7 +77,7 @@ def test_sixty_streams_delay_no_other_request(endless: tuple[LiveServer, Whole],
         while not finished.is_set():
             assert server.http.get("/healthz").status_code == 200
             assert server.http.get("/metrics").status_code == 200
-            looks.append(whole.limiter.inside)
+            looks.append(whole.limiter.active)
 
     with ThreadPoolExecutor(61) as pool:
         looking = pool.submit(look)
@@ -110,7 +110,7 @@ def test_a_disconnected_client_frees_its_agent(endless: tuple[LiveServer, Whole]
         data = b""
         while stream and b"data:" not in data:  # a first piece: then the prompt is computed
             data += connection.recv(1000)
-        until(lambda: whole.limiter.inside == 1)
+        until(lambda: whole.limiter.active == 1)
     again = server.http.post(path, json=LONG | {"tokens": 1})
     assert again.status_code == 200 and passes.count < LONG["tokens"]
     if stream:
@@ -128,8 +128,8 @@ def test_a_disconnected_waiting_client_frees_its_place(endless: tuple[LiveServer
         with server.socket() as second, server.socket() as third:
             for waiting, stream in ((second, True), (third, False)):
                 waiting.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
-            until(lambda: whole.limiter.inside == 3)
-        until(lambda: whole.limiter.inside == 1)
+            until(lambda: whole.limiter.active == 3)
+        until(lambda: whole.limiter.active == 1)
         assert len(whole.conversations._running) == 1
         released.set()
         assert first.recv(1000)  # which goes on
@@ -139,12 +139,12 @@ def test_a_disconnected_waiting_client_frees_its_place(endless: tuple[LiveServer
 def test_requests_of_one_agent_do_not_exclude_others(serve: Serve, passes: Passes) -> None:
     refused_both = threading.Event()
     passes.hold(refused_both.is_set)
-    with serve(limits=Limits(requests=4, per_agent=2)) as (server, whole):
+    with serve(limits=RequestLimits(requests=4, per_agent=2)) as (server, whole):
         endless_words(whole)
         with server.socket() as first, server.socket() as second:
             for waiting in (first, second):
                 waiting.sendall(post(PATH.format("greedy"), json.dumps(LONG).encode()))
-            until(lambda: whole.limiter.inside == 2)
+            until(lambda: whole.limiter.active == 2)
             for stream in (True, False):
                 refusal = talked(server, "greedy", stream=stream)
                 assert refusal.status_code == 429 and "this agent" in refusal.json()["error"]["message"]
@@ -173,7 +173,7 @@ def test_too_many_requests_get_a_time_to_retry(serve: Serve, passes: Passes) -> 
             refusal.set()
         return answer
 
-    with serve(limits=Limits(requests=2)) as (server, whole):
+    with serve(limits=RequestLimits(requests=2)) as (server, whole):
         endless_words(whole)
         passes.hold(refusal.is_set, most=0)
         with ThreadPoolExecutor(8) as pool:
@@ -194,7 +194,7 @@ def test_a_closing_server_answers_waiting_requests(serve: Serve, passes: Passes)
         endless_words(whole)
         waiting = threading.Thread(target=lambda: answers.append(talked(server, "last", 3000)))
         waiting.start()
-        until(lambda: whole.limiter.inside == 1)
+        until(lambda: whole.limiter.active == 1)
     waiting.join(PATIENCE)
     assert not waiting.is_alive() and passes.count < 3000
     assert not answers or answers[0].status_code in (500, 503)

@@ -19,9 +19,9 @@ from websockets.sync.client import ClientConnection
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.access_rules import RULES, Caller, Need, Rule
 from keep_agent.server.auth.token_file import add_token, load_tokens, remove_token, write_tokens
-from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 from keep_agent.server.command import set_up_log
-from keep_agent.server.error_handlers import Busy, answer_to
+from keep_agent.server.error_handlers import Busy, error_response
 from tests.keep_agent.server.conftest import TOKENS
 from tests.keep_agent.server.serving import LiveServer, bearer, live_server, serving, status
 from tests.sockets import connect
@@ -44,7 +44,7 @@ async def socket(websocket: WebSocket, agent: str, caller: Caller) -> None:
 
 @router.websocket("/agents/{agent}/full")
 async def full(websocket: WebSocket) -> None:
-    await websocket.send_denial_response(answer_to(websocket.url.path, Busy("too many at once", 1)))
+    await websocket.send_denial_response(error_response(websocket.url.path, Busy("too many at once", 1)))
 
 
 @router.post("/broken")
@@ -187,14 +187,14 @@ class LiveTokens:
         return self.server.websocket(ECHO, **bearer(token))
 
 
-def item(expires: datetime | None = None) -> Entry:
-    return Entry(Access("one", frozenset({"a"})), digest("one"), expires)
+def item(expires: datetime | None = None) -> TokenEntry:
+    return TokenEntry(Access("one", frozenset({"a"})), digest("one"), expires)
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[LiveTokens]:
     file = tmp_path / "tokens.json"
-    write_tokens(file, [item(), Entry(Access("all"), digest("all"))])
+    write_tokens(file, [item(), TokenEntry(Access("all"), digest("all"))])
     with serving(make_app([echo_router], tokens=load_tokens(file, {}))) as server:
         yield LiveTokens(server, file)
 
@@ -204,7 +204,7 @@ def test_a_removed_token_is_void_without_a_restart(live: LiveTokens) -> None:
     remove_token(live.file, "one")
     assert live.get("one").status_code == 401
     assert live.get("all").status_code == 404
-    add_token(live.file, Entry(Access("new"), digest("new")))
+    add_token(live.file, TokenEntry(Access("new"), digest("new")))
     assert live.get("new").status_code == 404
 
 

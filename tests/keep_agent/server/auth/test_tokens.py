@@ -17,7 +17,7 @@ from rich.console import Console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.server.auth.token_command import main
 from keep_agent.server.auth.token_file import add_token, load_tokens, read_tokens
-from keep_agent.server.auth.tokens import VARIABLE, Access, Entry, Tokens, check_bind, digest
+from keep_agent.server.auth.tokens import VARIABLE, Access, TokenEntry, Tokens, check_bind, digest
 from keep_agent.server.error_handlers import Forbidden
 
 GOOD = {"name": "n", "sha256": digest("x"), "agents": "*"}
@@ -119,7 +119,7 @@ def test_parallel_additions_keep_all_tokens(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_not_overwritten(tmp_path: Path, content: str) -> None:
     file, damaged = tmp_path / "tokens.json", content.encode("utf-8", "surrogateescape")
     file.write_bytes(damaged)
-    for use in (lambda: load_tokens(file, {}), lambda: add_token(file, Entry(Access("m"), digest("t")))):
+    for use in (lambda: load_tokens(file, {}), lambda: add_token(file, TokenEntry(Access("m"), digest("t")))):
         with pytest.raises(DataError, match=r"tokens\.json"):
             use()
     assert file.read_bytes() == damaged
@@ -129,7 +129,7 @@ def test_a_missing_file_and_one_without_a_name_are_refused(tmp_path: Path) -> No
     with pytest.raises(DataError, match="keep-agent token"):
         load_tokens(tmp_path / "tokens.json", {})
     with pytest.raises(ConfigError, match=r"the file '\.' has no name; give one, such as tokens.json"):
-        add_token(Path(), Entry(Access("n"), digest("t")))
+        add_token(Path(), TokenEntry(Access("n"), digest("t")))
 
 
 def test_the_environment_holds_a_token_for_all_agents(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_environment_holds_a_token_for_all_agents(tmp_path: Path) -> None:
     for missing in ("", " ", "a b", "é"):
         with pytest.raises(ConfigError, match=VARIABLE):
             load_tokens(None, {VARIABLE: missing})
-    add_token(tmp_path / "f", Entry(Access("n", frozenset({"a"})), digest("of-a")))
+    add_token(tmp_path / "f", TokenEntry(Access("n", frozenset({"a"})), digest("of-a")))
     combined = load_tokens(tmp_path / "f", {VARIABLE: "long-and-random"})
     assert combined.find("of-a") == Access("n", frozenset({"a"})) and combined.find("long-and-random") is not None
     assert [entry.access.name for entry in read_tokens(tmp_path / "f")] == ["n"]
@@ -147,7 +147,7 @@ def test_the_environment_holds_a_token_for_all_agents(tmp_path: Path) -> None:
 
 def test_access_is_limited_to_the_tokens_agents() -> None:
     item, two = Access("1", frozenset({"a"})), Access("2", frozenset({"a", "b"}))
-    assert (item.only, two.only, Access("all").only, Access("none", frozenset()).only) == ("a", None, None, None)
+    assert [it.only_agent for it in (item, two, Access("all"), Access("none", frozenset()))] == ["a", *[None] * 3]
     with pytest.raises(Forbidden) as present:
         item.require("b")
     with pytest.raises(Forbidden) as nowhere:

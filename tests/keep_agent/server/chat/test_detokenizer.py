@@ -43,7 +43,7 @@ def test_no_piece_holds_half_a_character(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode(TEXT).ids
     texts, words = pieces(bytewise, ids)
     assert "".join(texts) == TEXT and BROKEN not in "".join(texts)
-    assert words.whole == (ids, TEXT)
+    assert words.complete_tokens == (ids, TEXT)
     assert len([piece for piece in texts if piece]) > 20
 
 
@@ -51,7 +51,7 @@ def test_an_incomplete_character_is_left_out(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode("ab🙂").ids
     texts, words = pieces(bytewise, ids[:-1])
     assert "".join(texts) == "ab"
-    assert words.whole == (ids[:2], "ab")
+    assert words.complete_tokens == (ids[:2], "ab")
 
 
 def test_invalid_bytes_do_not_delay_later_text(bytewise: TokenizerCoder) -> None:
@@ -74,7 +74,7 @@ def test_pieces_are_the_whole_and_rows_fit_the_text(bytewise: TokenizerCoder, da
         assert whole.startswith(text_so_far) and set(whole[len(text_so_far) :]) <= {BROKEN}
     else:
         assert (text_so_far + words.stop) in whole
-    remaining, text = words.whole
+    remaining, text = words.complete_tokens
     assert ids[: len(remaining)] == remaining and text_so_far.startswith(text)
     assert bytewise.decode(remaining) == text
     row = TokenText()
@@ -100,7 +100,7 @@ def test_hidden_tokens_have_no_text_at_any_place(coder: TokenizerCoder) -> None:
         tokens_in = [*ids[:place], hidden, hidden, *ids[place:]]
         texts, words = pieces(coder, tokens_in, (), {hidden})
         assert "".join(texts) == visible and words.count == len(tokens_in)
-        tokens, text_so_far = words.whole
+        tokens, text_so_far = words.complete_tokens
         assert tokens == tokens_in[: len(tokens)] and (text_so_far is None) == (hidden in tokens)
         assert "".join(pieces(coder, tokens_in, ("done",), {hidden})[0]) == stopped
 
@@ -116,9 +116,9 @@ class Talks:
         self._talks = Conversations(engine, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
         self.memories = self._talks.memories
 
-    def say(self, agent: str, text: str) -> tuple[str, Generation]:
+    def start_turn(self, agent: str, text: str) -> tuple[str, Generation]:
         async def answer() -> tuple[str, Generation]:
-            generation = self._talks.say(GenerationRequest(agent, lambda: text, MOST))
+            generation = self._talks.start_turn(GenerationRequest(agent, lambda: text, MOST))
             await generation.begin()
             return "".join([piece or "" async for piece in generation.pieces()]), generation
 
@@ -140,7 +140,7 @@ def plain(engine: Engine, talk: Talk) -> list[int]:
 
 def test_an_answer_continues_after_a_hidden_token(talk: Talk, plain: list[int], bytewise: TokenizerCoder) -> None:
     first = plain[0]
-    text, generation = talk(hidden={first}).say("hidden", PROMPT)
+    text, generation = talk(hidden={first}).start_turn("hidden", PROMPT)
     assert generation.end is not None and generation.end.reason == "length"
     state = [token for token in plain if token != first]
     assert text and bytewise.decode(state).startswith(text)
@@ -148,7 +148,7 @@ def test_an_answer_continues_after_a_hidden_token(talk: Talk, plain: list[int], 
 
 def test_only_end_tokens_end_an_answer(talk: Talk, plain: list[int]) -> None:
     end = next(token for token in plain if token != plain[0])
-    _, generation = talk(ends={end}, hidden={plain[0]}).say("ended", PROMPT)
+    _, generation = talk(ends={end}, hidden={plain[0]}).start_turn("ended", PROMPT)
     assert generation.end is not None and generation.end.reason == "stop"
     assert generation.end.generated == plain.index(end)
 
@@ -156,8 +156,8 @@ def test_only_end_tokens_end_an_answer(talk: Talk, plain: list[int]) -> None:
 def test_rows_with_hidden_tokens_are_not_reused_for_text_without_them(talk: Talk, plain: list[int]) -> None:
     """A continued prompt is answered as by an agent without a memory."""
     talks = talk(hidden={plain[2]})
-    text, _ = talks.say("first", PROMPT)
+    text, _ = talks.start_turn("first", PROMPT)
     on = f"{PROMPT}{text} And then?"
-    (warm, generation), (cold, _) = talks.say("first", on), talks.say("second", on)
+    (warm, generation), (cold, _) = talks.start_turn("first", on), talks.start_turn("second", on)
     assert warm == cold
     assert generation.prefilled is not None and generation.prefilled.kept > 0

@@ -33,15 +33,15 @@ from keep_agent.server.chat.request_fields import VendorModel
 from keep_agent.server.error_handlers import Busy
 from keep_agent.server.limits import concurrency_limiter as limiter
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.request_limits import BadJson, Limits, check_json
-from keep_agent.server.limits.strict_models import First, Strict
+from keep_agent.server.limits.request_limits import BadJson, RequestLimits, check_json
+from keep_agent.server.limits.strict_models import StopAtFirstError, Strict
 from keep_agent.server.planning.routes import FactRow, Observe, Plan
 from keep_agent.server.planning.websocket import send
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.serving import LiveServer, live_server, post, status
 from tests.waiting import PATIENCE, FakeTime
 
-LIMITS = Limits(body_bytes=10_000, depth=8, large={"/large": 100_000})
+LIMITS = RequestLimits(body_bytes=10_000, depth=8, large={"/large": 100_000})
 HASTY = replace(LIMITS, body_seconds=0.5, send_seconds=0.5)  # where nothing else can come
 router = APIRouter()
 
@@ -205,7 +205,7 @@ def test_a_body_with_too_many_values_is_refused(part: bytes) -> None:
     inside = (part * 250_000)[:-1]
     text = b"{" + inside + b"}" if part[:1] == b'"' else b'{"facts":[' + inside + b"]}"
     with pytest.raises(BadJson, match=r"holds \d+ values, more than 209715; send less at once"):
-        check_json(text, 32, Limits().values)
+        check_json(text, 32, RequestLimits().values)
 
 
 def test_commas_and_brackets_in_texts_do_not_count_as_values() -> None:
@@ -216,13 +216,13 @@ def test_all_things_of_an_agent_fit_into_one_observation() -> None:
     mugs = (Fact(f"mug_{number}", "object", "mug", "sink_1", states=("dirty",)) for number in range(5000))
     rows = [fields_of(mug) for mug in mugs]
     assert len(rows) == AgentLimits().things
-    check_json(json.dumps({"facts": rows}).encode(), 32, Limits().values)
+    check_json(json.dumps({"facts": rows}).encode(), 32, RequestLimits().values)
 
 
 def test_limits_of_zero_are_refused() -> None:
     for knobs in ({"body_bytes": 0}, {"requests": 0}, {"per_agent": 0}, {"large": {"/x": 0}}, {"body_seconds": -1}):
         with pytest.raises(ConfigError, match="above 0"):
-            Limits(**knobs)
+            RequestLimits(**knobs)
     for numbers in ((0,), (1, 0)):
         with pytest.raises(ConfigError, match="admits no request"):
             ConcurrencyLimiter(*numbers)
@@ -233,22 +233,22 @@ def test_the_limiter_refuses_further_requests_with_a_time_to_retry(monkeypatch: 
 
     async def main() -> None:
         limiter = ConcurrencyLimiter(2)
-        async with limiter.entered(), limiter.entered():
+        async with limiter.slot(), limiter.slot():
             with pytest.raises(Busy) as refusal:
-                async with limiter.entered():
+                async with limiter.slot():
                     pass
             assert refusal.value.headers["Retry-After"] == "1"
             clock.sleep(2.2)
-        assert limiter.inside == 0
-        async with limiter.entered(), limiter.entered():
+        assert limiter.active == 0
+        async with limiter.slot(), limiter.slot():
             with pytest.raises(Busy) as refusal:
-                async with limiter.entered():
+                async with limiter.slot():
                     pass
         assert refusal.value.headers["Retry-After"] == "2"
         with pytest.raises(ZeroDivisionError):
-            async with limiter.entered():
+            async with limiter.slot():
                 raise ZeroDivisionError
-        assert limiter.inside == 0
+        assert limiter.active == 0
 
     monkeypatch.setattr(limiter, "time", SimpleNamespace(monotonic=clock))
     anyio.run(main)
@@ -257,14 +257,14 @@ def test_the_limiter_refuses_further_requests_with_a_time_to_retry(monkeypatch: 
 def test_the_limiter_has_a_share_per_agent() -> None:
     async def main() -> None:
         limiter = ConcurrencyLimiter(5, share=2)
-        async with limiter.entered("a"), limiter.entered("a"), limiter.entered("b"):
+        async with limiter.slot("a"), limiter.slot("a"), limiter.slot("b"):
             with pytest.raises(Busy, match="this agent at once: 2"):
-                async with limiter.entered("a"):
+                async with limiter.slot("a"):
                     pass
-            async with limiter.entered(), limiter.entered("b"):
+            async with limiter.slot(), limiter.slot("b"):
                 pass
-        assert limiter.inside == 0
-        async with limiter.entered("a"):
+        assert limiter.active == 0
+        async with limiter.slot("a"):
             pass
 
     anyio.run(main)
@@ -300,10 +300,10 @@ def models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def lists_without_end(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Yield the lists in an annotation that do not end at their first wrong item."""
-    if get_origin(annotation) is list and not any(isinstance(item, First) for item in metadata):
+    if get_origin(annotation) is list and not any(isinstance(item, StopAtFirstError) for item in metadata):
         yield annotation
     for part in get_args(annotation):
-        if not isinstance(part, First):
+        if not isinstance(part, StopAtFirstError):
             yield from lists_without_end(part, getattr(annotation, "__metadata__", ()))
 
 

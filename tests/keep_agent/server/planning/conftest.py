@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from envs.fact import Fact
-from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.config.planner_factory import PlannerResources, make_resources
 from keep_agent.server.auth.tokens import Tokens
 from tests.keep_agent.server.conftest import Serve, Service
 from tests.keep_agent.server.serving import LiveServer, entry, serving
@@ -22,8 +22,8 @@ SCOPED = Tokens((entry(KITCHEN, "kitchen", "kitchen"), entry(ALL, "all")))
 
 
 @pytest.fixture(scope="module")
-def brain(tiny_model: Path) -> Iterator[Brain]:
-    instance = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+def resources(tiny_model: Path) -> Iterator[PlannerResources]:
+    instance = make_resources([f"model={tiny_model}", "prompt.encoder=hashed"])
     yield instance
     instance.engine.close()
 

@@ -15,7 +15,7 @@ import pytest
 
 from keep_agent.agent.client import Client
 from keep_agent.agent.durable import DurableAgent
-from keep_agent.server.planning.registry import Registry
+from keep_agent.server.planning.registry import AgentRegistry
 from keep_agent.server.planning.websocket import OVERHEAD, Inbox
 from keep_agent.server.settings import Settings
 from tests.keep_agent.server.conftest import SETTINGS, Serve
@@ -83,7 +83,7 @@ def test_requests_of_one_agent_leave_room_for_others(serve: Serve) -> None:
 
 
 def test_a_socket_that_wakes_an_agent_counts_as_a_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    waking = GatedMethod(monkeypatch, Registry, "_wake")
+    waking = GatedMethod(monkeypatch, AgentRegistry, "_load")
     with serve("kitchen", "garage", settings=limited(requests=1)) as server:
         looking = threading.Thread(target=lambda: server.http.get("/v1/agents/garage"))
         looking.start()

@@ -18,9 +18,9 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.client import Client, ServerError, lines
-from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.config.planner_factory import PlannerResources, make_resources
 from keep_agent.rollout.trace import read_trace
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.conftest import SETTINGS, Serve, Service
@@ -30,8 +30,8 @@ from tests.laws.prompts import broken
 from tests.waiting import PATIENCE
 
 
-def test_a_served_agent_decides_as_a_local_one(serve: Serve, brain: Brain, tmp_path: Path) -> None:
-    agent_here = Agent(brain.planner("kitchen"))
+def test_a_served_agent_decides_as_a_local_one(serve: Serve, resources: PlannerResources, tmp_path: Path) -> None:
+    agent_here = Agent(resources.planner("kitchen"))
     with serve() as server, Client(server.url) as client:
         agent_there = client.agent("kitchen")
         for agent in (agent_here, agent_there):
@@ -195,7 +195,7 @@ def test_acknowledged_calls_survive_a_restart_and_are_recorded_for_the_viewer(se
 
 
 def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Serve) -> None:
-    settings = replace(SETTINGS, limits=Limits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
+    settings = replace(SETTINGS, limits=RequestLimits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
     with serve("kitchen", settings=settings) as server:
         assert status(server.raw(post("/v1/agents/kitchen/observe", b"", Content_Length="100000000"))) == 413
         assert status(server.raw(post("/v1/agents/kitchen/observe", b"{", Content_Length="50"))) == 408
@@ -203,16 +203,16 @@ def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Serve) -> None:
 
 
 def test_a_plan_without_finite_logits_fails(tiny_model: Path, tmp_path: Path) -> None:
-    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+    loaded = make_resources([f"model={tiny_model}", "prompt.encoder=hashed"])
     with (
-        serving(make_service(brain, tmp_path, OPEN, SETTINGS)) as server,
+        serving(make_service(loaded, tmp_path, OPEN, SETTINGS)) as server,
         Client(server.url, timeout=PATIENCE) as client,
     ):
         agent = client.agent("kitchen")
         agent.observe([MUG])
-        with broken(brain.engine, float("nan")), pytest.raises(ServerError, match="logits are not finite in") as caught:
+        with broken(loaded.engine, float("nan")), pytest.raises(ServerError, match="logits are not finite in") as error:
             agent.plan("get the mug", SKILLS)
-        assert (caught.value.status, caught.value.retry_after, agent.about().decisions) == (500, None, 0)
+        assert (error.value.status, error.value.retry_after, agent.about().decisions) == (500, None, 0)
         assert agent.plan("get the mug", SKILLS).skill in SKILLS
 
 

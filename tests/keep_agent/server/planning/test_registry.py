@@ -18,10 +18,10 @@ import pytest
 from envs.fact import Fact
 from keep_agent.agent.client import Client, ServerError
 from keep_agent.agent.durable import JOURNAL, MEMORY
-from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.config.planner_factory import PlannerResources, make_resources
 from keep_agent.errors import ConfigError, CorruptError, DataError, ModelError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
-from keep_agent.server.planning.registry import Registry
+from keep_agent.server.planning.registry import AgentRegistry
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.conftest import SETTINGS, Serve
 from tests.threads import at_once
@@ -32,8 +32,8 @@ MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
 
 
 @pytest.fixture
-def registry(brain: Brain, tmp_path: Path) -> Iterator[Registry]:
-    instance = Registry(brain, tmp_path, trace=False)
+def registry(resources: PlannerResources, tmp_path: Path) -> Iterator[AgentRegistry]:
+    instance = AgentRegistry(resources, tmp_path, trace=False)
     instance.create("kitchen")
     with instance.use("kitchen") as agent:
         agent.observe([MUG])
@@ -44,19 +44,19 @@ def registry(brain: Brain, tmp_path: Path) -> Iterator[Registry]:
 refuse = Mock(side_effect=OSError(28, "No space left on device"))
 
 
-def test_deleting_writes_and_reads_nothing(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_writes_and_reads_nothing(registry: AgentRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("keep_agent.agent.durable.write_packed", lambda *arguments: pytest.fail("it was written"))
         registry.delete("kitchen")
-    assert not registry.names() and not registry.awake
+    assert not registry.names() and not registry.loaded_count
     registry.create("kitchen")
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "_wake", lambda *arguments: pytest.fail("it was woken up"))
+        patch.setattr(registry, "_load", lambda *arguments: pytest.fail("it was woken up"))
         registry.delete("kitchen")
     assert not registry.names()
 
 
-def test_an_agent_that_could_not_be_deleted_is_still_there(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_could_not_be_deleted_stays(registry: AgentRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(Path, "rename", refuse)
         registry.delete("kitchen")
@@ -68,8 +68,8 @@ def test_an_agent_that_could_not_be_deleted_is_still_there(registry: Registry, m
 class Damaged:
     """A killed agent with a mug in its memory and a cup in its journal, of which one file is damaged."""
 
-    def __init__(self, brain: Brain, folder: Path, name: str) -> None:
-        registry = Registry(brain, folder, trace=False)
+    def __init__(self, resources: PlannerResources, folder: Path, name: str) -> None:
+        registry = AgentRegistry(resources, folder, trace=False)
         registry.create("kitchen")
         with registry.use("kitchen") as agent:
             self.empty = agent.dump()
@@ -85,12 +85,12 @@ class Damaged:
 
 
 @pytest.fixture(params=[MEMORY, JOURNAL])
-def damaged(request: pytest.FixtureRequest, brain: Brain, tmp_path: Path) -> Damaged:
-    return Damaged(brain, tmp_path, request.param)
+def damaged(request: pytest.FixtureRequest, resources: PlannerResources, tmp_path: Path) -> Damaged:
+    return Damaged(resources, tmp_path, request.param)
 
 
-def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, damaged: Damaged) -> None:
-    registry = Registry(brain, tmp_path, trace=False)
+def test_a_damaged_agent_takes_another_memory(resources: PlannerResources, tmp_path: Path, damaged: Damaged) -> None:
+    registry = AgentRegistry(resources, tmp_path, trace=False)
     for _ in range(2):  # a refused memory changes no file
         with pytest.raises(CorruptError), registry.use("kitchen"):
             pass
@@ -101,16 +101,16 @@ def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, dama
         with registry.use("kitchen") as agent:
             assert agent.dump() == damaged.empty
         registry.close()
-        registry = Registry(brain, tmp_path, trace=False)
+        registry = AgentRegistry(resources, tmp_path, trace=False)
     registry.replace("kitchen", damaged.empty)
     registry.close()
 
 
 def test_a_memory_that_cannot_be_written_takes_nothing_away(
-    brain: Brain, tmp_path: Path, damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+    resources: PlannerResources, tmp_path: Path, damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged agent keeps its files on a full disk, so that they can be repaired by hand."""
-    registry = Registry(brain, tmp_path, trace=False)
+    registry = AgentRegistry(resources, tmp_path, trace=False)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr("keep_agent.agent.durable.write_packed", refuse)
         registry.replace("kitchen", damaged.empty)
@@ -122,11 +122,11 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
             assert agent.agent.segments == segments
         registry.replace("kitchen", damaged.empty)
         registry.close()
-        registry = Registry(brain, tmp_path, trace=False)
+        registry = AgentRegistry(resources, tmp_path, trace=False)
     registry.close()
 
 
-def test_a_request_that_waits_during_the_end_does_not_wake_the_agent(registry: Registry) -> None:
+def test_a_request_that_waits_during_the_end_does_not_wake_the_agent(registry: AgentRegistry) -> None:
     def use() -> None:
         with pytest.raises(Unavailable, match="shutting down"), registry.use("kitchen"):
             pass
@@ -137,11 +137,11 @@ def test_a_request_that_waits_during_the_end_does_not_wake_the_agent(registry: R
         until(lambda: registry._is_closed)
         using = pool.submit(use)
         until(lambda: entry.users)  # it comes to the lock next
-    assert ending.result() is using.result() is None and not registry.awake
+    assert ending.result() is using.result() is None and not registry.loaded_count
     use()
 
 
-def test_a_call_of_a_deleted_agent_is_not_found(registry: Registry) -> None:
+def test_a_call_of_a_deleted_agent_is_not_found(registry: AgentRegistry) -> None:
     with pytest.raises(NotFound, match="no agent 'kitchen'"), registry.use("kitchen") as agent:
         registry.delete("kitchen")
         with pytest.raises(ConfigError, match="was closed"):
@@ -149,16 +149,16 @@ def test_a_call_of_a_deleted_agent_is_not_found(registry: Registry) -> None:
         agent.observe([CUP])
 
 
-def test_a_call_during_a_deletion_is_not_found(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_during_a_deletion_is_not_found(registry: AgentRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     closed, received = threading.Event(), threading.Event()
-    sleep = registry._put_to_sleep
+    sleep = registry._unload
 
     def slowly(*arguments: Any, **more: Any) -> None:
         sleep(*arguments, **more)
         closed.set()
         received.wait(PATIENCE)
 
-    monkeypatch.setattr(registry, "_put_to_sleep", slowly)
+    monkeypatch.setattr(registry, "_unload", slowly)
     with pytest.raises(NotFound, match="no agent 'kitchen'"), registry.use("kitchen") as agent:
         deleting = threading.Thread(target=registry.delete, args=("kitchen",))
         deleting.start()
@@ -175,19 +175,19 @@ def test_a_call_during_a_deletion_is_not_found(registry: Registry, monkeypatch: 
 def test_settings_that_no_planner_takes_are_refused_at_start(tiny_model: Path, override: str, text: str) -> None:
     before = set(threading.enumerate())
     with pytest.raises((ConfigError, ModelError), match=text):
-        brain_of([f"model={tiny_model}", "prompt.encoder=hashed", override])
+        make_resources([f"model={tiny_model}", "prompt.encoder=hashed", override])
     # transformers does not wait for its threads that read weights: they may end a little later
     until(lambda: set(threading.enumerate()) <= before)
 
 
 MUGS = [Fact(f"mug_{i}", "object", "mug", f"countertop_{i}") for i in range(12)]
 ROBOT = Fact("agent", "agent", "agent", "fridge_1")
-Process = Callable[[], AbstractContextManager[tuple[Brain, Registry]]]
+Process = Callable[[], AbstractContextManager[tuple[PlannerResources, AgentRegistry]]]
 
 
 @pytest.fixture(params=["disk", "tiers"])
 def process(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Process:
-    """A context of a brain and a registry, as in a new process, over the same folder of blocks."""
+    """A context of resources and a registry, as in a new process, over the same folder of blocks."""
     storage = [f"memory/storage={request.param}"]
     if request.param == "disk":
         storage.append(f"memory.storage.folder={tmp_path}/blocks")
@@ -196,41 +196,41 @@ def process(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) ->
         storage.append(f"memory.storage.tiers=[{ram},{{_target_:memory.storage.disk.Disk,folder:'{tmp_path}/blocks'}}]")
 
     @contextmanager
-    def start() -> Iterator[tuple[Brain, Registry]]:
-        brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *storage])
-        registry = Registry(brain, tmp_path / "agents", AgentLimits(awake=1), trace=False)
-        with closing(brain), closing(registry):
-            yield brain, registry
+    def start() -> Iterator[tuple[PlannerResources, AgentRegistry]]:
+        resources = make_resources([f"model={tiny_model}", "prompt.encoder=hashed", *storage])
+        registry = AgentRegistry(resources, tmp_path / "agents", AgentLimits(awake=1), trace=False)
+        with closing(resources), closing(registry):
+            yield resources, registry
 
     return start
 
 
-def namespaces(brain: Brain) -> Counter[str]:
-    return Counter(entry.owner for entry in brain.method.storage.entries())
+def namespaces(resources: PlannerResources) -> Counter[str]:
+    return Counter(entry.owner for entry in resources.method.storage.entries())
 
 
 def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(process: Process) -> None:
     skills = ["go to countertop_1", "go to countertop_2"]
-    with process() as (brain, registry):
+    with process() as (resources, registry):
         for name in ("kitchen", "bath"):
             registry.create(name)
             with registry.use(name) as agent:
                 agent.observe([ROBOT, *MUGS])
                 first = agent.plan("find a mug", skills)
-        asleep = namespaces(brain)
-        assert registry.awake == 1 and asleep["kitchen"] == asleep["bath"] > 0
-    with process() as (brain, registry):
+        asleep = namespaces(resources)
+        assert registry.loaded_count == 1 and asleep["kitchen"] == asleep["bath"] > 0
+    with process() as (resources, registry):
         with registry.use("bath") as agent:
             agent.observe(MUGS[:1])
             again = agent.plan("find a mug", skills)
-        assert again.skill == first.skill and brain.method.storage.stats()["hits"] > 0
+        assert again.skill == first.skill and resources.method.storage.stats()["hits"] > 0
         registry.delete("kitchen")
-    with process() as (brain, registry):
-        released = namespaces(brain)
+    with process() as (resources, registry):
+        released = namespaces(resources)
         assert released["bath"] > 0 and not released["kitchen"]
         registry.delete("bath")  # the first thing that this process does
-    with process() as (brain, _):
-        assert not namespaces(brain)
+    with process() as (resources, _):
+        assert not namespaces(resources)
 
 
 def test_agents_wake_up_with_their_memory(serve: Serve) -> None:
@@ -246,8 +246,8 @@ def test_agents_wake_up_with_their_memory(serve: Serve) -> None:
         assert error.value.status == 507
 
 
-def test_threads_share_agents_of_which_one_is_awake(brain: Brain, tmp_path: Path) -> None:
-    registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
+def test_threads_share_agents_of_which_one_is_awake(resources: PlannerResources, tmp_path: Path) -> None:
+    registry = AgentRegistry(resources, tmp_path, AgentLimits(awake=1), trace=False)
 
     def work(number: int) -> None:
         for turn in range(12):
@@ -274,9 +274,9 @@ def test_deleting_an_agent_deletes_its_conversations(serve: Serve) -> None:
         assert server.http.post("/v1/agents/kitchen/generate", json=body).json()["kept"] == 0
 
 
-def test_a_deletion_during_other_calls_is_final(brain: Brain, tmp_path: Path) -> None:
+def test_a_deletion_during_other_calls_is_final(resources: PlannerResources, tmp_path: Path) -> None:
     """Each call succeeds or names the missing agent, and a journal has one owner."""
-    registry = Registry(brain, tmp_path, trace=False)
+    registry = AgentRegistry(resources, tmp_path, trace=False)
 
     def work(call: Callable[[], None]) -> None:
         for _ in range(40):
@@ -291,7 +291,7 @@ def test_a_deletion_during_other_calls_is_final(brain: Brain, tmp_path: Path) ->
     at_once(*(partial(work, call) for call in (observe, observe, delete, delete, create)))
     if "kitchen" in registry.names():
         registry.delete("kitchen")
-    assert not registry.awake and not registry.names()
+    assert not registry.loaded_count and not registry.names()
     registry.close()
 
 
@@ -309,9 +309,9 @@ def test_a_damaged_agent_changes_no_other_and_can_be_deleted(serve: Serve, tmp_p
         assert client.agent("kitchen").about().segments == 0
 
 
-def test_one_process_has_the_folder(brain: Brain, tmp_path: Path) -> None:
-    first = Registry(brain, tmp_path)
+def test_one_process_has_the_folder(resources: PlannerResources, tmp_path: Path) -> None:
+    first = AgentRegistry(resources, tmp_path)
     with pytest.raises(ConfigError, match="another server or agent uses"):
-        Registry(brain, tmp_path)
+        AgentRegistry(resources, tmp_path)
     first.close()
-    Registry(brain, tmp_path).close()
+    AgentRegistry(resources, tmp_path).close()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from keep_agent.scenarios import turn_records as turns
 from keep_agent.scenarios.scenario import Phase, make_scenario, shipped
-from keep_agent.scenarios.transcript import Story
-from keep_agent.server.auth.tokens import Access, Entry, Tokens
+from keep_agent.scenarios.transcript import Transcripts
+from keep_agent.server.auth.tokens import Access, TokenEntry, Tokens
 from keep_agent.server.error_handlers import Unavailable
 from keep_agent.server.scenarios.registry import Scenarios, SharedPlayer
 from keep_agent.server.settings import ChatLimits
@@ -40,7 +40,7 @@ def scenario(name: str = "house", **phase: Any) -> dict[str, Any]:
     return {"name": name, "agents": agents, "phases": [first, {"name": "noon", "participants": ["ben"]}]}
 
 
-def only(*ids: str) -> Entry:
+def only(*ids: str) -> TokenEntry:
     return entry("token " + " ".join(ids), "-".join(ids), *ids)
 
 
@@ -48,9 +48,9 @@ def of(*ids: str) -> dict[str, str]:
     return bearer("token " + " ".join(ids))
 
 
-VOICES = "persist_house_ada", "persist_house_ben"
-TOKENS = Tokens((entry("token-all", "all"), *(only(voice) for voice in (*VOICES, "robot")), only(*VOICES)))
-ADA, BEN, ADA_AND_BEN, NEITHER = of(VOICES[0]), of(VOICES[1]), of(*VOICES), of("robot")
+OWNERS = "persist_house_ada", "persist_house_ben"
+TOKENS = Tokens((entry("token-all", "all"), *(only(owner) for owner in (*OWNERS, "robot")), only(*OWNERS)))
+ADA, BEN, ADA_AND_BEN, NEITHER = of(OWNERS[0]), of(OWNERS[1]), of(*OWNERS), of("robot")
 
 
 @pytest.fixture
@@ -243,11 +243,11 @@ def test_one_request_at_a_time_plays_a_scenario(serve: Serve, engine: Engine) ->
         place = f"{PATH}/{begin(server, scenario(rounds=90, max_tokens=40))['id']}"
         with server.socket() as client:
             client.sendall(post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all"))
-            until(lambda: whole.limiter.inside == 1)
+            until(lambda: whole.limiter.active == 1)
             refusal = server.http.post(f"{place}/turns", json={})
             assert refusal.status_code == 429 and int(refusal.headers["retry-after"]) >= 1
             release.set()
-        until(lambda: whole.limiter.inside == 0)
+        until(lambda: whole.limiter.active == 0)
         assert server.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
 
@@ -260,7 +260,7 @@ class Slow(SharedPlayer):
 
     started, go = threading.Event(), threading.Event()
 
-    def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
+    def _turn(self, transcripts: Transcripts, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
         self.started.set()
         assert self.go.wait(PATIENCE)
         raise Unavailable("it was cancelled")
@@ -291,9 +291,9 @@ def test_closing_waits_for_the_turn_of_a_cancelled_request(build: Build) -> None
 class Scripted(SharedPlayer):
     """Player whose turns have a unique word each, which is found in any answer."""
 
-    def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
-        story.prompt(speaker)
-        message = story.say(phase, speaker, f"secret{index}x")
+    def _turn(self, transcripts: Transcripts, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
+        transcripts.prompt(speaker)
+        message = transcripts.add_message(phase, speaker, f"secret{index}x")
         return turns.Turn(
             index=index, id=f"{phase.name}/{number}/{speaker}", phase=phase.name, round=number, agent=speaker,
             name=speaker, text=message.text, audience=message.audience, memory="m", kind="miss", origin="cold",
