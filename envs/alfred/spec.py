@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from envs.alfred.language.lessons import asked_for
+from envs.alfred.language.lessons import goal_words
 from envs.alfred.language.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
@@ -49,7 +49,7 @@ class AlfredSpec(WorldSpec):
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
 
     def goal_text(self, task: Task) -> str:
-        return asked_for(task)
+        return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
         """Return the title; AI2-THOR 5's results are not comparable with those of 2.1, on which ALFRED was recorded."""

@@ -12,7 +12,7 @@ from envs.alfred.scene import Position, xyz
 from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
 
-EYES = 0.675  # metres from the agent's position up to its camera
+EYE_HEIGHT = 0.675  # metres from the agent's position up to its camera
 HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees, as AI2-THOR allows them; down is positive
 CLOSEST = 12  # number of standing points considered
 MARGIN = 1.0  # metres from a thing's position to its edge, at most
@@ -94,7 +94,7 @@ def _turn(point: Position, target: Position) -> float:
 def _pitch(point: Position, target: Position) -> float:
     """Return the degrees down to the target."""
     distance = _floor_distance(point, target)
-    return degrees(atan2(point[1] + EYES - target[1], max(distance, 0.01)))
+    return degrees(atan2(point[1] + EYE_HEIGHT - target[1], max(distance, 0.01)))
 
 
 def _facing(point: Position, target: Position) -> Pose:

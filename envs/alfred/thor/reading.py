@@ -1,6 +1,6 @@
 """Reader of the simulator's metadata: things of the symbolic world.
 
-Only ALFRED's types are read, with ALFRED's names. The simulator lists all receptacles that a thing touches; the
+Only ALFRED's types are read, with ALFRED's names. The simulator lists all receptacles that a thing has_parent_in; the
 innermost one becomes its parent. A thing on the floor or on unknown furniture has no parent.
 """
 
@@ -21,13 +21,13 @@ Entry = Mapping[str, Any]  # of metadata["objects"]
 
 SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # omitted once broken
 NESTED = 0.3  # metres between a carried container and its contents, at most
-RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, ALFRED's version
+ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, ALFRED's
 
 
 def kind_of(entry: Entry) -> str:
     """Return ALFRED's name of the type; the type itself if ALFRED lacks it."""
     kind: str = entry["objectType"]
-    return RENAMED.get(kind, kind)
+    return ALFRED_TYPE_NAMES.get(kind, kind)
 
 
 def known_entries(entries: Iterable[Entry]) -> list[Entry]:
@@ -108,7 +108,7 @@ def thing_in_hand(metadata: Mapping[str, Any], names: Names) -> str | None:
     return next((names.thing_ids[name] for name in object_ids if name in names.thing_ids), None)
 
 
-def touches(entry: Entry, places: Container[str], names: Names) -> bool:
+def has_parent_in(entry: Entry, places: Container[str], names: Names) -> bool:
     """Return whether one of the receptacles that the simulator lists for an object is in ``places``."""
     return any(names.thing_ids.get(name) in places for name in entry["parentReceptacles"] or ())
 

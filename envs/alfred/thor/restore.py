@@ -31,16 +31,16 @@ CENTIMETRE = 0.01  # metres
 class RestoreReport:
     """Deviations from a trial's initial state: objects that the build lacks, and objects away from their poses."""
 
-    posed: int  # number of the trial's poses
-    absent: tuple[str, ...] = ()  # types that the room lacks
-    strayed: tuple[str, ...] = ()  # types of objects away from their poses
+    pose_count: int  # number of the trial's poses
+    missing_types: tuple[str, ...] = ()  # types that the room lacks
+    misplaced_types: tuple[str, ...] = ()  # types of objects away from their poses
     refusals: tuple[str, ...] = ()  # refused actions with the build's messages
 
     def notes(self) -> dict[str, Any]:
         """Return the deviations for a trace; empty if there are none."""
-        lists = {"absent": self.absent, "strayed": self.strayed, "refused": self.refusals}
+        lists = {"absent": self.missing_types, "strayed": self.misplaced_types, "refused": self.refusals}
         deviations = {name: list(value) for name, value in lists.items() if value}
-        return {"posed": self.posed, **deviations} if deviations else {}
+        return {"posed": self.pose_count, **deviations} if deviations else {}
 
 
 def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
@@ -66,7 +66,7 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
     if not ask("Teleport", **pose).ok:
         ask("Teleport", **pose, forceAction=True)
     reply = thor.insist("Pass")
-    away = strayed(start.objects, reply.objects, absent)
+    away = misplaced_types(start.objects, reply.objects, absent)
     report = RestoreReport(len(start.objects), tuple(absent), tuple(away), tuple(refusals))
     if report.notes():
         log.warning("this start differs from the trial's: %s", report.notes())
@@ -125,7 +125,7 @@ def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str,
             yield "EmptyLiquidFromObject", arguments
 
 
-def strayed(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
+def misplaced_types(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
     """Return the types of poses without an object of their type nearby."""
     places: dict[str, list[Position]] = {}
     for entry in entries:

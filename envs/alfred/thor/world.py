@@ -22,7 +22,7 @@ from envs.alfred.state import Agent, Thing, by_type
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.errors import PROCESS_FAULTS, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses
-from envs.alfred.thor.reading import Names, kind_of, position_of, read_things, thing_in_hand, touches
+from envs.alfred.thor.reading import Names, has_parent_in, kind_of, position_of, read_things, thing_in_hand
 from envs.alfred.thor.restore import RestoreReport, restore
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed
@@ -57,12 +57,12 @@ def _primitive(symbolic: Callable[..., Outcome], action: str) -> Callable[[ThorW
 class ThorWorld(World):
     """A scene in the simulator. Copies are symbolic, so trials on a copy change nothing."""
 
-    __slots__ = ("_entries", "_history", "_names", "_poses", "_reply", "_thor", "description", "restarts", "restored")
+    __slots__ = ("_actions", "_entries", "_names", "_poses", "_reply", "_thor", "description", "restarts", "restored")
 
     def __init__(self, thor: Thor, description: Scene) -> None:
         """Enter the scene of a description from ALFRED's data or the generator. Raises `ThorError`."""
         self._thor, self.description = thor, description
-        self._history: list[_Act] = []
+        self._actions: list[_Act] = []
         self.restored: RestoreReport | None = None
         self.restarts = 0
         try:
@@ -96,7 +96,7 @@ class ThorWorld(World):
         if thing.parent in places:
             return True
         direct = thing.parent is None or not self.things[thing.parent].movable
-        return (nested or direct) and touches(self._entries[thing.id], places, self._names)
+        return (nested or direct) and has_parent_in(self._entries[thing.id], places, self._names)
 
     def sees(self, thing_id: str) -> bool:
         """Return whether a thing is in the hand or in the image."""
@@ -207,7 +207,7 @@ class ThorWorld(World):
             self._recover(fault)
             self._reply = self._send(act)
         if self._reply.ok:
-            self._history.append(act)
+            self._actions.append(act)
         return self._reply
 
     def _send(self, act: _Act) -> Reply:
@@ -260,7 +260,7 @@ class ThorWorld(World):
         self._thor.restart()
         self._enter()
         self._look()
-        for act in self._history:
+        for act in self._actions:
             self._reply = self._send(act)
             if not self._reply.ok:
                 self._thor.close()

@@ -14,7 +14,7 @@ from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.poses import CLOSEST, Pose, Poses
 from envs.alfred.thor.reading import Names, kind_of, read_things, thing_in_hand
-from envs.alfred.thor.restore import RestoreReport, object_poses, state_actions, strayed
+from envs.alfred.thor.restore import RestoreReport, misplaced_types, object_poses, state_actions
 
 
 def entry(object_id: str, kind: str | None = None, **changes: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_places_and_types() -> None:
         "glassbottle_1": "fridge_1",  # ALFRED's name of a bottle
         "pen_1": None,  # on the floor
     }
-    assert things["bowl_1"].contents == ("apple_1",) and things["fridge_1"].shut
+    assert things["bowl_1"].contents == ("apple_1",) and things["fridge_1"].closed
     assert things["apple_1"].source == APPLE
 
 
@@ -128,7 +128,7 @@ def test_touching_containers_are_not_in_each_other_and_without_a_door_hide_nothi
     assert parents == ["countertop_1", "countertop_1", "plate_1"]
     cabinet = "Cabinet|+00.00|+01.00|+00.00"
     things = read([entry(cabinet)], names_of([entry(cabinet)]), {})
-    assert not things["cabinet_1"].shut
+    assert not things["cabinet_1"].closed
     basin = "Sink|+00.00|+01.00|+00.00|SinkBasin"
     entries = [entry(basin, "SinkBasin"), entry("Sink|+00.00|+01.00|+00.00")]
     assert list(read(entries, names_of(entries), {})) == ["sinkbasin_1"]
@@ -209,9 +209,9 @@ def test_states_are_set_object_by_object() -> None:
 
 def test_objects_away_from_their_poses_are_reported() -> None:
     wanted_poses = [pose("Mug_0a1b", 1.0), pose("Pen_0a1b", 9.0), pose("Vase_0a1b", 3.0)]
-    assert strayed(wanted_poses, [thing(MUG), thing(PEN)], ["Vase"]) == ["Pen"]
+    assert misplaced_types(wanted_poses, [thing(MUG), thing(PEN)], ["Vase"]) == ["Pen"]
     assert RestoreReport(3).notes() == {}
-    assert RestoreReport(3, absent=("Vase",)).notes() == {"posed": 3, "absent": ["Vase"]}
+    assert RestoreReport(3, missing_types=("Vase",)).notes() == {"posed": 3, "absent": ["Vase"]}
 
 
 POINTS = [{"x": x / 4, "y": 0.9, "z": z / 4} for x in range(-12, 13) for z in range(-12, 13)]
