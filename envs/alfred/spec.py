@@ -55,8 +55,8 @@ class AlfredSpec(WorldSpec):
         """Return the title; AI2-THOR 5's results are not comparable with those of 2.1, on which ALFRED was recorded."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
-        stands_in = thor_options(env.get("thor"), embedded=env.get("data") is None).stands_in
-        return f"ALFRED tasks on {'a stand-in for ' if stands_in else ''}AI2-THOR 5"
+        is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in
+        return f"ALFRED tasks on {'a stand-in for ' if is_stand_in else ''}AI2-THOR 5"
 
 
 SPEC = AlfredSpec("Alfred-v0", AlfredSetting, load_episodes, ("backend", "render", "thor", "data"))

@@ -12,7 +12,7 @@ from envs.alfred.state import flat
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres
-BODY = 0.25  # minimum metres between the agent and the middle of furniture
+CLEARANCE = 0.25  # minimum metres between the agent and the middle of furniture
 MARGIN = 0.5  # metres of floor around all things, so that each thing is within 1.2 m of a standing point
 HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
 EYE_HEIGHTS = {True: 0.675, False: 0.0}  # metres above HEIGHT: standing, crouching
@@ -91,7 +91,7 @@ def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]
     places = [flat(item.position) for item in scene.items] + [scene.agent]
     columns, rows = (_steps([place[axis] for place in places]) for axis in (0, 1))
     blocked = [flat(item.position) for item in scene.items if item.type in FLOOR_STANDING]
-    free = {(x, z) for x in columns for z in rows if all(dist((x, z), obstacle) >= BODY for obstacle in blocked)}
+    free = {(x, z) for x in columns for z in rows if all(dist((x, z), obstacle) >= CLEARANCE for obstacle in blocked)}
     return tuple(sorted(free.union(known)))
 
 

@@ -12,8 +12,8 @@ from envs.alfred.scene import Item, ObjectPose, Start
 from envs.alfred.state import Thing
 from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
-from envs.alfred.thor.poses import CLOSEST, Pose, Poses
-from envs.alfred.thor.reading import Names, kind_of, read_things, thing_in_hand
+from envs.alfred.thor.poses import MAX_POINTS, Pose, PoseFinder
+from envs.alfred.thor.reading import ThingIds, kind_of, read_things, thing_in_hand
 from envs.alfred.thor.restore import RestoreReport, misplaced_types, object_poses, state_actions
 
 
@@ -51,13 +51,13 @@ def room() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def names_of(entries: list[dict[str, Any]], *items: Item) -> Names:
-    names = Names()
+def names_of(entries: list[dict[str, Any]], *items: Item) -> ThingIds:
+    names = ThingIds()
     names.begin(entries, items)
     return names
 
 
-def read(entries: list[dict[str, Any]], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
+def read(entries: list[dict[str, Any]], names: ThingIds, before: Mapping[str, Thing]) -> dict[str, Thing]:
     return read_things(names.entries(entries), names, before)
 
 
@@ -232,14 +232,14 @@ class Build:
 
 
 def poses(build: Build, points: Any = POINTS) -> list[Pose]:
-    return Poses(ThorOptions(), build, points).towards("Mug|1", TARGET)
+    return PoseFinder(ThorOptions(), build, points).poses_for("Mug|1", TARGET)
 
 
 def test_the_build_gets_the_nearest_points_and_the_turns_that_face_the_thing() -> None:
     build = Build(value=[])
     poses(build)
     (request,) = build.requests
-    assert request["objectId"] == "Mug|1" and request["standings"] == [True] and len(request["positions"]) == CLOSEST
+    assert request["objectId"] == "Mug|1" and request["standings"] == [True] and len(request["positions"]) == MAX_POINTS
     assert all(abs(pose["x"]) <= 0.75 and abs(pose["z"] - 2) <= 0.75 for pose in request["positions"])
     assert set(request["rotations"]) <= {0.0, 90.0, 180.0, 270.0} and min(request["horizons"]) >= -30
 
@@ -259,15 +259,15 @@ def test_the_nearest_points_come_first_each_with_its_straightest_pose() -> None:
 @pytest.mark.parametrize("build", [Build(ok=False), Build(ok=False, unknown=True), Build(value=[]), Build()])
 def test_geometry_replaces_a_missing_answer_of_the_build(build: Build) -> None:
     ranked = poses(build)
-    assert len(ranked) == CLOSEST and (ranked[0].x, ranked[0].z) == (0.0, 2.0)
+    assert len(ranked) == MAX_POINTS and (ranked[0].x, ranked[0].z) == (0.0, 2.0)
     ahead = next(pose for pose in ranked if (pose.x, pose.z) == (0.0, 1.75))
     assert (ahead.rotation, ahead.horizon) == (0.0, 60.0)  # the eyes are higher than the thing
 
 
 def test_a_build_without_the_action_gets_it_once_and_far_things_the_nearest_point() -> None:
     build = Build(ok=False, unknown=True)
-    source = Poses(ThorOptions(), build, POINTS)
+    source = PoseFinder(ThorOptions(), build, POINTS)
     for _ in range(3):
-        source.towards("Mug|1", TARGET)
+        source.poses_for("Mug|1", TARGET)
     assert len(build.requests) == 1 and len(poses(Build(value=[]), [{"x": 50.0, "y": 0.9, "z": 0.0}])) == 1
     assert poses(Build(value=[]), []) == []
