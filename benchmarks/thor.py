@@ -32,10 +32,10 @@ def skills_of(env: AlfredEnv, episodes: Sequence[Episode]) -> Iterator[tuple[flo
             skill = expert.act(info["world"], info["task"], info["knowledge"])
             if skill == "done":
                 break
-            trips, before, start = thor.trips, thor.seconds, perf_counter()
+            trips, before, start = thor.calls, thor.seconds, perf_counter()
             _, _, _, _, info = env.step(skill)
             whole, simulator = perf_counter() - start, thor.seconds - before
-            yield 1e3 * (whole - simulator), 1e3 * simulator, thor.trips - trips
+            yield 1e3 * (whole - simulator), 1e3 * simulator, thor.calls - trips
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from time import perf_counter
 import gymnasium
 
 from envs.setting import Episode, Setting
-from envs.worlds import GENERATED, World, make_world
+from envs.worlds import GENERATED, WorldEntry, make_world
 from keep_agent.errors import KeepError
 
 SETTINGS = tuple((skills, known) for skills in ("lota", "grounded") for known in ("full", "partial"))
@@ -83,7 +83,7 @@ def rate(rollout: Callable[[], float]) -> float:
     return rollouts * EPISODE_STEPS / seconds
 
 
-def measure(name: str, world: World, episodes: Sequence[Episode]) -> float:
+def measure(name: str, world: WorldEntry, episodes: Sequence[Episode]) -> float:
     """Print the rows of a world; returns its slowest rate."""
     slowest = float("inf")
     for skills, observability in SETTINGS:

@@ -13,10 +13,10 @@ Observability = Literal["full", "partial"]  # the agent knows the whole state, o
 OBSERVABILITIES: tuple[Observability, ...] = ("full", "partial")
 
 
-class World(Protocol):
+class WorldState(Protocol):
     """Full state of a household, for skills, scoring and the scripted expert."""
 
-    def copy(self) -> World:
+    def copy(self) -> WorldState:
         """Return an independent world in the same state."""
 
     def begin_task(self) -> None:
@@ -73,7 +73,7 @@ class Setting(Protocol):
     @property
     def space(self) -> SkillSet: ...
 
-    def begin(self, episode: Any) -> World:
+    def begin(self, episode: Any) -> WorldState:
         """Return a new world in the start state of the episode's scene."""
 
     def knowledge(self, world: Any) -> Knowledge:
@@ -107,7 +107,7 @@ def checked_steps(max_steps: int | None, usual: int) -> int:
     return max_steps or usual
 
 
-def demonstrate(setting: Setting, world: World, task: Any, limit: int) -> list[str]:
+def demonstrate(setting: Setting, world: WorldState, task: Any, limit: int) -> list[str]:
     """Execute the fully observing expert's skills in ``world``; return them, at most ``limit``, "done" included."""
     expert = setting.expert("full")
     skills: list[str] = []
@@ -118,7 +118,7 @@ def demonstrate(setting: Setting, world: World, task: Any, limit: int) -> list[s
     return skills
 
 
-def goal_reached(setting: Setting, world: World, task: Task) -> bool:
+def goal_reached(setting: Setting, world: WorldState, task: Task) -> bool:
     """Return whether every goal condition holds now."""
     met, total = setting.conditions(world, task)
     return met == total

@@ -61,7 +61,7 @@ class WorldSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class WorldEntry:
     """A registered world. Its modules are imported when its spec or an environment is needed."""
 
     id: str  # `gymnasium.make` imports the module before the colon
@@ -74,14 +74,14 @@ class World:
         return import_module(f"{package}.spec").SPEC
 
 
-WORLDS: Mapping[str, World] = MappingProxyType(
+WORLDS: Mapping[str, WorldEntry] = MappingProxyType(
     {
-        "alfred": World("keep_agent:Alfred-v0", "envs.alfred.env:AlfredEnv"),
-        "wah": World("keep_agent:WatchAndHelp-v0", "envs.wah.env:WatchAndHelpEnv"),
-        "alfworld": World("keep_agent:ALFWorld-v0", "envs.alfworld.env:AlfworldEnv", generated=False),
+        "alfred": WorldEntry("keep_agent:Alfred-v0", "envs.alfred.env:AlfredEnv"),
+        "wah": WorldEntry("keep_agent:WatchAndHelp-v0", "envs.wah.env:WatchAndHelpEnv"),
+        "alfworld": WorldEntry("keep_agent:ALFWorld-v0", "envs.alfworld.env:AlfworldEnv", generated=False),
     }
 )
-GENERATED: Mapping[str, World] = MappingProxyType({name: world for name, world in WORLDS.items() if world.generated})
+GENERATED: Mapping[str, WorldEntry] = MappingProxyType({key: world for key, world in WORLDS.items() if world.generated})
 _BY_ID = {world.id: world for world in WORLDS.values()}
 
 

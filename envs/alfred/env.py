@@ -54,6 +54,6 @@ class AlfredEnv(WorldEnv[Episode]):
         """Add ``restarts`` of the simulator in this episode, and ``notes`` on deviations from an official start."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
-            restored = self.world.restored
-            info |= {"restarts": self.world.restarts, "notes": restored.notes() if restored else {}}
+            report = self.world.restoration
+            info |= {"restarts": self.world.restarts, "notes": report.notes() if report else {}}
         return info

@@ -112,8 +112,8 @@ def _not_on_floor(world: World, thing_id: str) -> Outcome:
 
 
 def _not_here(world: World, thing_id: str) -> Outcome:
-    shut = world.at is not None and world[world.at].shut
-    return failed(f"{say(world.at)} is closed" if shut else f"{say(thing_id)} is not here")
+    closed = world.at is not None and world[world.at].closed
+    return failed(f"{say(world.at)} is closed" if closed else f"{say(thing_id)} is not here")
 
 
 def _out_of_reach(world: World, thing_id: str) -> Outcome | None:

@@ -101,7 +101,7 @@ class Knowledge:
         self.known.update(world.things.keys() - world.geometry.ids)  # slices that the agent has cut
         before = self._snapshots
         containers = [
-            name for name, thing in world.things.items() if name in before and before[name][0].shut > thing.shut
+            name for name, thing in world.things.items() if name in before and before[name][0].closed > thing.closed
         ]
         for place in (world.holding, world.at, *containers):  # containers may have been opened from another place
             if place is not None:
@@ -111,7 +111,7 @@ class Knowledge:
     def _look_into(self, place: str) -> None:
         """Add the content of a thing, and of open things within it, to the knowledge."""
         thing = self.world[place]
-        if thing.receptacle and not thing.shut:
+        if thing.receptacle and not thing.closed:
             self.known_contents.add(place)
             self.known.update(thing.contents)
             for child in thing.contents:
@@ -120,6 +120,6 @@ class Knowledge:
 
 def _object_fact(thing: Thing, marks: _Marks) -> Fact:
     hot, cold, clean, in_hand, _ = marks
-    words = {"hot": hot, "cold": cold, "clean": clean, "sliced": thing.type in SLICED, "closed": thing.shut}
+    words = {"hot": hot, "cold": cold, "clean": clean, "sliced": thing.type in SLICED, "closed": thing.closed}
     states = tuple(sorted(word for word, true in words.items() if true))
     return Fact(thing.id, "object", snake(thing.type), "agent" if in_hand else thing.parent or "floor", states=states)

@@ -63,7 +63,7 @@ LOTA_SKILLS = tuple(_SKILLS)
 
 
 class LotaSkills:
-    """Type-level skills; their state within a task is the world's ``focus``."""
+    """Type-level skills; their state within a task is the world's ``history``."""
 
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
@@ -72,7 +72,7 @@ class LotaSkills:
             return DONE
         instance = self.choose(world, skill)
         if verb != "find":
-            world.focus = replace(world.focus, find_history=())
+            world.history = replace(world.history, find_history=())
         return _DO[verb](world, kind, instance)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _parse(skill: str) -> tuple[str, str]:
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
     """Return the instances that a repeated ``find`` has not reached; after the last one, the first again."""
-    history = world.focus.find_history
+    history = world.history.find_history
     unvisited = [thing_id for thing_id in candidates if thing_id not in history]
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
 
@@ -109,43 +109,43 @@ def _unvisited(world: World, candidates: list[str]) -> list[str]:
 
 
 def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
-    thing, focus = world[thing_id], world.focus
+    thing, history = world[thing_id], world.history
     treated = thing_id in world.heated or thing_id in world.cooled or thing_id in world.cleaned
     return (
         not treated,
-        thing_id in focus.put_objects and not treated,
+        thing_id in history.put_objects and not treated,
         world.hidden_in(thing_id) is not None,
         thing.type == "StoveBurner" and bool(thing.contents),
         thing_id != _last_receptacle(world, thing.type),
-        not (focus.has_cut and thing.type in objects.SLICED),
+        not (history.has_cut and thing.type in objects.SLICED),
         not world.visible(thing_id),
     )
 
 
 def _last_receptacle(world: World, kind: str) -> str | None:
     """Return the receptacle of this type that an object was last put into."""
-    existing = (name for name in reversed(world.focus.put_receptacles) if name in world.things)  # a bowl may break
+    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # a bowl may break
     return next((name for name in existing if world[name].type == kind), None)
 
 
 def _pick_rank(world: World, thing_id: str) -> tuple[bool, ...]:
     target = _put_target(world)
     elsewhere = target is None or world[thing_id].parent != target
-    return thing_id != world.focus.target, elsewhere, *_search_rank(world, thing_id)
+    return thing_id != world.history.target, elsewhere, *_search_rank(world, thing_id)
 
 
 def _open_rank(world: World, thing_id: str) -> tuple[bool, ...]:
-    target = world.focus.target
+    target = world.history.target
     hides = target in world.things and thing_id in (outer.id for outer in world.around(target))
     return world[thing_id].is_open, thing_id != target, not hides, not world.visible(thing_id)
 
 
 def _close_rank(world: World, thing_id: str) -> tuple[bool, ...]:
-    return not world[thing_id].is_open, thing_id != world.focus.target, not world.visible(thing_id)
+    return not world[thing_id].is_open, thing_id != world.history.target, not world.visible(thing_id)
 
 
 def _switch_rank(world: World, thing_id: str, on: bool) -> tuple[bool, ...]:
-    target = world.focus.target
+    target = world.history.target
     is_basin_elsewhere = target is None or world.geometry.basin_of.get(thing_id) != target
     return world[thing_id].is_on == on, thing_id != target, is_basin_elsewhere
 
@@ -158,7 +158,7 @@ _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
 
 def _put_target(world: World) -> str | None:
     """Return the thing of the last ``find`` if it exists and is not in the hand; for a faucet its basin."""
-    target = world.focus.target
+    target = world.history.target
     if target not in world.things or world.place_of(target) == world.holding:
         return None
     return world.geometry.basin_of.get(target, target)
@@ -172,10 +172,10 @@ def _find(world: World, kind: str, instance: str | None) -> Outcome:
         in_hand = world.holding is not None and _is_kind(world, world.holding, kind)
         return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if in_hand else ""))
     outcome = world.goto(instance)
-    history = world.focus.find_history
+    history = world.history.find_history
     again = bool(history) and instance not in history and _is_kind(world, history[-1], kind)
-    target = instance if outcome.ok else world.focus.target
-    world.focus = replace(world.focus, target=target, find_history=(*history, instance) if again else (instance,))
+    target = instance if outcome.ok else world.history.target
+    world.history = replace(world.history, target=target, find_history=(*history, instance) if again else (instance,))
     return outcome if outcome.ok else failed(f"Cannot move to {kind}: {outcome.message}")
 
 
@@ -189,7 +189,7 @@ def _pick(world: World, kind: str, instance: str | None) -> Outcome:
         why = f"it is in {world[inside].type}" if inside else "it is far away"
         return failed(f"{kind} is not visible because {why}")
     outcome = world.pick(instance)
-    world.focus = replace(world.focus, put_objects=world.focus.put_objects - {instance})
+    world.history = replace(world.history, put_objects=world.history.put_objects - {instance})
     return outcome
 
 
@@ -206,8 +206,8 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
         dropped = world.drop()
         then = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
         return failed(f"put down failed because {outcome.message}, {then}")
-    put_objects, put_receptacles = world.focus.put_objects | {holding}, (*world.focus.put_receptacles, instance)
-    world.focus = replace(world.focus, put_objects=put_objects, put_receptacles=put_receptacles)
+    put_objects, put_receptacles = world.history.put_objects | {holding}, (*world.history.put_receptacles, instance)
+    world.history = replace(world.history, put_objects=put_objects, put_receptacles=put_receptacles)
     return outcome
 
 
@@ -219,7 +219,7 @@ def _act(verb: str, world: World, kind: str, instance: str | None) -> Outcome:
         return failed(f"{verb.capitalize()} action failed: {kind} is too far away")
     outcome: Outcome = getattr(world, verb.replace(" ", "_"))(instance)
     if outcome.ok and verb == "slice":
-        world.focus = replace(world.focus, has_cut=True)
+        world.history = replace(world.history, has_cut=True)
     return outcome if outcome.ok else failed(f"{verb.capitalize()} action failed: {outcome.message}")
 
 

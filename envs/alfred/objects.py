@@ -142,7 +142,7 @@ def may_hold(receptacle_type: str, object_type: str) -> bool:
 
 
 @cache
-def whole(object_type: str) -> str:
+def whole_type(object_type: str) -> str:
     """Return the type that a slice was cut from: "AppleSliced" -> "Apple"; other types are returned unchanged."""
     return object_type.removesuffix("Sliced") if object_type in SLICED else object_type
 

@@ -18,7 +18,7 @@ from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
 from keep_agent.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
-    from envs.alfred.thor.client import Thor
+    from envs.alfred.thor.client import ThorClient
 
 Backend = Literal["symbolic", "thor"]
 BACKENDS: tuple[Backend, ...] = ("symbolic", "thor")
@@ -41,7 +41,7 @@ class AlfredSetting:
     data: str | None = None  # folder of the episodes, for the stand-in of AI2-THOR
     space: SkillSet = field(init=False)
     conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)
-    simulator: Thor | None = field(init=False, default=None)
+    simulator: ThorClient | None = field(init=False, default=None)
     hides_failures: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -59,14 +59,14 @@ class AlfredSetting:
         elif self.render is not None:
             raise ConfigError(f"env.render={self.render} needs a world with a camera; set env.backend=thor")
 
-    def _make_simulator(self) -> Thor:
-        from envs.alfred.thor.client import Thor  # lazy, as below: only the simulator's backend needs it
+    def _make_simulator(self) -> ThorClient:
+        from envs.alfred.thor.client import ThorClient  # lazy, as below: only the simulator's backend needs it
         from envs.alfred.thor.options import thor_options
 
         options = thor_options(self.thor, embedded=self.data is None)
         if options.headless and self.render is not None:
             raise ConfigError("env.thor.headless=true makes no images; leave env.render out, or use CloudRendering")
-        return Thor(options, self.data)
+        return ThorClient(options, self.data)
 
     @property
     def frame_shape(self) -> tuple[int, int, int] | None:

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from envs.alfred.language.lessons import asked_for
+from envs.alfred.language.lessons import goal_words
 from envs.alfred.language.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
@@ -49,14 +49,14 @@ class AlfredSpec(WorldSpec):
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
 
     def goal_text(self, task: Task) -> str:
-        return asked_for(task)
+        return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
         """Return the title; AI2-THOR 5's results are not comparable with those of 2.1, on which ALFRED was recorded."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
-        stands_in = thor_options(env.get("thor"), embedded=env.get("data") is None).stands_in
-        return f"ALFRED tasks on {'a stand-in for ' if stands_in else ''}AI2-THOR 5"
+        is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in
+        return f"ALFRED tasks on {'a stand-in for ' if is_stand_in else ''}AI2-THOR 5"
 
 
 SPEC = AlfredSpec("Alfred-v0", AlfredSetting, load_episodes, ("backend", "render", "thor", "data"))

@@ -79,7 +79,7 @@ class Thing:
         return self.type in objects.TOGGLEABLE
 
     @property
-    def shut(self) -> bool:
+    def closed(self) -> bool:
         """Whether it currently hides its content."""
         return not self.is_open and self.type in objects.CONTAINERS
 
@@ -132,7 +132,7 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Focus:
+class SkillHistory:
     """State of type-level skills within one task, from which they choose an instance."""
 
     target: str | None = None  # the thing that the last `find` reached
@@ -143,9 +143,9 @@ class Focus:
 
 
 class State:
-    """State: places of all things, the held thing, heated, cooled and cleaned things, and the agent's focus."""
+    """State: places of all things, the held thing, heated, cooled and cleaned things, and the skills' state."""
 
-    __slots__ = ("_types", "agent", "cleaned", "cooled", "focus", "geometry", "heated", "holding", "scene", "things")
+    __slots__ = ("_types", "agent", "cleaned", "cooled", "geometry", "heated", "history", "holding", "scene", "things")
 
     def __init__(self, scene: Scene) -> None:
         """Build the start state. Raises DataError for a contradictory scene."""
@@ -158,7 +158,7 @@ class State:
         self.heated: set[str] = set()
         self.cooled: set[str] = set()
         self.cleaned: set[str] = set()
-        self.focus = Focus()
+        self.history = SkillHistory()
 
     def copy(self) -> Self:
         """Return an independent world in the same state; cheap, because the snapshots are shared."""
@@ -166,17 +166,17 @@ class State:
 
     def _copy_into(self, copy: S) -> S:
         copy.scene, copy.geometry, copy.agent, copy.holding = self.scene, self.geometry, self.agent, self.holding
-        copy.things, copy._types, copy.focus = self.things.copy(), self._types.copy(), self.focus
+        copy.things, copy._types, copy.history = self.things.copy(), self._types.copy(), self.history
         copy.heated, copy.cooled, copy.cleaned = self.heated.copy(), self.cooled.copy(), self.cleaned.copy()
         return copy
 
     def begin_task(self) -> None:
-        """Clear the heated, cooled and cleaned marks and the focus; places stay."""
-        self.heated, self.cooled, self.cleaned, self.focus = set(), set(), set(), Focus()
+        """Clear the heated, cooled and cleaned marks and the skills' state; places stay."""
+        self.heated, self.cooled, self.cleaned, self.history = set(), set(), set(), SkillHistory()
 
     def _state(self) -> tuple[object, ...]:
         marks = self.heated, self.cooled, self.cleaned
-        return self.scene, self.things, self.agent, self.holding, marks, self.focus
+        return self.scene, self.things, self.agent, self.holding, marks, self.history
 
     def __eq__(self, value: object) -> bool:
         return self._state() == value._state() if isinstance(value, State) else NotImplemented
@@ -215,7 +215,7 @@ class State:
 
     def hidden_in(self, thing_id: str) -> str | None:
         """Return the outermost closed container around a thing, or None."""
-        hiding = [outer.id for outer in self.around(thing_id) if outer.shut]
+        hiding = [outer.id for outer in self.around(thing_id) if outer.closed]
         return hiding[-1] if hiding else None
 
     def in_view(self) -> list[str]:

@@ -90,7 +90,7 @@ class World(State):
             return failed(f"{say(receptacle.id)} is not a receptacle")
         if receptacle.movable and thing.movable:
             return failed(f"{say(thing.id)} does not go in {say(receptacle.id)}: no container goes in another")
-        if receptacle.shut:
+        if receptacle.closed:
             return failed(f"{say(receptacle.id)} is closed")
         if receptacle.type == "StoveBurner" and receptacle.contents:
             return failed(f"{say(receptacle.id)} is occupied by {say(receptacle.contents[0])}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Task
 from envs.alfworld.translation import TREATMENTS, skill_of, treatment_at
-from envs.alfworld.world import THING, World, to_id, to_words
+from envs.alfworld.world import THING, GameWorld, to_id, to_words
 
 
 class Expert:
@@ -17,7 +17,7 @@ class Expert:
     def __init__(self, skills: str) -> None:
         self.skills = skills
 
-    def act(self, world: World, task: Task, knowledge: Knowledge | None = None) -> str:
+    def act(self, world: GameWorld, task: Task, knowledge: Knowledge | None = None) -> str:
         """Return the plan's next skill; "done" if the goal holds or there is no plan."""
         plan = [] if world.won else world.engine.plan()
         if not plan:
@@ -25,7 +25,7 @@ class Expert:
         return plan[0] if self.skills == "commands" else _precondition(world, _first_skill(world, plan))
 
 
-def _precondition(world: World, skill: str) -> str:
+def _precondition(world: GameWorld, skill: str) -> str:
     """Return the skill, or one that must precede it: leave a lamp, turn off an appliance."""
     lamp = world.lamp
     if lamp is not None and not skill.startswith("go to ") and not skill.endswith(to_words(lamp)):
@@ -37,7 +37,7 @@ def _precondition(world: World, skill: str) -> str:
     return skill
 
 
-def _first_skill(world: World, plan: Sequence[str]) -> str:
+def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
     """Return the first skill of a plan. An object that the plan treats in hand is first put into the appliance."""
     verb, *things = _parts(plan[0])
     if verb in {treatment.verb for treatment in TREATMENTS}:
@@ -47,7 +47,7 @@ def _first_skill(world: World, plan: Sequence[str]) -> str:
     return _treatment_skill(world, plan) or skill_of(plan[0]) or plan[0]
 
 
-def _treatment_skill(world: World, plan: Sequence[str]) -> str | None:
+def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
     """Return the skill that treats an object inside the appliance, if the plan takes it out and treats it there."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from envs.alfworld.translation import FAUCET, LIGHTS, faucets
-from envs.alfworld.world import World, sort_key, type_of
+from envs.alfworld.world import GameWorld, sort_key, type_of
 from envs.fact import Fact
 
 
 class Knowledge:
     """Facts of one game; call ``update()`` after every step."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: GameWorld) -> None:
         self.world = world
         self.facts: dict[str, Fact] = {}  # the last report of each fact, by id
 

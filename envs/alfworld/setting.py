@@ -10,7 +10,7 @@ from envs.alfworld.expert import Expert
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Episode, Task
 from envs.alfworld.skills import Commands, GroundedSkills
-from envs.alfworld.world import World
+from envs.alfworld.world import GameWorld
 from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
 from keep_agent.errors import check_choice
 
@@ -39,13 +39,13 @@ class AlfworldSetting:
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS)
         self.space = SKILL_SETS[self.skills]()
 
-    def begin(self, episode: Episode) -> World:
-        return World(episode.scene, self.engines)
+    def begin(self, episode: Episode) -> GameWorld:
+        return GameWorld(episode.scene, self.engines)
 
-    def knowledge(self, world: World) -> Knowledge:
+    def knowledge(self, world: GameWorld) -> Knowledge:
         return Knowledge(world)
 
-    def conditions(self, world: World, task: Task) -> tuple[int, int]:
+    def conditions(self, world: GameWorld, task: Task) -> tuple[int, int]:
         """Return (1, 1) if the goal holds, else (0, 1): the engine reports no partial goals."""
         return int(world.ever_won if self.scored == "ever" else world.won), 1
 

@@ -10,7 +10,7 @@ import re
 
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.translation import LIGHTS, Treatment, single_commands, treat, treatment_at
-from envs.alfworld.world import NO_EFFECT, THING, World, sort_key, to_id, to_words, type_of
+from envs.alfworld.world import NO_EFFECT, THING, GameWorld, sort_key, to_id, to_words, type_of
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
 _REPORT = re.compile(r"look|inventory|help|examine .*")
@@ -25,7 +25,7 @@ _FORM = re.compile(rf"(go to|open|close|pick up|slice|turn on|turn off) ({THING}
 class Commands:
     """ALFWorld's own commands as skills."""
 
-    def execute(self, world: World, skill: str) -> Outcome:
+    def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Send the command. Raises SkillError for a text that is not a command."""
         if skill == "done":
             return DONE
@@ -33,7 +33,7 @@ class Commands:
             raise unknown_skill(skill, self.admissible(world))
         return world.do(skill)
 
-    def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
+    def admissible(self, world: GameWorld, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the commands possible now, restricted to things that the text has mentioned."""
         actions = (command for command in world.engine.commands if not _REPORT.fullmatch(command))
         return (*filter(world.state.knows, actions), "done")
@@ -42,7 +42,7 @@ class Commands:
 class GroundedSkills:
     """Instance-level skills. ALFWorld gives no reasons of failures; only checks of this module do."""
 
-    def execute(self, world: World, skill: str) -> Outcome:
+    def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
         if skill == "done":
             return DONE
@@ -57,7 +57,7 @@ class GroundedSkills:
         command = _single_commands(world).get(skill)
         return failed(NO_EFFECT) if command is None else world.do(command)
 
-    def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
+    def admissible(self, world: GameWorld, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the skills possible now on things that the text has mentioned, sorted by verb and thing."""
         place = _place(world)
         lamps = (lamp for lamp in _lamps(world) if lamp != world.lamp)
@@ -79,17 +79,17 @@ def _order(skill: str) -> tuple[int, list[tuple[str, int]]]:
     return verb, [sort_key(to_id(words)) for words in re.findall(THING, skill)]
 
 
-def _lamps(world: World) -> list[str]:
+def _lamps(world: GameWorld) -> list[str]:
     """Return the lamps that the text has mentioned."""
     return [thing for thing in world.state.places if type_of(thing) in LIGHTS]
 
 
-def _place(world: World) -> str | None:
+def _place(world: GameWorld) -> str | None:
     """Return the receptacle within reach; None while the agent is at a lamp."""
     return world.state.at if world.lamp is None else None
 
 
-def _single_commands(world: World) -> dict[str, str]:
+def _single_commands(world: GameWorld) -> dict[str, str]:
     """Return the skills that are one command. A lamp is turned on only once: ALFWorld ignores a second use."""
     lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
     commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
@@ -99,7 +99,7 @@ def _single_commands(world: World) -> dict[str, str]:
     return {skill: text for skill, text in commands.items() if skill.startswith("go to ") or skill.endswith(lamp)}
 
 
-def _go(world: World, thing: str) -> Outcome:
+def _go(world: GameWorld, thing: str) -> Outcome:
     """Go to a receptacle or lamp. Between a lamp and the receptacle under it no command is needed."""
     place = world.state.places[thing] if thing in _lamps(world) else thing
     lamp = thing if thing != place else None
@@ -110,7 +110,7 @@ def _go(world: World, thing: str) -> Outcome:
     return outcome
 
 
-def _operate(world: World, skill: str) -> Outcome | None:
+def _operate(world: GameWorld, skill: str) -> Outcome | None:
     """Execute a skill on the appliance at the agent's place; return None for any other skill."""
     place = _place(world)
     treatment = treatment_at(place)
@@ -127,7 +127,7 @@ def _operate(world: World, skill: str) -> Outcome | None:
     return None
 
 
-def _obstacle(world: World, treatment: Treatment, place: str) -> str | None:
+def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
     """Return the reason why an appliance would have no effect now, or None."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
@@ -141,7 +141,7 @@ def _obstacle(world: World, treatment: Treatment, place: str) -> str | None:
     return None if treatment.works_on(world, place) else f"there is nothing to {treatment.verb} in {words}"
 
 
-def _start(world: World, treatment: Treatment, place: str) -> Outcome:
+def _start(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
     """Run the appliance. Without an effect a fridge is only closed, other appliances fail."""
     reason = _obstacle(world, treatment, place)
     if reason is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from envs.alfred import objects
-from envs.alfworld.world import NO_EFFECT, THING, World, to_words, type_of
+from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
 from envs.outcome import DONE, Outcome, failed
 
 LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
@@ -47,7 +47,7 @@ class Treatment:
     def skill(self, place: str) -> str:
         return f"turn on {to_words(self.switch_of(place))}" if self.switch else f"close {to_words(place)}"
 
-    def works_on(self, world: World, place: str) -> list[str]:
+    def works_on(self, world: GameWorld, place: str) -> list[str]:
         """Return the objects known to be in the appliance that can be treated and put back."""
         treatable = frozenset(objects.snake(kind) for kind in self.types if objects.may_hold(self.place, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
@@ -67,7 +67,7 @@ def treatment_at(place: str | None) -> Treatment | None:
     return next((treatment for treatment in TREATMENTS if type_of(place) == objects.snake(treatment.place)), None)
 
 
-def faucets(world: World) -> list[str]:
+def faucets(world: GameWorld) -> list[str]:
     """Return the ids of the faucets, one per sink basin."""
     basins = [place for place in world.state.receptacles if type_of(place) == "sinkbasin"]
     return [f"{FAUCET}_{place.rpartition('_')[2]}" for place in basins]
@@ -82,13 +82,13 @@ def skill_of(command: str) -> str | None:
     return None
 
 
-def single_commands(world: World) -> dict[str, str]:
+def single_commands(world: GameWorld) -> dict[str, str]:
     """Return the skills possible now as one command, with the command; only for things that the text mentions."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 
 
-def treat(world: World, treatment: Treatment, place: str) -> Outcome:
+def treat(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
     """Take out, treat and put back each object; the hand is empty before and after. Stops at the first failure."""
     inside = to_words(place)
     for thing in map(to_words, treatment.works_on(world, place)):

@@ -103,7 +103,7 @@ class TextState:
             self.places.update((to_id(words), thing) for words in _LISTING.findall(content[1]))
 
 
-class World:
+class GameWorld:
     """World of one game. Agents read only ``state``; ``won`` and the expert's plan use the hidden state."""
 
     def __init__(self, game: Game, engines: Engines) -> None:
@@ -120,16 +120,16 @@ class World:
 
     def __eq__(self, value: object) -> bool:
         """Compare by game and executed commands."""
-        if not isinstance(value, World):
+        if not isinstance(value, GameWorld):
             return NotImplemented
         return self.game == value.game and self._progress() == value._progress()
 
     def _progress(self) -> tuple[object, ...]:
         return self.commands, self.lamp, self.active, self.state
 
-    def copy(self) -> World:
+    def copy(self) -> GameWorld:
         """Replay all commands in another engine: takes about 1 s, plus 0.1 s per command."""
-        copy = World(self.game, self.engines)
+        copy = GameWorld(self.game, self.engines)
         for command in self.commands:
             copy.do(command)
         copy.lamp, copy.active = self.lamp, set(self.active)

@@ -53,7 +53,7 @@ def goal_of(task: Task) -> tuple[Predicate, ...]:
     return parse_goal(task.goal)
 
 
-def asked_for(goal: Sequence[Predicate]) -> str:
+def goal_words(goal: Sequence[Predicate]) -> str:
     """Return a goal as words in a fixed order: "find plate find plate put dishwasher turn dishwasher"."""
     with_thing = [predicate for predicate in goal if predicate.thing]
     words = [f"find {predicate.thing}" for predicate in with_thing for _ in range(predicate.count)]

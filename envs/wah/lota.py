@@ -62,7 +62,7 @@ class LotaSkills:
             return DONE
         verb, kind = self._parse(home, skill)
         if verb == FIND and self.rules == "lota":
-            home.focus = replace(home.focus, class_name=kind)  # also if the skill fails
+            home.history = replace(home.history, class_name=kind)  # also if the skill fails
         action = self._action(home, verb, kind)
         if action is None:
             return self._failure(f"cannot {verb} the {spoken_name(kind)}: no place for it was found")
@@ -93,8 +93,8 @@ class LotaSkills:
     def target(self, home: HomeState, thing: str) -> int | None:
         """Return the place where a thing of this class would be put down now."""
         if self.rules == "strict":
-            return home.focus.target
-        return self.choose(home, PUT, home.focus.class_name or thing)
+            return home.history.target
+        return self.choose(home, PUT, home.history.class_name or thing)
 
     def _parse(self, home: HomeState, skill: str) -> tuple[str, str]:
         match = _FORM.fullmatch(skill)
@@ -117,17 +117,17 @@ class LotaSkills:
         return failed("" if self.messages == "lota" else reason)
 
     def _remember(self, home: HomeState, verb: str, kind: str, action: Action) -> None:
-        focus, attempts = home.focus, ()
+        history, attempts = home.history, ()
         if verb == FIND:
-            repeated = focus.class_name == kind and bool(focus.attempts) and action.thing not in focus.attempts
-            attempts = (*focus.attempts, action.thing) if repeated else (action.thing,)
-            focus = replace(focus, class_name=kind, target=action.thing)
+            repeated = history.class_name == kind and bool(history.attempts) and action.thing not in history.attempts
+            attempts = (*history.attempts, action.thing) if repeated else (action.thing,)
+            history = replace(history, class_name=kind, target=action.thing)
         elif verb == PICK:
-            focus = replace(focus, put_down=focus.put_down - {action.thing})
+            history = replace(history, put_down=history.put_down - {action.thing})
         elif verb == PUT:
-            put_down, destinations = focus.put_down | {action.thing}, (*focus.destinations, action.place)
-            focus = replace(focus, put_down=put_down, destinations=destinations)
-        home.focus = replace(focus, attempts=attempts)
+            put_down, destinations = history.put_down | {action.thing}, (*history.destinations, action.place)
+            history = replace(history, put_down=put_down, destinations=destinations)
+        home.history = replace(history, attempts=attempts)
 
 
 @lru_cache(maxsize=256)
@@ -145,17 +145,17 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
     """Return the instances not yet reached by the repeated `find`; after the last one the first again."""
-    attempts = home.focus.attempts if home.focus.class_name == kind else ()
+    attempts = home.history.attempts if home.history.class_name == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]
 
 
 def _find_rank(home: HomeState, thing: int) -> tuple[bool, ...]:
-    return thing in home.focus.put_down, thing not in home.focus.destinations, home.hidden_in(thing) is not None
+    return thing in home.history.put_down, thing not in home.history.destinations, home.hidden_in(thing) is not None
 
 
 def _open_rank(home: HomeState, thing: int) -> tuple[bool, ...]:
-    target = home.focus.target
+    target = home.history.target
     hides_target = target in home.graph.nodes and thing in home.holders(target)
     return not home.graph[thing].closed, thing != target, not hides_target, not home.close(thing)
 
@@ -163,13 +163,13 @@ def _open_rank(home: HomeState, thing: int) -> tuple[bool, ...]:
 _RANKS: Mapping[str, Callable[[HomeState, int], tuple[bool, ...]]] = MappingProxyType(
     {
         FIND: _find_rank,
-        PICK: lambda home, thing: (thing != home.focus.target, thing in home.inventory, *_find_rank(home, thing)),
+        PICK: lambda home, thing: (thing != home.history.target, thing in home.inventory, *_find_rank(home, thing)),
         OPEN: _open_rank,
-        CLOSE: lambda home, thing: (home.graph[thing].closed, thing != home.focus.target, not home.close(thing)),
+        CLOSE: lambda home, thing: (home.graph[thing].closed, thing != home.history.target, not home.close(thing)),
         SWITCH_ON: lambda home, thing: (
-            "OFF" not in home.graph[thing].states, thing != home.focus.target, not home.close(thing),
+            "OFF" not in home.graph[thing].states, thing != home.history.target, not home.close(thing),
         ),
         PUT: lambda home, thing: (thing not in home.inventory,),
-        SIT: lambda home, thing: (thing != home.focus.target, not home.close(thing)),
+        SIT: lambda home, thing: (thing != home.history.target, not home.close(thing)),
     }
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from envs.setting import Observability
 from envs.splits import LazyEpisodes, check_request, indices
-from envs.wah.goals import asked_for, goal_of
+from envs.wah.goals import goal_of, goal_words
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Task
 from envs.wah.setting import WahSetting
@@ -59,7 +59,7 @@ class WatchAndHelpSpec(WorldSpec):
         return phrase(task.type, task.goal, rng)
 
     def goal_text(self, task: Task) -> str:
-        return asked_for(goal_of(task))
+        return goal_words(goal_of(task))
 
 
 SPEC = WatchAndHelpSpec(

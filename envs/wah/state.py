@@ -74,7 +74,7 @@ class Things:
 
 
 @dataclass(frozen=True, slots=True)
-class Focus:
+class SkillHistory:
     """State of type-level skills within one task."""
 
     class_name: str | None = None  # class in the last `find`
@@ -87,7 +87,7 @@ class Focus:
 class HomeState:
     """A graph with an agent in it."""
 
-    __slots__ = ("_loose", "agent", "allows_sitting", "at", "changed", "focus", "graph", "room", "things")
+    __slots__ = ("_loose", "agent", "allows_sitting", "at", "changed", "graph", "history", "room", "things")
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -95,7 +95,7 @@ class HomeState:
         self.agent = 0  # node id
         self.at: int | None = None  # furniture, room or thing on the floor at which the agent stands
         self.room: int | None = None
-        self.focus = Focus()
+        self.history = SkillHistory()
         self.changed: set[int] = set()
         self.allows_sitting = False  # whether a task of the episode requires sitting down
         self._loose: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
@@ -104,7 +104,7 @@ class HomeState:
         """Return an independent household in the same state."""
         copy = object.__new__(type(self))
         copy.graph, copy.agent, copy.at, copy.room = self.graph.copy(), self.agent, self.at, self.room
-        copy.focus, copy.changed, copy.allows_sitting = self.focus, self.changed.copy(), self.allows_sitting
+        copy.history, copy.changed, copy.allows_sitting = self.history, self.changed.copy(), self.allows_sitting
         copy.things, copy._loose = self.things, self._loose
         return copy
 
@@ -116,11 +116,11 @@ class HomeState:
     __hash__ = None  # type: ignore[assignment]
 
     def _agent_state(self) -> tuple[object, ...]:
-        return self.agent, self.at, self.room, self.focus, self.allows_sitting
+        return self.agent, self.at, self.room, self.history, self.allows_sitting
 
     def begin_task(self) -> None:
         """Clear the skills' state of the last task; things keep their places and states."""
-        self.focus = Focus()
+        self.history = SkillHistory()
 
     @property
     def inventory(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from planners.training.rollout_files import FactRecord, Rollout, StepRecord, Tas
 
 DISTURBED = 0.6  # share of tasks in which some of the expert's steps are random
 LASTING = 0.5  # probability that another random step follows a random one
-ASTRAY = 12  # number of steps that differ from the labels after which the expert takes over
+MAX_DEVIATIONS = 12  # number of steps that differ from the labels after which the expert takes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Recorder:
         rate = self.perturb if self._rng.random() < DISTURBED else 0.0
         while len(steps) < play.setting.max_steps:
             label = play.expert.act(play.house, task, play.knowledge)
-            astray = sum(step.skill != step.label for step in steps)
-            skill = self._choice(play, label, rate, astray)
+            deviations = sum(step.skill != step.label for step in steps)
+            skill = self._choice(play, label, rate, deviations)
             outcome = SUCCESS if skill == DONE else play.setting.space.execute(play.house, skill)
             if self._planner is not None:
                 self._planner.feedback(skill, outcome.ok or play.setting.hides_failures, outcome.message)
@@ -104,7 +104,7 @@ class Recorder:
             self._planner.observe(facts)
         return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
 
-    def _choice(self, play: Play, label: str, rate: float, astray: int) -> str:
+    def _choice(self, play: Play, label: str, rate: float, deviations: int) -> str:
         """Return the skill to execute, given the expert's ``label``. Only the expert ends a task.
 
         The planner decides at every step, even if its skill is not used, since its transcript contains all prompts.
@@ -114,7 +114,7 @@ class Recorder:
             return DONE
         skill = label
         if self._planner is not None:
-            skill = decision if astray < ASTRAY else label
+            skill = decision if deviations < MAX_DEVIATIONS else label
         elif self._rng.random() < (LASTING if self._last_random else rate):
             skill = self._random_skill(play) or label
         self._last_random = rate > 0 and skill != label

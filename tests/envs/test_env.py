@@ -42,7 +42,7 @@ def make(**settings: Any) -> AlfredEnv:
 
 
 @dataclass(frozen=True)
-class World:
+class WorldCase:
     """One world's environment and its particulars."""
 
     id: str
@@ -57,7 +57,7 @@ class World:
     view: tuple[str, str]  # a type-level skill in the first episode, and the state after it
 
 
-ALFRED = World(
+ALFRED = WorldCase(
     "keep_agent:Alfred-v0",
     make,
     EPISODES,
@@ -69,7 +69,7 @@ ALFRED = World(
     {"find a sofa": "Cannot find Sofa", "open the safe": "Cannot find Safe to open"},
     ("find an apple", "at countertop_1, holding nothing, 0 of 3 conditions met"),
 )
-WAH = World(
+WAH = WorldCase(
     "keep_agent:WatchAndHelp-v0",
     wah.make,
     wah.EPISODES,
@@ -95,13 +95,13 @@ choices = pytest.mark.parametrize(("world", "settings"), CHOICES)
 
 
 @choices
-def test_the_environment_passes_gymnasiums_checker(world: World, settings: dict[str, str]) -> None:
+def test_the_environment_passes_gymnasiums_checker(world: WorldCase, settings: dict[str, str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(world.make(render_mode="ansi", **settings), skip_render_check=True)
 
 
-def roll(world: World, settings: dict[str, str]) -> list[object]:
+def roll(world: WorldCase, settings: dict[str, str]) -> list[object]:
     """Return the observations of a random walk over admissible skills; all must be in the spaces."""
     env = world.make(**settings)
     observation, info = env.reset(seed=5)
@@ -119,12 +119,12 @@ def roll(world: World, settings: dict[str, str]) -> list[object]:
 
 
 @choices
-def test_the_same_seed_gives_the_same_episode(world: World, settings: dict[str, str]) -> None:
+def test_the_same_seed_gives_the_same_episode(world: WorldCase, settings: dict[str, str]) -> None:
     assert roll(world, settings) == roll(world, settings)
 
 
 @worlds
-def test_the_seed_draws_the_episode(world: World) -> None:
+def test_the_seed_draws_the_episode(world: WorldCase) -> None:
     env = gymnasium.make(world.id, episodes=world.episodes)
     observation, info = env.reset(seed=3)
     assert observation["instruction"] == info["task"].instruction
@@ -132,7 +132,7 @@ def test_the_seed_draws_the_episode(world: World) -> None:
 
 
 @pytest.mark.parametrize(("world", "mode"), [(ALFRED, "sync"), (ALFRED, "async"), (WAH, "sync")])
-def test_vector_environments(world: World, mode: str) -> None:
+def test_vector_environments(world: WorldCase, mode: str) -> None:
     envs = gymnasium.make_vec(world.id, num_envs=2, vectorization_mode=mode, episodes=world.episodes)
     try:
         envs.reset(seed=[1, 2])
@@ -147,7 +147,7 @@ def test_vector_environments(world: World, mode: str) -> None:
 
 
 @worlds
-def test_success_is_not_detected_before_done(world: World) -> None:
+def test_success_is_not_detected_before_done(world: WorldCase) -> None:
     env = world.make(skills=world.solution_skills)
     env.reset(options={"episode": 1})
     for skill in world.solution:
@@ -165,7 +165,7 @@ def test_success_is_not_detected_before_done(world: World) -> None:
 
 
 @worlds
-def test_running_out_of_steps_ends_a_task_and_truncates_the_last(world: World) -> None:
+def test_running_out_of_steps_ends_a_task_and_truncates_the_last(world: WorldCase) -> None:
     assert {skills: world.make(skills=skills).max_steps for skills in world.limits} == world.limits  # the defaults
     env = world.make(max_steps=2)
     env.reset(options={"episode": 0})
@@ -177,7 +177,7 @@ def test_running_out_of_steps_ends_a_task_and_truncates_the_last(world: World) -
 
 
 @worlds
-def test_the_environment_renders_as_text_and_refuses_unknown_skills(world: World) -> None:
+def test_the_environment_renders_as_text_and_refuses_unknown_skills(world: WorldCase) -> None:
     env = world.make(render_mode="ansi")
     env.reset(options={"episode": 0})
     skill, state = world.view
@@ -201,13 +201,13 @@ def test_the_environment_renders_as_text_and_refuses_unknown_skills(world: World
         (WAH, {"rules": "loose"}, "rules='loose' is unknown; use one of lota, strict"),
     ],
 )
-def test_bad_settings_are_errors(world: World, settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_errors(world: WorldCase, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         world.make(**settings)
 
 
 @worlds
-def test_missing_episodes_are_errors(world: World) -> None:
+def test_missing_episodes_are_errors(world: WorldCase) -> None:
     env = world.make()
     with pytest.raises(ConfigError, match="no episodes to play"):
         type(env)(episodes=())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from envs.alfred.data.trajectories import Step, Trajectory
+from envs.alfred.data.trajectories import PlanStep, Trajectory
 from envs.alfred.objects import FIXTURES, LAMPS
 from envs.alfred.scene import Position
 from keep_agent.errors import DataError
@@ -82,7 +82,7 @@ def _number(value: float) -> str:
 
 
 def survey(
-    demonstrations: Iterable[tuple[Trajectory, list[Step]]], progress: Callable[[], None] | None = None
+    demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
     """Mine all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
     miners: defaultdict[str, _Miner] = defaultdict(_Miner)
@@ -107,7 +107,7 @@ class _Miner:
         self.positions: dict[tuple[str, Position], Position] = {}
         self.labels: list[tuple[str, str, Position, tuple[str, Position] | None]] = []
 
-    def add(self, trajectory: Trajectory, steps: list[Step]) -> None:
+    def add(self, trajectory: Trajectory, steps: list[PlanStep]) -> None:
         picked_up: set[str] = set()
         for step in steps:
             self._name(trajectory.trial, step)
@@ -115,7 +115,7 @@ class _Miner:
                 picked_up.add(_whole_id(step.object))
                 self._label(trajectory, step)
 
-    def _name(self, trial: str, step: Step) -> None:
+    def _name(self, trial: str, step: PlanStep) -> None:
         """Record fixtures by id (low-level actions) and by exact position (high-level actions)."""
         for action, thing, receptacle in step.low:
             for name in (thing if action in _TOUCHING else "", receptacle):
@@ -128,7 +128,7 @@ class _Miner:
             if official := _id_of_receptacle(step):
                 self.ids[key] = official
 
-    def _label(self, trajectory: Trajectory, step: Step) -> None:
+    def _label(self, trajectory: Trajectory, step: PlanStep) -> None:
         place = _key(step) if step.receptacle_type in FIXTURES else None
         if place is None and step.receptacle_type:
             return  # in a container that may have been moved before
@@ -154,7 +154,7 @@ class _Miner:
         return self.ids.get(key) or official_id(key[0], self.positions[key])
 
 
-def _key(step: Step) -> tuple[str, Position]:
+def _key(step: PlanStep) -> tuple[str, Position]:
     x, y, z = step.receptacle_position
     return step.receptacle_type, (round(x, 3), round(y, 3), round(z, 3))
 
@@ -164,7 +164,7 @@ def _whole_id(object_id: str) -> str:
     return "|".join(object_id.split("|")[:4])
 
 
-def _id_of_receptacle(step: Step) -> str:
+def _id_of_receptacle(step: PlanStep) -> str:
     """Return the official id of the step's receptacle if the step gives both its id and its exact position, else ""."""
     if step.action in _APPLIANCES:
         return step.object

@@ -27,7 +27,7 @@ _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _REMEDY = "restore it from the ALFRED download, or delete it"
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One high-level step of a demonstration with its low-level interactions; an absent id is ""."""
 
     action: str  # "PickupObject"
@@ -106,7 +106,7 @@ class Corpus:
         trajectories = [parse(split, file, text) for file, text in self.sources[split].read()]
         return sorted(trajectories, key=lambda trajectory: trajectory.name)
 
-    def demonstrations(self) -> Iterator[tuple[Trajectory, list[Step]]]:
+    def demonstrations(self) -> Iterator[tuple[Trajectory, list[PlanStep]]]:
         """Yield every trajectory of every split that has a demonstration, with its steps."""
         for split, source in self.sources.items():
             for file, content in source.playable():
@@ -223,7 +223,7 @@ def _vector(value: dict[str, Any]) -> Position:
     return finite(value["x"]), finite(value["y"]), finite(value["z"])
 
 
-def _steps(content: dict[str, Any]) -> list[Step]:
+def _steps(content: dict[str, Any]) -> list[PlanStep]:
     """Return the demonstration's high-level steps."""
     low: dict[int, list[tuple[str, str, str]]] = {}
     for entry in content["plan"]["low_actions"]:
@@ -234,9 +234,9 @@ def _steps(content: dict[str, Any]) -> list[Step]:
     return [_step(entry, low.get(entry["high_idx"], [])) for entry in content["plan"]["high_pddl"]]
 
 
-def _step(entry: dict[str, Any], low: list[tuple[str, str, str]]) -> Step:
+def _step(entry: dict[str, Any], low: list[tuple[str, str, str]]) -> PlanStep:
     action = entry["planner_action"]
     kind, numbers = action.get("coordinateReceptacleObjectId", ("", [0.0] * 6))
     position = (numbers[0] / 4, numbers[4] / 4, numbers[2] / 4)  # stored as [4x, 4x, 4z, 4z, 4y, 4y]
     thing, receptacle = action.get("objectId", ""), action.get("receptacleObjectId", "")
-    return Step(action["action"], thing, kind, position, receptacle, tuple(low))
+    return PlanStep(action["action"], thing, kind, position, receptacle, tuple(low))

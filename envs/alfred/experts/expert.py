@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from envs.alfred.experts.strategy import Step, View, next_step
+from envs.alfred.experts.strategy import ExpertStep, View, next_step
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import FINDABLE, LotaSkills, find_words
-from envs.alfred.objects import lota_words, say, whole
+from envs.alfred.objects import lota_words, say, whole_type
 from envs.alfred.scene import Task
 from envs.alfred.state import Thing
 from envs.alfred.world import World
@@ -26,7 +26,7 @@ class _LotaView(View):
     """
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
-        by_id = {thing.id: thing for thing in things if whole(thing.type) in FINDABLE}
+        by_id = {thing.id: thing for thing in things if whole_type(thing.type) in FINDABLE}
         handy = [thing_id for thing_id in by_id if self.handy(thing_id)]
         if not handy:
             return self._reached_first(by_id) if by_id else None
@@ -43,13 +43,13 @@ class _LotaView(View):
 
     def last_found(self) -> str | None:
         """Return the thing of the last ``find``, or None; for a faucet its basin."""
-        target = self.world.focus.target
+        target = self.world.history.target
         return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 
     def _reached_first(self, by_id: dict[str, Thing]) -> Thing:
         """Return the instance that repeated ``find`` skills reach first."""
         first = next(iter(by_id.values()))
-        skill = find_words(whole(first.type))
+        skill = find_words(whole_type(first.type))
         world = self.world
         for attempt in range(len(world.things)):
             instance = _LOTA.choose(world, skill)
@@ -73,39 +73,39 @@ def lota_skill(known_view: View, task: Task) -> str:
     """Return the next type-level skill for a task."""
     view = _LotaView(known_view.world)
     step = next_step(view, task)
-    match step.act:
+    match step.verb:
         case "done":
             return "done"
         case "go" | "look into":
-            return find_words(whole(view.world[step.thing].type))
+            return find_words(whole_type(view.world[step.thing].type))
         case "put":
             return _put(view, step)
         case "take" | "slice":
-            return _reach(view, step.thing, "slice" if step.act == "slice" else "pick up")
-    return _operate(view, step.thing, step.act, step.content)
+            return _reach(view, step.thing, "slice" if step.verb == "slice" else "pick up")
+    return _operate(view, step.thing, step.verb, step.content)
 
 
 def _skill(view: View, verb: str, thing_id: str) -> str:
     """Return the skill that applies a verb to a thing's type."""
-    return f"{verb} the {lota_words(whole(view.world[thing_id].type))}"
+    return f"{verb} the {lota_words(whole_type(view.world[thing_id].type))}"
 
 
 def _reach(view: _LotaView, thing_id: str, verb: str) -> str:
     """Return the skill that acts on an object if it is at hand, else the skill that finds it."""
     if not view.handy(thing_id):
-        return find_words(whole(view.world[thing_id].type))
+        return find_words(whole_type(view.world[thing_id].type))
     hiding = view.world.hidden_in(thing_id)
     if hiding is not None:
         return _operate(view, hiding, "open")
     skill = _skill(view, verb, thing_id)
-    return skill if _LOTA.choose(view.world, skill) == thing_id else find_words(whole(view.world[thing_id].type))
+    return skill if _LOTA.choose(view.world, skill) == thing_id else find_words(whole_type(view.world[thing_id].type))
 
 
-def _put(view: _LotaView, step: Step) -> str:
+def _put(view: _LotaView, step: ExpertStep) -> str:
     if view.last_found() != step.place:
-        return find_words(whole(view.world[step.place].type))
-    shut = view.world.hidden_in(step.place) or (step.place if view.world[step.place].shut else None)
-    return _operate(view, shut, "open") if shut else _skill(view, "put down", step.thing)
+        return find_words(whole_type(view.world[step.place].type))
+    container = view.world.hidden_in(step.place) or (step.place if view.world[step.place].closed else None)
+    return _operate(view, container, "open") if container else _skill(view, "put down", step.thing)
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
@@ -117,27 +117,27 @@ def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> st
     skill = _skill(view, verb, thing_id)
     if at_hand and _LOTA.choose(world, skill) == thing_id:
         return skill
-    return find_words(whole(view.world[content if content and not at_hand else thing_id].type))
+    return find_words(whole_type(view.world[content if content and not at_hand else thing_id].type))
 
 
 def grounded_skill(view: View, task: Task) -> str:
     """Return the next grounded skill for a task: the skill for the next step, or one that must precede it."""
     step = next_step(view, task)
-    if step.act == "done":
+    if step.verb == "done":
         return "done"
-    if step.act == "go":
+    if step.verb == "go":
         return f"go to {say(view.world.place_of(step.thing))}"
     target = step.place or step.thing
     hiding = view.world.hidden_in(target)
     first = _walk(view, target) or (_open(view, hiding) if hiding else None)
-    match step.act:
+    match step.verb:
         case "look into":
             return first or _open(view, target) or f"go to {say(target)}"
         case "put":
             return first or _open(view, target) or f"put {say(step.thing)} in {say(target)}"
         case "take":
             return first or f"pick up {say(target)}"
-    return first or f"{step.act} {say(target)}"
+    return first or f"{step.verb} {say(target)}"
 
 
 def _walk(view: View, thing_id: str) -> str | None:
@@ -149,7 +149,7 @@ def _walk(view: View, thing_id: str) -> str | None:
 
 def _open(view: View, thing_id: str) -> str | None:
     thing = view.world[thing_id]
-    if not thing.shut:
+    if not thing.closed:
         return None
     return f"{'turn off' if thing.is_on else 'open'} {say(thing_id)}"
 

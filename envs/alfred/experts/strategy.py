@@ -17,7 +17,7 @@ from envs.alfred.scene import Task
 from envs.alfred.state import Thing
 from envs.alfred.world import World
 
-Act = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]
+Verb = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]
 
 # Places where a held thing can be put aside, best first; none has a door.
 PUT_ASIDE = (
@@ -27,16 +27,16 @@ PUT_ASIDE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExpertStep:
     """One action on a thing; ``place`` is its destination, ``content`` the object that an operated appliance treats."""
 
-    act: Act
+    verb: Verb
     thing: str = ""
     place: str = ""
     content: str = ""
 
 
-DONE = Step("done")
+DONE = ExpertStep("done")
 
 
 class View:
@@ -93,7 +93,7 @@ class View:
         return unseen[weights.index(max(weights))] if unseen else None
 
 
-def next_step(view: View, task: Task) -> Step:
+def next_step(view: View, task: Task) -> ExpertStep:
     """Return the next step towards the goal; done when it is reached or no step helps."""
     if succeeded(view.world, task):
         return DONE
@@ -111,7 +111,7 @@ class _Strategy:
         self.treatment = TREATMENTS.get(task.type)
         self.treated: set[str] = getattr(self.world, self.treatment.mark) if self.treatment else set()
 
-    def pursue(self) -> Step:
+    def pursue(self) -> ExpertStep:
         """Return the next step once the target exists (as a slice, if the task asks for one)."""
         if self.task.type == "pick_and_place_with_movable_recep":
             return self._carry_inside()
@@ -120,7 +120,7 @@ class _Strategy:
             return self._without_target()
         return self._with_target(in_hand) if in_hand.type == self.kind else self._put_aside(in_hand)
 
-    def cut(self) -> Step | None:
+    def cut(self) -> ExpertStep | None:
         """Return the step that fetches a knife or cuts, or None once there are slices."""
         if self.targets:
             return None
@@ -128,23 +128,23 @@ class _Strategy:
         if in_hand is None or in_hand.type not in KNIVES:
             return self._take(self.view.of(*sorted(KNIVES, reverse=True)), "Knife")
         whole = self.view.best(self.view.of(self.task.object_target))
-        return Step("slice", whole.id) if whole else self._explore(self.task.object_target)
+        return ExpertStep("slice", whole.id) if whole else self._explore(self.task.object_target)
 
     # with the target in the hand
 
-    def _with_target(self, in_hand: Thing) -> Step:
+    def _with_target(self, in_hand: Thing) -> ExpertStep:
         if self.task.type == "look_at_obj_in_light":
             lamp = self.view.best(self.view.of(self.task.toggle_target))
-            return Step("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE
+            return ExpertStep("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE
         if self.treatment is None or in_hand.id in self.treated:
             return self._deliver(in_hand)
         return self._bring(in_hand, list(filter(self._switch, self.view.of(self.treatment.appliance))))
 
-    def _bring(self, in_hand: Thing, places: list[Thing]) -> Step:
+    def _bring(self, in_hand: Thing, places: list[Thing]) -> ExpertStep:
         place = self.view.best(places)
-        return Step("put", in_hand.id, place.id) if place else DONE
+        return ExpertStep("put", in_hand.id, place.id) if place else DONE
 
-    def _deliver(self, in_hand: Thing) -> Step:
+    def _deliver(self, in_hand: Thing) -> ExpertStep:
         places = self.view.of(self.task.parent_target)
         free = [place for place in places if not self.view.occupied(place)] or places
         if self.task.type == "pick_two_obj_and_place":
@@ -157,7 +157,7 @@ class _Strategy:
 
     # with an empty hand
 
-    def _without_target(self) -> Step:
+    def _without_target(self) -> ExpertStep:
         if self.treatment is not None:
             return self._treat(self.treatment.appliance)
         targets = self.targets
@@ -166,7 +166,7 @@ class _Strategy:
             targets = [target for target in targets if fullest is None or target.parent != fullest.id]
         return self._take(targets, self.kind)
 
-    def _treat(self, appliance: str) -> Step:
+    def _treat(self, appliance: str) -> ExpertStep:
         """Return the step that runs the appliance with a target in it, takes a treated target, or fetches one."""
         places = {target.id: self.view.inside(target, appliance) for target in self.targets}
         ready = self.view.best(target for target in self.targets if target.id in self.treated)
@@ -179,9 +179,9 @@ class _Strategy:
         if ready:  # switch off, or take it
             verb, switch = "turn off", self._switch(place)
             switch = switch if switch and switch.is_on else None
-        return Step(verb, switch.id, content=target.id) if switch else Step("take", target.id)
+        return ExpertStep(verb, switch.id, content=target.id) if switch else ExpertStep("take", target.id)
 
-    def _run(self, place: Thing) -> tuple[Act, Thing | None]:
+    def _run(self, place: Thing) -> tuple[Verb, Thing | None]:
         """Return the next step of heating, cooling or cleaning the content of the appliance."""
         if place.type == "Fridge":
             return "close" if place.is_open else "open", place
@@ -199,7 +199,7 @@ class _Strategy:
 
     # a target in a movable receptacle
 
-    def _carry_inside(self) -> Step:
+    def _carry_inside(self) -> ExpertStep:
         carriers = self.view.of(self.task.mrecep_target)
         loaded = [carrier for carrier in carriers if self._share(carrier)]
         in_hand = self.view.in_hand
@@ -207,26 +207,26 @@ class _Strategy:
             return self._deliver(in_hand)
         if in_hand is not None and in_hand.type == self.kind:
             carrier = self.view.best(carriers)
-            return Step("put", in_hand.id, carrier.id) if carrier else self._explore(self.task.mrecep_target)
+            return ExpertStep("put", in_hand.id, carrier.id) if carrier else self._explore(self.task.mrecep_target)
         return self._take(loaded or self.targets, self.task.mrecep_target if loaded else self.kind)
 
     # shared
 
-    def _take(self, things: Iterable[Thing], kind: str) -> Step:
+    def _take(self, things: Iterable[Thing], kind: str) -> ExpertStep:
         in_hand = self.view.in_hand
         if in_hand is not None:
             return self._put_aside(in_hand)
         target = self.view.best(things)
-        return Step("take", target.id) if target else self._explore(kind)
+        return ExpertStep("take", target.id) if target else self._explore(kind)
 
-    def _explore(self, kind: str) -> Step:
+    def _explore(self, kind: str) -> ExpertStep:
         place = self.view.to_explore(kind)
-        return Step("look into", place.id) if place else DONE
+        return ExpertStep("look into", place.id) if place else DONE
 
-    def _put_aside(self, in_hand: Thing) -> Step:
+    def _put_aside(self, in_hand: Thing) -> ExpertStep:
         """Return the step that clears the hand: onto the fixture at the agent's place, else onto the best surface."""
         place = self.view.current_place
         if place is not None and place.type in PUT_ASIDE and may_hold(place.type, in_hand.type):
-            return Step("put", in_hand.id, place.id)
+            return ExpertStep("put", in_hand.id, place.id)
         places = self.view.put_down_places(in_hand)
         return self._bring(in_hand, [place for place in places if place.type == places[0].type])

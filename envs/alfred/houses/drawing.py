@@ -10,7 +10,7 @@ from random import Random
 
 from envs.alfred.goals import TREATMENTS
 from envs.alfred.houses.rooms import HOLDS_ONE
-from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole
+from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole_type
 from envs.alfred.scene import Item, Task
 
 ROOMS_OF: Mapping[str, tuple[str, ...]] = {
@@ -170,7 +170,7 @@ def note_task(task: Task, state: RoomState) -> None:
     if task.toggle_target:  # the object is still in the hand and may be put down anywhere
         state.excluded.add(task.object_target)
     if task.sliced:
-        state.excluded |= {whole(task.object_target)} | KNIVES
+        state.excluded |= {whole_type(task.object_target)} | KNIVES
 
 
 def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:

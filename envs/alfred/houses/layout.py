@@ -13,7 +13,7 @@ from envs.alfred.scene import Position
 GRID = 0.25  # metres between standing points, as in AI2-THOR
 REACH = 1.3  # metres from a fixture to the nearest standing point, at most
 FEWEST_POINTS = 16
-BODY = 0.2  # metres between agent and furniture
+CLEARANCE = 0.2  # metres between agent and furniture
 
 Point = tuple[float, float]
 Rect = tuple[float, float, float, float]  # x0, z0, x1, z1
@@ -122,7 +122,7 @@ class _Placement:
             (x, z)
             for x in _steps(x0 + GRID, x1 - GRID)
             for z in _steps(z0 + GRID, z1 - GRID)
-            if not any(_inside((x, z), rect, BODY) for rect in self.rects)
+            if not any(_inside((x, z), rect, CLEARANCE) for rect in self.rects)
         }
         return sorted(max(_components(free), key=lambda part: (len(part), min(part)), default=set()))
 

@@ -26,7 +26,7 @@ class Annotation:
     steps: tuple[tuple[str, str], ...]
 
 
-def asked_for(task: Task) -> str:
+def goal_words(task: Task) -> str:
     """Return a task's goal as steps in a fixed order: "find mug heat mug put coffeemachine"."""
     thing, place = task.object_target.lower(), task.parent_target.lower()
     steps = [f"slice {thing}"] if task.sliced else []
@@ -46,7 +46,7 @@ def annotations(corpus: Corpus, split: str) -> Iterator[Annotation]:
 
 
 def _annotations(content: Mapping[str, Any]) -> list[Annotation]:
-    goal = asked_for(make_task(content["task_type"], content["pddl_params"]))
+    goal = goal_words(make_task(content["task_type"], content["pddl_params"]))
     actions = [entry["discrete_action"] for entry in content["plan"]["high_pddl"]]
     meanings = [_step_of(action) for action in actions if action["action"] in _VERBS]
     annotations = []

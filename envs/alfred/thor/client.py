@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EMPTY = "Procedural"  # the scene in which houses are built
+EMPTY_SCENE = "Procedural"  # the scene in which houses are built
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ class Reply:
     value: Any  # actionReturn
     metadata: Mapping[str, Any]
     frame: np.ndarray | None  # (height, width, 3) uint8, RGB
-    third_party: np.ndarray | None = None  # frame of the last additional camera
+    camera_frame: np.ndarray | None = None  # frame of the last additional camera
     unknown: bool = False  # whether the build lacks the action or one of the arguments
 
     @property
@@ -39,14 +39,14 @@ class Reply:
         return self.metadata["objects"]
 
 
-class Thor:
-    """A simulator with its options. ``trips`` counts calls, ``seconds`` their total time."""
+class ThorClient:
+    """A simulator with its options. ``calls`` counts calls, ``seconds`` their total time."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
         """Store the options; the process starts later. ``data``: a folder json_2.1.0 for the stand-in."""
         self.options = options
-        self._scene = EMPTY  # initial scene of a new process
-        self.trips = 0
+        self._scene = EMPTY_SCENE  # initial scene of a new process
+        self.calls = 0
         self.seconds = 0.0
         self.launches = 0
         self._data = data
@@ -73,21 +73,21 @@ class Thor:
 
     def reset(self, scene: str | dict[str, Any]) -> Reply:
         """Reset to a scene: its name in the build, or a house in ProcTHOR's format. Raises `ThorError`."""
-        name = EMPTY if isinstance(scene, dict) else scene
+        name = EMPTY_SCENE if isinstance(scene, dict) else scene
         self.start(name)
-        scenes, full_name = self._ask(
+        scenes, full_name = self._call(
             "GetScenesInBuild", lambda build: (build.scenes_in_build, build.normalize_scene(name))
         )
         if scenes and full_name not in scenes:  # some builds list no scenes
             raise ThorRefusal(f"this build has no scene {name}", action="Reset")
         action = f"Reset to {name}"
-        return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
+        return _require_success(action, self._call(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
         """Execute an action; a failed one gives a reply that is not ok. Raises `ThorError`, which ends the process."""
-        return self._ask(action, lambda controller: _step_reply(controller, action, arguments))
+        return self._call(action, lambda controller: _step_reply(controller, action, arguments))
 
-    def insist(self, action: str, **arguments: Any) -> Reply:
+    def require(self, action: str, **arguments: Any) -> Reply:
         """Execute an action that must succeed. Raises `ThorRefusal` otherwise."""
         return _require_success(action, self.step(action, **arguments))
 
@@ -99,7 +99,7 @@ class Thor:
 
             end(controller)
 
-    def _ask(self, action: str, call: Callable[[Controller], T]) -> T:
+    def _call(self, action: str, call: Callable[[Controller], T]) -> T:
         controller = self._controller
         if controller is None:
             raise ThorGone("no process is running", action=action)
@@ -118,7 +118,7 @@ class Thor:
             self.close()
             raise
         finally:
-            self.trips += 1
+            self.calls += 1
             self.seconds += time.perf_counter() - began
 
 

@@ -21,9 +21,9 @@ from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.servers import BoundedFifoServer, BoundedWsgiServer, kill
 from keep_agent.errors import ConfigError
 
-VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility replaces it
-NO_DISPLAY = ":0"  # ai2thor needs a display name even without a display
-WAIT = 5.0  # seconds to wait for a killed process
+VISIBILITY_VARIABLE = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility replaces it
+DUMMY_DISPLAY = ":0"  # ai2thor needs a display name even without a display
+KILL_TIMEOUT = 5.0  # seconds to wait for a killed process
 
 
 class BoundedController(Controller):
@@ -84,7 +84,7 @@ def end(controller: Controller) -> None:
         kill(process)
         if process is not None:
             with suppress(TimeoutExpired):
-                process.wait(WAIT)
+                process.wait(KILL_TIMEOUT)
         if isinstance(server, FifoServer):
             server.tmp_dir.cleanup()
             server.raw_metadata = server.raw_files = None
@@ -110,15 +110,15 @@ def _arguments(options: ThorOptions, data: str | None) -> dict[str, Any]:
     command = options.command(data)
     display = options.display or os.environ.get("DISPLAY")
     platform = options.platform
-    if VISIBILITY in os.environ:
-        raise ConfigError(f"{VISIBILITY} is set, and AI2-THOR 5 refuses every action because of it: unset it")
+    if VISIBILITY_VARIABLE in os.environ:
+        raise ConfigError(f"{VISIBILITY_VARIABLE} is set, and AI2-THOR 5 refuses every action because of it: unset it")
     if command is None and platform is None and display is None and not options.headless and system() == "Linux":
         platform = "CloudRendering"
     return {
         "local_executable_path": command,
         "platform": None if command or platform is None else STR_PLATFORM_MAP[platform], "headless": options.headless,
         "gpu_device": options.gpu if command is None and platform == "CloudRendering" else None,
-        "x_display": display or (NO_DISPLAY if command or options.headless else None),
+        "x_display": display or (DUMMY_DISPLAY if command or options.headless else None),
         "server_class": WsgiServer if options.server == "wsgi" else FifoServer, "width": options.width,
         "height": options.height, "quality": options.quality, "server_timeout": options.timeout,
         "server_start_timeout": options.start_timeout, "fieldOfView": options.field_of_view,

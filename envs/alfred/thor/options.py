@@ -12,7 +12,7 @@ from typing import Any
 from keep_agent.errors import ConfigError
 
 STAND_IN = "stand-in"
-STUB = "envs.alfred.thor_stub"  # its module
+STUB_MODULE = "envs.alfred.thor_stub"  # module of the stand-in
 PLATFORMS = ("Linux64", "CloudRendering", "OSXIntel64")
 SERVERS = ("fifo", "wsgi")
 
@@ -51,25 +51,25 @@ class ThorOptions:
         self._check("platform", self.platform is None or self.platform in PLATFORMS, choices)
         self._check("server", self.server in SERVERS, f"is unknown; use one of {', '.join(SERVERS)}")
 
-    def _check(self, name: str, fine: bool, remedy: str) -> None:
-        if not fine:
+    def _check(self, name: str, valid: bool, remedy: str) -> None:
+        if not valid:
             raise ConfigError(f"env.thor.{name}={getattr(self, name)!r} {remedy}")
 
     @property
-    def stands_in(self) -> bool:
+    def is_stand_in(self) -> bool:
         """Whether the stand-in is used, by name or as a command."""
-        return self.executable is not None and (self.executable == STAND_IN or STUB in self.executable)
+        return self.executable is not None and (self.executable == STAND_IN or STUB_MODULE in self.executable)
 
     def command(self, data: str | None) -> str | None:
         """Return the command line for a shell; None for the client's build. Raises ConfigError for a missing file."""
         if self.executable == STAND_IN:
-            command = [sys.executable, "-m", STUB]
+            command = [sys.executable, "-m", STUB_MODULE]
             return " ".join(map(quote, command + (["--data", str(data)] if data is not None else [])))
         if self.executable is None:
             return None
-        whole = Path(self.executable).expanduser()
-        if whole.is_file():
-            return quote(str(whole))
+        file = Path(self.executable).expanduser()
+        if file.is_file():
+            return quote(str(file))
         first = split(self.executable)[:1]
         if first and "/" in first[0] and not Path(first[0]).is_file():
             raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name a build's file")

@@ -12,9 +12,9 @@ from envs.alfred.scene import Position, xyz
 from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
 
-EYES = 0.675  # metres from the agent's position up to its camera
+EYE_HEIGHT = 0.675  # metres from the agent's position up to its camera
 HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees, as AI2-THOR allows them; down is positive
-CLOSEST = 12  # number of standing points considered
+MAX_POINTS = 12  # number of standing points considered
 MARGIN = 1.0  # metres from a thing's position to its edge, at most
 
 
@@ -38,31 +38,31 @@ class Pose:
         }
 
 
-class Poses:
+class PoseFinder:
     """Poses in one room. Remembers whether the build has GetInteractablePoses."""
 
     def __init__(self, options: ThorOptions, ask: Callable[..., Reply], points: Iterable[Mapping[str, float]]) -> None:
         """Store the standing points: ``points`` as from GetReachablePositions."""
         self._reach = options.visibility
         self._ask = ask
-        self._asks = True
+        self._has_query = True
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
-    def towards(self, object_id: str, target: Position) -> list[Pose]:
+    def poses_for(self, object_id: str, target: Position) -> list[Pose]:
         """Return the poses from which an object can be used: the build's, else all plausible ones.
 
         The order: the best pose of each standing point, nearest point first; then the second best of each, and so on.
         """
         by_distance = sorted((_floor_distance(point, target), point) for point in self.points)
         within = [point for distance, point in by_distance if distance <= self._reach + MARGIN]
-        near = within[:CLOSEST] or [point for _, point in by_distance[:1]]
-        poses = self._interactable(object_id, near, target) if self._asks and near else []
+        near = within[:MAX_POINTS] or [point for _, point in by_distance[:1]]
+        poses = self._interactable(object_id, near, target) if self._has_query and near else []
         ranked = sorted(poses or [_facing(point, target) for point in near], key=lambda pose: _rank(pose, target))
-        return _spread(ranked)
+        return _points_first(ranked)
 
     def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose]:
         """Return the build's poses; empty if it has none."""
-        turns = sorted({_turn(point, target) for point in points})
+        turns = sorted({_quarter_turn(point, target) for point in points})
         reply = self._ask(
             "GetInteractablePoses",
             objectId=object_id,
@@ -72,7 +72,7 @@ class Poses:
             standings=[True],
         )
         if not reply.ok:
-            self._asks = not reply.unknown
+            self._has_query = not reply.unknown
             return []
         keys = ("x", "y", "z", "rotation", "horizon")
         return [Pose(*(float(pose[key]) for key in keys)) for pose in reply.value or ()]
@@ -86,7 +86,7 @@ def _bearing(point: Position, target: Position) -> float:
     return degrees(atan2(target[0] - point[0], target[2] - point[2])) % 360
 
 
-def _turn(point: Position, target: Position) -> float:
+def _quarter_turn(point: Position, target: Position) -> float:
     """Return the quarter turn that best faces the target."""
     return round(_bearing(point, target) / 90) % 4 * 90.0
 
@@ -94,13 +94,13 @@ def _turn(point: Position, target: Position) -> float:
 def _pitch(point: Position, target: Position) -> float:
     """Return the degrees down to the target."""
     distance = _floor_distance(point, target)
-    return degrees(atan2(point[1] + EYES - target[1], max(distance, 0.01)))
+    return degrees(atan2(point[1] + EYE_HEIGHT - target[1], max(distance, 0.01)))
 
 
 def _facing(point: Position, target: Position) -> Pose:
     """Return the pose at a point that looks at the target as straight as turns and horizons allow."""
     horizon = min(HORIZONS, key=lambda angle: abs(angle - _pitch(point, target)))
-    return Pose(*point, _turn(point, target), horizon)
+    return Pose(*point, _quarter_turn(point, target), horizon)
 
 
 def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
@@ -111,7 +111,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
     return round(hypot(pose.x - target[0], pose.z - target[2]), 3), pose.x, pose.z, yaw_error + pitch_error
 
 
-def _spread(ranked: Sequence[Pose]) -> list[Pose]:
+def _points_first(ranked: Sequence[Pose]) -> list[Pose]:
     """Order poses so that every point comes once before any second pose, since a door may need a step back."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []

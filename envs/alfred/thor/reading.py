@@ -19,15 +19,15 @@ from envs.alfred.state import Thing
 
 Entry = Mapping[str, Any]  # of metadata["objects"]
 
-SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # omitted once broken
-NESTED = 0.3  # metres between a carried container and its contents, at most
-RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, ALFRED's version
+FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # omitted once broken
+NESTED_DISTANCE = 0.3  # metres between a carried container and its contents, at most
+ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1 (ALFRED)
 
 
 def kind_of(entry: Entry) -> str:
     """Return ALFRED's name of the type; the type itself if ALFRED lacks it."""
     kind: str = entry["objectType"]
-    return RENAMED.get(kind, kind)
+    return ALFRED_TYPE_NAMES.get(kind, kind)
 
 
 def known_entries(entries: Iterable[Entry]) -> list[Entry]:
@@ -40,20 +40,20 @@ def position_of(entry: Entry) -> Position:
     return place["x"], place["y"], place["z"]
 
 
-class Names:
+class ThingIds:
     """Map between the simulator's object ids and thing ids: ``mug_2`` is the mug nearest to the scene's ``mug_2``."""
 
     def __init__(self) -> None:
         self.thing_ids: dict[str, str] = {}  # by the simulator's object id
         self._object_ids: dict[str, str] = {}
-        self._last: Counter[str] = Counter()
+        self._last_numbers: Counter[str] = Counter()
 
     def begin(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
         """Assign ids at the start of an episode; things missing in the description get the next numbers."""
         in_order = sorted(known_entries(entries), key=lambda entry: (kind_of(entry), position_of(entry)))
         unnamed, items = {entry["objectId"]: entry for entry in in_order}, list(items)
         for item in items:
-            self._last[item.type] = max(self._last[item.type], int(item.id.rpartition("_")[2]))
+            self._last_numbers[item.type] = max(self._last_numbers[item.type], int(item.id.rpartition("_")[2]))
         near = sorted(
             (dist(item.position, position_of(entry)), number, name)
             for number, item in enumerate(items)
@@ -65,34 +65,34 @@ class Names:
             if name in unnamed and items[number].id not in used_ids:
                 used_ids.add(items[number].id)
                 del unnamed[name]
-                self._give(name, items[number].id)
+                self._assign(name, items[number].id)
         for name, entry in unnamed.items():
-            self.of(name, kind_of(entry))
+            self.id_of(name, kind_of(entry))
 
-    def of(self, name: str, kind: str) -> str:
+    def id_of(self, name: str, kind: str) -> str:
         """Return the thing id of an object; a new one gets the next number of its type."""
         if name not in self.thing_ids:
-            self._last[kind] += 1
-            self._give(name, f"{objects.snake(kind)}_{self._last[kind]}")
+            self._last_numbers[kind] += 1
+            self._assign(name, f"{objects.snake(kind)}_{self._last_numbers[kind]}")
         return self.thing_ids[name]
 
     def entries(self, entries: Iterable[Entry]) -> dict[str, Entry]:
         """Return the entries of ALFRED's types by thing id."""
-        return {self.of(entry["objectId"], kind_of(entry)): entry for entry in known_entries(entries)}
+        return {self.id_of(entry["objectId"], kind_of(entry)): entry for entry in known_entries(entries)}
 
     def object_id(self, thing_id: str) -> str:
         """Return the simulator's id of a thing."""
         return self._object_ids[thing_id]
 
-    def _give(self, name: str, thing_id: str) -> None:
+    def _assign(self, name: str, thing_id: str) -> None:
         self.thing_ids[name], self._object_ids[thing_id] = thing_id, name
 
 
-def read_things(entries: Mapping[str, Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
+def read_things(entries: Mapping[str, Entry], ids: ThingIds, before: Mapping[str, Thing]) -> dict[str, Thing]:
     """Return all things by id, in the order of ``before``, new ones last; an unchanged thing is the same object."""
     order = [name for name in before if name in entries] + [name for name in entries if name not in before]
     bare = {name: _thing(name, entries[name]) for name in order}
-    parents = {name: _parent(bare[name], entries[name], bare, before, names) for name in order if bare[name].pickupable}
+    parents = {name: _parent(bare[name], entries[name], bare, before, ids) for name in order if bare[name].pickupable}
     contents = _contents(parents, before)
     things: dict[str, Thing] = {}
     for name in order:
@@ -102,20 +102,20 @@ def read_things(entries: Mapping[str, Entry], names: Names, before: Mapping[str,
     return things
 
 
-def thing_in_hand(metadata: Mapping[str, Any], names: Names) -> str | None:
+def thing_in_hand(metadata: Mapping[str, Any], ids: ThingIds) -> str | None:
     """Return the id of the thing in the agent's hand, or None."""
     object_ids = (entry["objectId"] for entry in metadata["inventoryObjects"] or ())
-    return next((names.thing_ids[name] for name in object_ids if name in names.thing_ids), None)
+    return next((ids.thing_ids[name] for name in object_ids if name in ids.thing_ids), None)
 
 
-def touches(entry: Entry, places: Container[str], names: Names) -> bool:
+def has_parent_in(entry: Entry, places: Container[str], ids: ThingIds) -> bool:
     """Return whether one of the receptacles that the simulator lists for an object is in ``places``."""
-    return any(names.thing_ids.get(name) in places for name in entry["parentReceptacles"] or ())
+    return any(ids.thing_ids.get(name) in places for name in entry["parentReceptacles"] or ())
 
 
 def _is_destroyed(entry: Entry) -> bool:
     cut = bool(entry.get("isSliced")) and entry["objectType"] in objects.SLICEABLE
-    return cut or (bool(entry.get("isBroken")) and kind_of(entry) in SHATTERING)
+    return cut or (bool(entry.get("isBroken")) and kind_of(entry) in FRAGILE)
 
 
 def _thing(name: str, entry: Entry) -> Thing:
@@ -132,25 +132,25 @@ def _thing(name: str, entry: Entry) -> Thing:
 
 
 def _parent(
-    thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], names: Names
+    thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], ids: ThingIds
 ) -> str | None:
     """Return the innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand."""
     if entry["isPickedUp"]:
         return None
     if not entry["parentReceptacles"]:
-        return _stays_in(thing, before, things)
-    inside = (names.thing_ids.get(name, "") for name in entry["parentReceptacles"])
+        return _previous_container(thing, before, things)
+    inside = (ids.thing_ids.get(name, "") for name in entry["parentReceptacles"])
     around = [things[name] for name in inside if name in things and things[name].receptacle]
     suitable = [outer for outer in around if not (thing.movable and outer.movable)]
     suitable.sort(key=lambda outer: (not outer.movable, dist(outer.position, thing.position), outer.id))
     return suitable[0].id if suitable else None
 
 
-def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
+def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
     """Return the previous container: the simulator lists none for things in a carried one or in a pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
-    if container is None or not container.movable or dist(thing.position, container.position) > NESTED:
+    if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:
         return None
     return container.id
 

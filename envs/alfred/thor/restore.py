@@ -17,7 +17,7 @@ from typing import Any
 
 from envs.alfred.objects import TOGGLEABLE
 from envs.alfred.scene import ObjectPose, Position, Start, xyz
-from envs.alfred.thor.client import Reply, Thor
+from envs.alfred.thor.client import Reply, ThorClient
 from envs.alfred.thor.poses import Pose
 from envs.alfred.thor.reading import Entry, kind_of, position_of
 
@@ -31,19 +31,19 @@ CENTIMETRE = 0.01  # metres
 class RestoreReport:
     """Deviations from a trial's initial state: objects that the build lacks, and objects away from their poses."""
 
-    posed: int  # number of the trial's poses
-    absent: tuple[str, ...] = ()  # types that the room lacks
-    strayed: tuple[str, ...] = ()  # types of objects away from their poses
+    pose_count: int  # number of the trial's poses
+    missing_types: tuple[str, ...] = ()  # types that the room lacks
+    misplaced_types: tuple[str, ...] = ()  # types of objects away from their poses
     refusals: tuple[str, ...] = ()  # refused actions with the build's messages
 
     def notes(self) -> dict[str, Any]:
         """Return the deviations for a trace; empty if there are none."""
-        lists = {"absent": self.absent, "strayed": self.strayed, "refused": self.refusals}
+        lists = {"absent": self.missing_types, "strayed": self.misplaced_types, "refused": self.refusals}
         deviations = {name: list(value) for name, value in lists.items() if value}
-        return {"posed": self.posed, **deviations} if deviations else {}
+        return {"posed": self.pose_count, **deviations} if deviations else {}
 
 
-def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
+def restore(thor: ThorClient, start: Start, fresh: Reply) -> RestoreReport:
     """Set up a freshly reset room for a trial. Raises `ThorError`; failed actions are only recorded."""
     refusals: list[str] = []
 
@@ -59,14 +59,14 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
     poses = list(object_poses(start.objects, entries))
     if poses:
         ask("SetObjectPoses", objectPoses=poses, placeStationary=True)
-    reply = thor.insist("Pass")
+    reply = thor.require("Pass")
     for action, arguments in state_actions(start, reply.objects):
         ask(action, **arguments)
     pose = Pose(*start.agent, start.rotation, start.horizon).arguments()  # the agent's height depends on the build
     if not ask("Teleport", **pose).ok:
         ask("Teleport", **pose, forceAction=True)
-    reply = thor.insist("Pass")
-    away = strayed(start.objects, reply.objects, absent)
+    reply = thor.require("Pass")
+    away = misplaced_types(start.objects, reply.objects, absent)
     report = RestoreReport(len(start.objects), tuple(absent), tuple(away), tuple(refusals))
     if report.notes():
         log.warning("this start differs from the trial's: %s", report.notes())
@@ -88,21 +88,21 @@ def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Itera
         instances = by_kind.get(pose.type)
         if instances:
             number = last_number[pose.type] = last_number.get(pose.type, -1) + 1
-            place = _free(pose.type, pose.position, occupied)
+            place = _free_place(pose.type, pose.position, occupied)
             yield _pose(instances[min(number, len(instances) - 1)]["name"], place, pose.rotation)
     for kind, instances in by_kind.items():
         for entry in instances[last_number.get(kind, -1) + 1 :]:
             rotation = entry["rotation"]
-            place = _free(kind, position_of(entry), occupied)
+            place = _free_place(kind, position_of(entry), occupied)
             yield _pose(entry["name"], place, (rotation["x"], rotation["y"], rotation["z"]))
 
 
-def _free(kind: str, place: Position, occupied: set[tuple[str, Position]]) -> Position:
+def _free_place(kind: str, place: Position, occupied: set[tuple[str, Position]]) -> Position:
     """Return the place, or the next free one above it for the type."""
     x, y, z = place
-    while (mark := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in occupied:
+    while (key := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in occupied:
         y += CENTIMETRE
-    occupied.add(mark)
+    occupied.add(key)
     return x, y, z
 
 
@@ -125,7 +125,7 @@ def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str,
             yield "EmptyLiquidFromObject", arguments
 
 
-def strayed(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
+def misplaced_types(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
     """Return the types of poses without an object of their type nearby."""
     places: dict[str, list[Position]] = {}
     for entry in entries:

@@ -26,19 +26,19 @@ from werkzeug.exceptions import HTTPException
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.clock import Clock
 
-POLL = 0.2  # seconds between two checks of the process
+POLL_INTERVAL = 0.2  # seconds between two checks of the process
 CHUNK = 1 << 20  # bytes; more than the capacity of a pipe
-A_DAY = 86_400.0  # seconds
-JOIN = 5.0  # seconds to wait for the thread
+DAY = 86_400.0  # seconds
+JOIN_TIMEOUT = 5.0  # seconds to wait for the thread
 
 
 def kill(process: Popen | None) -> None:
     """Kill a process and its descendants, such as a build started by a script (xvfb-run)."""
     if process is None or process.poll() is not None:
         return
-    family = descendants(process.pid)
+    children = descendants(process.pid)
     process.kill()
-    for number in family:
+    for number in children:
         with suppress(OSError):
             os.kill(number, SIGKILL)
 
@@ -70,10 +70,10 @@ class BoundedFifoServer(FifoServer):
     def _read_with_timeout(self, server_pipe: Any, message_size: int, timeout: float | None) -> bytes:
         parts: list[bytes] = []
         while message_size > 0:
-            self._await(server_pipe, read=True)
+            self._wait_until_ready(server_pipe, read=True)
             part = os.read(server_pipe.fileno(), min(message_size, CHUNK))
             if not part and self._has_received:
-                raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.elapsed)
+                raise ThorGone(f"the process has closed its pipe{self._exit_status()}", seconds=self._clock.elapsed)
             if not part:  # the process has not yet opened its end
                 self._pause()
             parts.append(part)
@@ -88,14 +88,14 @@ class BoundedFifoServer(FifoServer):
             self.client_pipe = os.fdopen(self._open_client_pipe(), "wb", 0)
         rest = memoryview(self._create_header(message_type, body) + body + self.eom_header)
         while rest:
-            self._await(self.client_pipe, read=False)
+            self._wait_until_ready(self.client_pipe, read=False)
             try:
                 rest = rest[os.write(self.client_pipe.fileno(), rest) :]
             except BlockingIOError:
                 continue
             except BrokenPipeError as error:
                 raise ThorGone(
-                    f"the process has stopped reading{self._ending()}", seconds=self._clock.elapsed
+                    f"the process has stopped reading{self._exit_status()}", seconds=self._clock.elapsed
                 ) from error
 
     def stop(self) -> None:
@@ -103,11 +103,11 @@ class BoundedFifoServer(FifoServer):
         super().stop()
         self.client_pipe = self.server_pipe = None
 
-    def _await(self, pipe: Any, read: bool) -> None:
+    def _wait_until_ready(self, pipe: Any, read: bool) -> None:
         """Wait until the pipe is ready; an end of file counts as ready."""
         lists = ([pipe], [], []) if read else ([], [pipe], [])
-        while not any(select.select(*lists, min(POLL, self._remaining()))):
-            self._alive()
+        while not any(select.select(*lists, min(POLL_INTERVAL, self._seconds_left()))):
+            self._check_process()
 
     def _open_client_pipe(self) -> int:
         """Return the file descriptor of the client pipe; opening succeeds only once the process reads it."""
@@ -118,15 +118,15 @@ class BoundedFifoServer(FifoServer):
 
     def _pause(self) -> None:
         """Sleep briefly while the process opens its end."""
-        self._alive()
-        self._remaining()
-        time.sleep(POLL / 10)
+        self._check_process()
+        self._seconds_left()
+        time.sleep(POLL_INTERVAL / 10)
 
     def _set_clock(self, seconds: float | None) -> None:
         """Start the time limit of one message; None means a day."""
-        self._clock = Clock(A_DAY if seconds is None else seconds)
+        self._clock = Clock(DAY if seconds is None else seconds)
 
-    def _remaining(self) -> float:
+    def _seconds_left(self) -> float:
         """Return the seconds left for this message. Raises `ThorTimeout` when there are none."""
         try:
             return self._clock.timeout()
@@ -134,12 +134,12 @@ class BoundedFifoServer(FifoServer):
             reason = f"no complete reply within {self._clock.seconds:g} s"
             raise ThorTimeout(reason, seconds=self._clock.elapsed) from error
 
-    def _alive(self) -> None:
+    def _check_process(self) -> None:
         process = self.unity_proc
         if process is not None and process.poll() is not None:
-            raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.elapsed)
+            raise ThorGone(f"the process has ended{self._exit_status()}", seconds=self._clock.elapsed)
 
-    def _ending(self) -> str:
+    def _exit_status(self) -> str:
         """Return the exit status as text, or ""; waits, since a process that closed its pipe is about to end."""
         process = self.unity_proc
         if process is None:
@@ -154,16 +154,16 @@ class BoundedWsgiServer(WsgiServer):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.app.register_error_handler(Exception, self._unreadable)
+        self.app.register_error_handler(Exception, self._report_error)
 
     def receive(self, timeout: float | None = None) -> Event:
-        whole = self.timeout if timeout is None else timeout
+        limit = self.timeout if timeout is None else timeout
         try:
-            reply = super().receive(whole)
+            reply = super().receive(limit)
         except UnityCrashException as error:
             raise ThorGone(str(error)) from error
         except TimeoutError as error:
-            raise ThorTimeout(f"no reply within {whole:g} s", seconds=whole) from error
+            raise ThorTimeout(f"no reply within {limit:g} s", seconds=limit) from error
         if isinstance(reply, ThorAnswer):
             raise reply
         return reply
@@ -177,10 +177,10 @@ class BoundedWsgiServer(WsgiServer):
             self.response_queue.put_nowait({})  # ends a request that waits for its next action
         if self.started:
             self.wsgi_server.shutdown()
-            self.server_thread.join(JOIN)
+            self.server_thread.join(JOIN_TIMEOUT)
         self.wsgi_server.server_close()
 
-    def _unreadable(self, error: Exception) -> Any:
+    def _report_error(self, error: Exception) -> Any:
         """Pass an error's text, which keeps no files open, to the waiting caller; HTTP errors are not replies."""
         if isinstance(error, HTTPException):
             return error

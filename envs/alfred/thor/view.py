@@ -20,11 +20,11 @@ def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
     """Return (height, width, 3) uint8; ``size``: longer side of a drawing. Keeps the camera. Raises ThorError."""
     if world.frame is None:  # headless
         return draw(world, size)
-    image = world.ask("Pass").third_party
+    image = world.ask("Pass").camera_frame
     if image is None:
         camera = world.ask("GetMapViewCameraProperties")
         if camera.ok:
-            image = world.ask("AddThirdPartyCamera", **camera.value, skyboxColor="white").third_party
+            image = world.ask("AddThirdPartyCamera", **camera.value, skyboxColor="white").camera_frame
     return draw(world, size) if image is None else np.ascontiguousarray(image)
 
 

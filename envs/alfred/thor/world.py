@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from envs.alfred.objects import SLICED, say
 from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent, Thing, by_type
-from envs.alfred.thor.client import Reply, Thor
+from envs.alfred.thor.client import Reply, ThorClient
 from envs.alfred.thor.errors import PROCESS_FAULTS, ThorError, ThorLost
-from envs.alfred.thor.poses import Pose, Poses
-from envs.alfred.thor.reading import Names, kind_of, position_of, read_things, thing_in_hand, touches
+from envs.alfred.thor.poses import Pose, PoseFinder
+from envs.alfred.thor.reading import ThingIds, has_parent_in, kind_of, position_of, read_things, thing_in_hand
 from envs.alfred.thor.restore import RestoreReport, restore
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed
@@ -37,7 +37,7 @@ RESTARTS = 1  # per episode
 Attempt = Callable[[], str | None]  # returns the simulator's reason of failure, or None
 
 
-class _Act(NamedTuple):
+class _ActionRecord(NamedTuple):
     """A successful action, with its thing, if any."""
 
     action: str
@@ -49,7 +49,7 @@ def _primitive(symbolic: Callable[..., Outcome], action: str) -> Callable[[ThorW
     """Return the method that executes a primitive on one thing by an action of the simulator."""
 
     def execute(self: ThorWorld, thing_id: str) -> Outcome:
-        return self._carry_out(symbolic, (thing_id,), partial(self._use, action, thing_id))
+        return self._execute(symbolic, (thing_id,), partial(self._use, action, thing_id))
 
     return execute
 
@@ -57,22 +57,22 @@ def _primitive(symbolic: Callable[..., Outcome], action: str) -> Callable[[ThorW
 class ThorWorld(World):
     """A scene in the simulator. Copies are symbolic, so trials on a copy change nothing."""
 
-    __slots__ = ("_entries", "_history", "_names", "_poses", "_reply", "_thor", "description", "restarts", "restored")
+    __slots__ = ("_actions", "_entries", "_finder", "_ids", "_reply", "_thor", "description", "restarts", "restoration")
 
-    def __init__(self, thor: Thor, description: Scene) -> None:
+    def __init__(self, thor: ThorClient, description: Scene) -> None:
         """Enter the scene of a description from ALFRED's data or the generator. Raises `ThorError`."""
         self._thor, self.description = thor, description
-        self._history: list[_Act] = []
-        self.restored: RestoreReport | None = None
+        self._actions: list[_ActionRecord] = []
+        self.restoration: RestoreReport | None = None
         self.restarts = 0
         try:
-            self._enter()
+            self._set_up()
         except PROCESS_FAULTS as fault:
             self._note_restart(fault)
             thor.restart()
-            self._enter()
+            self._set_up()
         super().__init__(self._scene())
-        self._look()
+        self._read_state()
 
     def copy(self) -> World:  # type: ignore[override]
         """Return a symbolic world in the same state."""
@@ -89,14 +89,14 @@ class ThorWorld(World):
     @property
     def points(self) -> list[tuple[float, float]]:
         """Standing points (x, z)."""
-        return [(x, z) for x, _, z in self._poses.points]
+        return [(x, z) for x, _, z in self._finder.points]
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
         """Return whether the simulator lists one of ``places`` for a thing; ``nested``: also below its plate."""
         if thing.parent in places:
             return True
         direct = thing.parent is None or not self.things[thing.parent].movable
-        return (nested or direct) and touches(self._entries[thing.id], places, self._names)
+        return (nested or direct) and has_parent_in(self._entries[thing.id], places, self._ids)
 
     def sees(self, thing_id: str) -> bool:
         """Return whether a thing is in the hand or in the image."""
@@ -114,20 +114,20 @@ class ThorWorld(World):
 
     def goto(self, thing_id: str) -> Outcome:
         """Stand where the thing, or the closed container around it, can be used."""
-        return self._carry_out(World.goto, (thing_id,), lambda: self._approach(self.hidden_in(thing_id) or thing_id))
+        return self._execute(World.goto, (thing_id,), lambda: self._approach(self.hidden_in(thing_id) or thing_id))
 
     def close(self, thing_id: str) -> Outcome:
         if self[thing_id].openable and not self._entries[thing_id]["openable"]:
             return failed(f"{say(thing_id)} cannot be closed")
-        return self._carry_out(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
+        return self._execute(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
         """Put the thing wherever there is room, as ALFRED does."""
         do = partial(self._use, "PutObject", receptacle_id, forceAction=True, placeStationary=True)
-        return self._carry_out(World.put, (thing_id, receptacle_id), do)
+        return self._execute(World.put, (thing_id, receptacle_id), do)
 
     def drop(self) -> Outcome:
-        return self._carry_out(World.drop, (), self._drop)
+        return self._execute(World.drop, (), self._drop)
 
     open = _primitive(World.open, "OpenObject")
     pick = _primitive(World.pick, "PickupObject")
@@ -135,16 +135,16 @@ class ThorWorld(World):
     turn_on = _primitive(World.turn_on, "ToggleObjectOn")
     turn_off = _primitive(World.turn_off, "ToggleObjectOff")
 
-    def _carry_out(self, primitive: Callable[..., Outcome], arguments: tuple[str, ...], do: Attempt) -> Outcome:
+    def _execute(self, primitive: Callable[..., Outcome], arguments: tuple[str, ...], do: Attempt) -> Outcome:
         """Execute a primitive that the symbolic world allows."""
         expected = self.copy()
         outcome = primitive(expected, *arguments)
         if not outcome.ok:
             return outcome
-        objection = do()
-        self._look()
-        if objection is not None:
-            return failed(objection)
+        failure = do()
+        self._read_state()
+        if failure is not None:
+            return failed(failure)
         self.heated, self.cooled, self.cleaned = expected.heated, expected.cooled, expected.cleaned
         if expected.agent.at is None or expected.agent.at in self.things:
             self.agent = replace(self.agent, at=expected.agent.at)
@@ -155,30 +155,30 @@ class ThorWorld(World):
     def _approach(self, thing_id: str) -> str | None:
         """Stand at the best pose from which the thing is visible, else at the best reachable pose."""
         best = None
-        for pose in self._towards(thing_id):
+        for pose in self._usable_poses(thing_id):
             if self._teleport(pose):
                 best = best or pose
                 if self._in_view(thing_id):
                     return None
         if best is None:
-            return self._objection("there is no way to get there")
-        return None if self._teleport(best) else self._objection()
+            return self._failure("there is no way to get there")
+        return None if self._teleport(best) else self._failure()
 
     def _use(self, action: str, thing_id: str, **arguments: Any) -> str | None:
         """Act at the current pose if the thing is in view, else at other poses, nearest first."""
         if self._in_view(thing_id) and self._do(action, thing_id, **arguments).ok:
             return None
-        for pose in self._towards(thing_id):
+        for pose in self._usable_poses(thing_id):
             if self._teleport(pose) and self._do(action, thing_id, **arguments).ok:
                 return None
-        return self._objection("no pose reaches it")
+        return self._failure("no pose reaches it")
 
     def _drop(self) -> str | None:
         is_dropped = self._do("DropHandObject").ok or self._do("DropHandObject", forceAction=True).ok
-        return None if is_dropped else self._objection()
+        return None if is_dropped else self._failure()
 
-    def _towards(self, thing_id: str) -> list[Pose]:
-        poses = self._poses.towards(self._names.object_id(thing_id), self.things[thing_id].position)
+    def _usable_poses(self, thing_id: str) -> list[Pose]:
+        poses = self._finder.poses_for(self._ids.object_id(thing_id), self.things[thing_id].position)
         return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
@@ -189,32 +189,32 @@ class ThorWorld(World):
         return self.holding is not None and self._do("Teleport", **arguments, forceAction=True).ok
 
     def _in_view(self, thing_id: str) -> bool:
-        object_id = self._names.object_id(thing_id)
+        object_id = self._ids.object_id(thing_id)
         return any(entry["objectId"] == object_id and entry["visible"] for entry in self._reply.objects)
 
-    def _objection(self, otherwise: str = "it refuses") -> str:
-        reason = "" if self._reply.ok else _plain(self._reply.message)
-        return f"the simulator cannot do it: {reason or otherwise}"
+    def _failure(self, default: str = "it refuses") -> str:
+        reason = "" if self._reply.ok else _short_message(self._reply.message)
+        return f"the simulator cannot do it: {reason or default}"
 
     # actions and state
 
     def _do(self, action: str, thing: str | None = None, **arguments: Any) -> Reply:
         """Execute an action that changes the room. Raises `ThorError`."""
-        act = _Act(action, thing, arguments)
+        record = _ActionRecord(action, thing, arguments)
         try:
-            self._reply = self._send(act)
+            self._reply = self._send(record)
         except PROCESS_FAULTS as fault:
             self._recover(fault)
-            self._reply = self._send(act)
+            self._reply = self._send(record)
         if self._reply.ok:
-            self._history.append(act)
+            self._actions.append(record)
         return self._reply
 
-    def _send(self, act: _Act) -> Reply:
-        target = {} if act.thing is None else {"objectId": self._names.object_id(act.thing)}
-        return self._thor.step(act.action, **target, **act.arguments)
+    def _send(self, record: _ActionRecord) -> Reply:
+        target = {} if record.thing is None else {"objectId": self._ids.object_id(record.thing)}
+        return self._thor.step(record.action, **target, **record.arguments)
 
-    def _enter(self) -> None:
+    def _set_up(self) -> None:
         """Set up the scene as described, and assign ids to all things."""
         description = self.description
         if description.start is None:
@@ -222,29 +222,29 @@ class ThorWorld(World):
 
             self._thor.reset(to_house(description))
         else:
-            self.restored = restore(self._thor, description.start, self._thor.reset(description.id))
-        self._poses = Poses(self._thor.options, self.ask, self._thor.insist("GetReachablePositions").value)
-        self._reply = self._thor.insist("Pass")
-        self._names = Names()
-        self._names.begin(self._reply.objects, description.items)
+            self.restoration = restore(self._thor, description.start, self._thor.reset(description.id))
+        self._finder = PoseFinder(self._thor.options, self.ask, self._thor.require("GetReachablePositions").value)
+        self._reply = self._thor.require("Pass")
+        self._ids = ThingIds()
+        self._ids.begin(self._reply.objects, description.items)
 
     def _scene(self) -> Scene:
         """Return the current scene, in the order of the description, as the initial state of a symbolic world."""
-        entries = self._names.entries(self._reply.objects)
+        entries = self._ids.entries(self._reply.objects)
         order = {item.id: number for number, item in enumerate(self.description.items)}
         ids = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
         items = tuple(Item(name, kind_of(entries[name]), position_of(entries[name])) for name in ids)
         place = self._reply.metadata["agent"]["position"]
         return Scene(self.description.id, self.description.room, items, (place["x"], place["z"]), tuple(self.points))
 
-    def _look(self) -> None:
+    def _read_state(self) -> None:
         """Read the state from the last reply."""
-        self._entries = self._names.entries(self._reply.objects)
-        things = read_things(self._entries, self._names, self.things)
+        self._entries = self._ids.entries(self._reply.objects)
+        things = read_things(self._entries, self._ids, self.things)
         if things.keys() != self.things.keys():
             self._types = by_type(things)
         self.things = things
-        self.holding = thing_in_hand(self._reply.metadata, self._names)
+        self.holding = thing_in_hand(self._reply.metadata, self._ids)
         place = self._reply.metadata["agent"]["position"]
         at = self.agent.at if self.agent.at in things and self.agent.at != self.holding else None
         self.agent = Agent(place["x"], place["z"], at)
@@ -256,17 +256,17 @@ class ThorWorld(World):
         if self.restarts >= RESTARTS:
             raise fault
         self._note_restart(fault)
-        before = self._shape()
+        before = self._comparable_state()
         self._thor.restart()
-        self._enter()
-        self._look()
-        for act in self._history:
-            self._reply = self._send(act)
+        self._set_up()
+        self._read_state()
+        for record in self._actions:
+            self._reply = self._send(record)
             if not self._reply.ok:
                 self._thor.close()
-                raise ThorLost(f"{act.action} worked before the restart and now does not: {self._objection()}")
-            self._look()
-        changed = sorted({name for name, _ in before.items() ^ self._shape().items()})
+                raise ThorLost(f"{record.action} worked before the restart and now does not: {self._failure()}")
+            self._read_state()
+        changed = sorted({name for name, _ in before.items() ^ self._comparable_state().items()})
         if changed:
             self._thor.close()
             raise ThorLost(f"{len(changed)} things are not as before the restart, such as {changed[0]}") from fault
@@ -275,16 +275,16 @@ class ThorWorld(World):
         self.restarts += 1
         log.warning("the simulator is restarted: %s", fault)
 
-    def _shape(self) -> dict[str, tuple[object, ...]]:
+    def _comparable_state(self) -> dict[str, tuple[object, ...]]:
         """Return the state to compare after a restart: no positions and slices, which physics does not reproduce."""
-        shape: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
+        state: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:
-                shape[thing.id] = thing.parent, thing.is_open, thing.is_on, thing.id == self.holding
-        return shape
+                state[thing.id] = thing.parent, thing.is_open, thing.is_on, thing.id == self.holding
+        return state
 
 
-def _plain(message: str) -> str:
+def _short_message(message: str) -> str:
     """Return the build's message without exception name and trace."""
     first = message.strip().partition("\n")[0].partition(". trace:")[0]
     kind, colon, rest = first.partition(": ")

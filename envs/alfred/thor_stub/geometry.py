@@ -12,13 +12,13 @@ from envs.alfred.state import flat
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres
-BODY = 0.25  # minimum metres between the agent and the middle of furniture
+CLEARANCE = 0.25  # minimum metres between the agent and the middle of furniture
 MARGIN = 0.5  # metres of floor around all things, so that each thing is within 1.2 m of a standing point
 HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
-EYES = {True: 0.675, False: 0.0}  # metres above HEIGHT: standing, crouching
-STEEP = 20.0  # degrees added above and below, for the extent of things
-SIDEWAYS = 15.0  # degrees added left and right, so that one of four turns sees a thing in a corner
-UNDERFOOT = 0.05  # metres; nearer things count as seen in every direction
+EYE_HEIGHTS = {True: 0.675, False: 0.0}  # metres above HEIGHT: standing, crouching
+PITCH_MARGIN = 20.0  # degrees added above and below, for the extent of things
+YAW_MARGIN = 15.0  # degrees added left and right, so that one of four turns sees a thing in a corner
+SEEN_RADIUS = 0.05  # metres; nearer things count as seen in every direction
 
 Point = tuple[float, float]  # x, z
 
@@ -40,7 +40,7 @@ class Body:
 
     @property
     def eye(self) -> Position:
-        return self.x, self.y + EYES[self.standing], self.z
+        return self.x, self.y + EYE_HEIGHTS[self.standing], self.z
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ class Sight:
         away = hypot(dx, dz)
         if away - width / 2 > self.reach:
             return False
-        if away < UNDERFOOT:
+        if away < SEEN_RADIUS:
             return True
         offset = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
-        return offset <= self.angle / 2 + SIDEWAYS + degrees(atan(width / 2 / away))
+        return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / away))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
         """Return whether a target is between the upper and lower edge; ``horizon``: degrees down, from ``height``."""
         away = hypot(target[0] - point[0], target[2] - point[1])
         down = degrees(atan2(height - target[1], away))
-        return abs(down - horizon) <= self.angle / 2 + STEEP
+        return abs(down - horizon) <= self.angle / 2 + PITCH_MARGIN
 
     def sees(self, body: Body, target: Position, width: float) -> bool:
         point = body.x, body.z
@@ -80,7 +80,7 @@ def poses_seeing(
     facing = {turn: [at for at in positions if sight.faces(flat(at), turn, target, width)] for turn in rotations}
     for horizon, standing, rotation in product(horizons, standings, rotations):
         for at in facing[rotation]:
-            if sight.levels(flat(at), at[1] + EYES[standing], horizon, target):
+            if sight.levels(flat(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
                 yield at, rotation, horizon, standing
 
 
@@ -91,7 +91,7 @@ def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]
     places = [flat(item.position) for item in scene.items] + [scene.agent]
     columns, rows = (_steps([place[axis] for place in places]) for axis in (0, 1))
     blocked = [flat(item.position) for item in scene.items if item.type in FLOOR_STANDING]
-    free = {(x, z) for x in columns for z in rows if all(dist((x, z), obstacle) >= BODY for obstacle in blocked)}
+    free = {(x, z) for x in columns for z in rows if all(dist((x, z), obstacle) >= CLEARANCE for obstacle in blocked)}
     return tuple(sorted(free.union(known)))
 
 

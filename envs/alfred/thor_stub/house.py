@@ -12,7 +12,7 @@ from keep_agent.errors import DataError
 from keep_agent.files import reason
 
 KEY = "keep_agent"
-EMPTY = "Procedural"  # the scene in which houses are built
+EMPTY_SCENE = "Procedural"  # the scene in which houses are built
 _SCENES = TypeAdapter(Scene)
 
 

@@ -16,7 +16,7 @@ from envs.alfred.thor_stub.traits import PICKUPABLE, size_of, template
 Record = dict[str, Any]
 
 
-class Reporter:
+class MetadataWriter:
     """Writer of metadata; caches each object's pose-independent part until the room changes."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def _inside(stage: Stage) -> dict[str, list[str]]:
     """Return the object ids in or on each receptacle, nested ones included."""
     contents: dict[str, list[str]] = {}
     for entity in stage.of_thing.values():
-        for outer in stage.outside(entity):
+        for outer in stage.receptacles_around(entity):
             contents.setdefault(outer.id, []).append(entity.id)
     return contents
 
@@ -107,7 +107,7 @@ def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record
         "isFilledWithLiquid": liquid is not None, "fillLiquid": liquid,
         "isCooked": shared["cookable"] and "cooked" in marks, "isSliced": "sliced" in marks,
         "temperature": "Hot" if "hot" in marks else "Cold" if "cold" in marks else "RoomTemp",
-        "parentReceptacles": [outer.id for outer in stage.outside(entity)] or None,
+        "parentReceptacles": [outer.id for outer in stage.receptacles_around(entity)] or None,
         "controlledObjects": [entity.controls] if entity.controls else ([] if shared["toggleable"] else None),
     }  # fmt: skip
     if shared["receptacle"]:

@@ -27,7 +27,7 @@ WALL: Color = (214, 208, 196)
 FLOOR: Color = (158, 132, 104)
 OUTSIDE: Color = (40, 40, 46)
 AGENT: Color = (200, 30, 30)
-GLOW: Color = (255, 235, 90)  # the outline of devices that are on
+ON_COLOR: Color = (255, 235, 90)  # the outline of devices that are on
 EDGE: Color = (50, 50, 50)
 NEAR = 0.08  # metres from the camera
 FONT = ImageFont.load_default(10)
@@ -46,7 +46,7 @@ class _Box:
     kind: str
     center: Position
     size: tuple[float, float, float]
-    glows: bool
+    is_lit: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class _Lens:
 def first_person(session: Session) -> bytes:
     """Return the agent's image; in map view, the room from above."""
     if session.map_view:
-        return through(session, map_camera(session.stage))
+        return camera_image(session, map_camera(session.stage))
     body = session.stage.body
     angle = session.settings.sight.angle
     return _perspective(session, _lens(session, body.eye, body.horizon, body.rotation, angle))
 
 
-def through(session: Session, camera: Camera) -> bytes:
+def camera_image(session: Session, camera: Camera) -> bytes:
     """Return the image of an additional camera. An orthographic one is assumed to look straight down."""
     if camera.extent is not None:
         return _from_above(session, camera.position, camera.extent)
@@ -105,7 +105,7 @@ def _perspective(session: Session, lens: _Lens) -> bytes:
             pen.polygon(pixels, fill=color)
     if boxes := list(_boxes(session.stage)):
         _draw_boxes(image, pen, lens, boxes)
-    return _raw(image)
+    return _rgb_bytes(image)
 
 
 def _planes(stage: Stage) -> Iterator[tuple[Color, np.ndarray]]:
@@ -173,7 +173,7 @@ def _draw_box(pen: ImageDraw.ImageDraw, box: _Box, points: list[list[float]], ey
         if (eye[axis] - box.center[axis]) * side > box.size[axis] / 2:
             shade = tuple(int(value * light) for value in color)
             outline = [(points[index][0], points[index][1]) for index in indices]
-            pen.polygon(outline, fill=shade, outline=GLOW if box.glows else EDGE)
+            pen.polygon(outline, fill=shade, outline=ON_COLOR if box.is_lit else EDGE)
 
 
 def _from_above(session: Session, center: Position, extent: float) -> bytes:
@@ -191,13 +191,13 @@ def _from_above(session: Session, center: Position, extent: float) -> bytes:
     for box in sorted(_boxes(session.stage), key=lambda box: box.center[1]):
         (x, _, z), (width, _, depth) = box.center, box.size
         low, high = (x - width / 2, z - depth / 2), (x + width / 2, z + depth / 2)
-        rectangle(low, high, _color(box.kind), GLOW if box.glows else EDGE)
+        rectangle(low, high, _color(box.kind), ON_COLOR if box.is_lit else EDGE)
     body = session.stage.body
     rectangle((body.x - 0.1, body.z - 0.1), (body.x + 0.1, body.z + 0.1), AGENT, AGENT)
-    return _raw(image)
+    return _rgb_bytes(image)
 
 
-def _raw(image: Image.Image) -> bytes:
+def _rgb_bytes(image: Image.Image) -> bytes:
     return image.tobytes("raw", "RGB", 0, -1)
 
 

@@ -16,12 +16,12 @@ from envs.alfred.objects import KNOWN_TYPES
 from envs.alfred.scene import Item, ObjectPose, Scene
 from envs.alfred.thor_stub.actions.refusals import Refusal
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT
-from envs.alfred.thor_stub.house import EMPTY
+from envs.alfred.thor_stub.house import EMPTY_SCENE
 from envs.alfred.thor_stub.stage import Parents, Stage
 from keep_agent.errors import ConfigError
 
-PHYSICS = "_physics"
-_HALF = 4  # grid steps from the middle of the empty room to its walls
+PHYSICS_SUFFIX = "_physics"
+_STEPS = 4  # grid steps from the middle of the empty room to its walls
 
 
 class Rooms:
@@ -34,27 +34,27 @@ class Rooms:
 
     def names(self) -> list[str]:
         """Return the scene names, in the order of ``GetScenesInBuild``."""
-        return [EMPTY, *(f"{plan}{PHYSICS}" for plan in self._survey)]
+        return [EMPTY_SCENE, *(f"{plan}{PHYSICS_SUFFIX}" for plan in self._survey)]
 
     def make(self, name: str) -> Stage:
         """Return the room in its start state. Raises Refusal for an unknown name."""
-        if name == EMPTY:  # four square metres of floor
-            points = tuple((x * GRID, z * GRID) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
-            return Stage(Scene(EMPTY, "livingroom", (), (0.0, 0.0), points), EMPTY)
-        plan = name.removesuffix(PHYSICS)
+        if name == EMPTY_SCENE:  # four square metres of floor
+            points = tuple((x * GRID, z * GRID) for x in range(-_STEPS, _STEPS + 1) for z in range(-_STEPS, _STEPS + 1))
+            return Stage(Scene(EMPTY_SCENE, "livingroom", (), (0.0, 0.0), points), EMPTY_SCENE)
+        plan = name.removesuffix(PHYSICS_SUFFIX)
         if plan not in self._survey:
             raise Refusal(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")
-        return self._furnished(name, plan)
+        return self._furnished_room(name, plan)
 
-    def _furnished(self, name: str, plan: str) -> Stage:
+    def _furnished_room(self, name: str, plan: str) -> Stage:
         room = self._survey[plan].without("")
         trials = [trial for trial in self._trajectories if trial.floor_plan == plan]
         fixtures = _fixtures(room)
         parents = Parents(fixtures, room)
         items = (*fixtures, *_objects(trials, parents))
         x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
-        starts = [trial.start.agent for trial in trials] or [(_step(x), HEIGHT, _step(z))]
-        points = {(_step(x), _step(z)) for x, _, z in starts}
+        starts = [trial.start.agent for trial in trials] or [(_on_grid(x), HEIGHT, _on_grid(z))]
+        points = {(_on_grid(x), _on_grid(z)) for x, _, z in starts}
         x, height, z = starts[0]
         return Stage(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
 
@@ -75,7 +75,7 @@ def _splits(corpus: Corpus, names: tuple[str, ...]) -> tuple[str, ...]:
     return names or tuple(name for name, source in corpus.sources.items() if source.archive is None)
 
 
-def _step(coordinate: float) -> float:
+def _on_grid(coordinate: float) -> float:
     """Return the nearest coordinate on the grid."""
     return round(coordinate / GRID) * GRID
 

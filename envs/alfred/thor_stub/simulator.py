@@ -12,16 +12,16 @@ from typing import Any
 from envs.alfred.objects import types
 from envs.alfred.thor_stub.actions import handling, moving, posing, scenery
 from envs.alfred.thor_stub.actions.refusals import Refusal, exception, missing_arguments
-from envs.alfred.thor_stub.house import EMPTY
-from envs.alfred.thor_stub.metadata import Reporter
+from envs.alfred.thor_stub.house import EMPTY_SCENE
+from envs.alfred.thor_stub.metadata import MetadataWriter
 from envs.alfred.thor_stub.rooms import Rooms
 from envs.alfred.thor_stub.session import Session
 from keep_agent.errors import KeepError
 
 Action = dict[str, Any]
-Do = Callable[..., Any]
+ActionFunction = Callable[..., Any]
 
-ACTIONS: Mapping[str, Do] = MappingProxyType(
+ACTIONS: Mapping[str, ActionFunction] = MappingProxyType(
     {
         "AddThirdPartyCamera": scenery.add_camera, "ChangeQuality": scenery.change_quality,
         "ChangeResolution": scenery.change_resolution, "CleanObject": handling.clean, "CloseObject": handling.close,
@@ -43,16 +43,16 @@ ACTIONS: Mapping[str, Do] = MappingProxyType(
     }
 )  # fmt: skip
 QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered with a patch if the settings allow it
-HARMLESS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
-TOLERATED = types(
+POSE_ACTIONS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
+IGNORED_ARGUMENTS = types(
     """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
     renderInstanceSegmentation"""
 )
-WRONG = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # for an argument of unexpected form
+BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # for an argument of unexpected form
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ActionReply:
     """Reply to an action. Images are RGB, three bytes per pixel, bottom row first."""
 
     metadata: dict[str, Any]
@@ -75,7 +75,7 @@ class Images:
             from envs.alfred.thor_stub import picture  # lazy: slow to import, and not always needed
 
             self._agent = picture.first_person(session)
-            self._cameras = tuple(picture.through(session, camera) for camera in session.cameras)
+            self._cameras = tuple(picture.camera_image(session, camera) for camera in session.cameras)
             self._state = session.state
         return self._agent, self._cameras
 
@@ -87,48 +87,48 @@ class Simulator:
     session: Session
     images: bool = True
     unknown: frozenset[str] = frozenset()  # actions that this build lacks
-    _reporter: Reporter = field(default_factory=Reporter)
+    _writer: MetadataWriter = field(default_factory=MetadataWriter)
     _images: Images = field(default_factory=Images)
 
     @classmethod
     def of(cls, scenes: Rooms, images: bool = True, unknown: frozenset[str] = frozenset()) -> Simulator:
         """Return a simulator in the empty room."""
-        return cls(Session(scenes, scenes.make(EMPTY)), images, unknown)
+        return cls(Session(scenes, scenes.make(EMPTY_SCENE)), images, unknown)
 
-    def first(self) -> Answer:
+    def first_reply(self) -> ActionReply:
         """Return the build's message before the first action."""
-        return self._answer({"action": ""}, None, None)
+        return self._reply({"action": ""}, None, None)
 
-    def handle(self, action: Action) -> Answer:
+    def handle(self, action: Action) -> ActionReply:
         """Execute an action; any error is reported in the answer."""
         try:
-            return self._answer(action, self._do(action), None)
+            return self._reply(action, self._do(action), None)
         except Refusal as refusal:
-            return self._answer(action, None, refusal)
+            return self._reply(action, None, refusal)
         except KeepError as error:
             return self.refuse(action, str(error))
-        except WRONG as error:
-            return self._answer(action, None, exception(type(error).__name__, str(error)))
+        except BAD_ARGUMENTS as error:
+            return self._reply(action, None, exception(type(error).__name__, str(error)))
 
-    def refuse(self, action: Action, message: str, code: str = "") -> Answer:
+    def refuse(self, action: Action, message: str, code: str = "") -> ActionReply:
         """Return the answer to an action that fails without being executed."""
-        return self._answer(action, None, Refusal(message, code))
+        return self._reply(action, None, Refusal(message, code))
 
     def _do(self, action: Action) -> Any:
         name = action.get("action", "")
         if name not in ACTIONS or name in self.unknown:
             raise Refusal(f"Invalid action: {name}", "InvalidAction")
         arguments = _arguments(name, action)
-        if name not in HARMLESS:
+        if name not in POSE_ACTIONS:
             self.session.stage.version += 1
         return ACTIONS[name](self.session, **arguments)
 
-    def _answer(self, action: Action, value: Any, refusal: Refusal | None) -> Answer:
+    def _reply(self, action: Action, value: Any, refusal: Refusal | None) -> ActionReply:
         outcome = {
             "lastAction": action.get("action", ""), "lastActionSuccess": refusal is None, "actionReturn": value,
             "errorCode": refusal.code if refusal else "", "errorMessage": refusal.message if refusal else "",
         }  # fmt: skip
-        agent = self._reporter.agent(self.session) | outcome
+        agent = self._writer.agent(self.session) | outcome
         metadata = {
             "agents": [agent],
             "activeAgentId": 0,
@@ -138,14 +138,14 @@ class Simulator:
         is_query = action.get("action") in QUERIES and self.session.settings.patches
         patch = outcome | {"agentId": 0} if is_query else None
         if self.images and self.session.settings.images and action.get("renderImage", True):
-            return Answer(metadata, patch, *self._images.of(self.session))
-        return Answer(metadata, patch)
+            return ActionReply(metadata, patch, *self._images.of(self.session))
+        return ActionReply(metadata, patch)
 
 
 def _arguments(name: str, action: Action) -> Action:
     """Return the action's own arguments. Raises Refusal for wrong ones."""
     known, needed, open_ended = _parameters(name)
-    arguments = {key: value for key, value in action.items() if key in known or key not in TOLERATED}
+    arguments = {key: value for key, value in action.items() if key in known or key not in IGNORED_ARGUMENTS}
     wrong, expected = [f"'{key}'" for key in arguments if key not in known], ", ".join(known)
     if wrong and not open_ended:
         message = (

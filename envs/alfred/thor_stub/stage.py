@@ -19,7 +19,7 @@ from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
 UPRIGHT: Position = (0.0, 0.0, 0.0)
-HAND = (0.5, -0.25)  # metres in front of the eye, and below it
+HAND_OFFSET = (0.5, -0.25)  # metres in front of the eye, and below it
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Stage:
         """Position of a carried thing."""
         x, y, z = self.body.eye
         turn = radians(self.body.rotation)
-        return x + HAND[0] * sin(turn), y + HAND[1], z + HAND[0] * cos(turn)
+        return x + HAND_OFFSET[0] * sin(turn), y + HAND_OFFSET[1], z + HAND_OFFSET[0] * cos(turn)
 
     def hidden(self, entity: Entity) -> bool:
         """Return whether an entity is behind a closed door, or has been cut."""
@@ -173,7 +173,7 @@ class Stage:
             return True
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
-    def outside(self, entity: Entity) -> Iterator[Entity]:
+    def receptacles_around(self, entity: Entity) -> Iterator[Entity]:
         """Yield the receptacles around an entity, innermost first, or the floor; nothing for carried things."""
         thing = self.thing(entity)
         if thing is None or self.carries(entity):
@@ -197,7 +197,7 @@ class Stage:
             states = ("open" if thing.is_open else "closed", *(["on"] if thing.is_on else []))
             yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)
 
-    def resettle(
+    def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
         """Replace all loose entities by these; each loose one gets an id from its new position."""
@@ -210,8 +210,8 @@ class Stage:
         self.entities, self.of_thing = {}, {}
         for thing in self.world.things.values():
             entity = fixed.get(thing.id)
-            stays = entity is not None and not loose(entity.type)
-            fresh = entity.id if stays else object_id(name_of(thing.type), thing.position)
+            is_fixed = entity is not None and not loose(entity.type)
+            fresh = entity.id if is_fixed else object_id(name_of(thing.type), thing.position)
             self.add(thing, fresh, names[thing.id], rotations.get(thing.id, UPRIGHT))
         for extra in extra_entities:
             if extra.id in extras:

@@ -13,7 +13,7 @@ from envs.alfred.data.mining import official_id
 from envs.alfred.objects import types
 from envs.alfred.scene import Position
 
-RENAMED: Mapping[str, str] = MappingProxyType(
+THOR5_TYPE_NAMES: Mapping[str, str] = MappingProxyType(
     {"Glassbottle": "Bottle", "PaperTowel": "PaperTowelRoll", "ToiletPaperRoll": "ToiletPaper"}
 )
 """Names of ALFRED's types in 5.0, if different."""
@@ -35,7 +35,7 @@ MOVEABLE = types(
 )
 HOT = types("Candle Microwave StoveBurner Toaster")
 RECEPTACLES = objects.RECEPTACLES | types("Floor Chair Sink Bathtub")
-PICKUPABLE = (objects.PICKUPABLE - frozenset(RENAMED)) | frozenset(RENAMED.values())
+PICKUPABLE = (objects.PICKUPABLE - frozenset(THOR5_TYPE_NAMES)) | frozenset(THOR5_TYPE_NAMES.values())
 FLOOR_STANDING = types(
     """ArmChair BathtubBasin Bed Cart CoffeeTable CounterTop Desk DiningTable Dresser FloorLamp Fridge GarbageCan
     LaundryHamper Ottoman SideTable Sofa TVStand Toilet"""
@@ -57,7 +57,7 @@ _SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 @cache
 def name_of(kind: str) -> str:
     """Return a type's name in 5.0."""
-    return RENAMED.get(kind, kind)
+    return THOR5_TYPE_NAMES.get(kind, kind)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from envs.wah.apartments.catalog import kind_of
+from envs.wah.apartments.catalog import object_class
 
 # Goal classes: excluded from the clutter, so that the task generator determines every instance.
 GOAL_OBJECTS = (
@@ -63,4 +63,4 @@ _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY), "stove": 
 
 def goes_inside(class_name: str, holder: str) -> bool:
     """Return whether a thing is put into a holder instead of on it; ``holder``: class of a container or surface."""
-    return "CONTAINERS" in kind_of(holder).properties and class_name not in _ON_TOP.get(holder, ())
+    return "CONTAINERS" in object_class(holder).properties and class_name not in _ON_TOP.get(holder, ())

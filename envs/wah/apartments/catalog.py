@@ -14,7 +14,7 @@ from keep_agent.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ObjectClass:
     """A class of things. ``size``: metres along x, y (up) and z, with the back to a wall along x."""
 
     category: str
@@ -22,13 +22,13 @@ class Kind:
     size: Vector
 
 
-def kind_of(class_name: str) -> Kind:
+def object_class(class_name: str) -> ObjectClass:
     """Return the kind of a class. Raises DataError for a class that no embedded apartment has."""
     try:
-        return KINDS[class_name]
+        return CLASSES[class_name]
     except KeyError:
         raise DataError(
-            f"no class {class_name!r} in the embedded apartments; envs.wah.apartments.catalog.KINDS lists them"
+            f"no class {class_name!r} in the embedded apartments; envs.wah.apartments.catalog.CLASSES lists them"
         ) from None
 
 
@@ -38,7 +38,7 @@ _NEVER: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": 
 
 def default_states(class_name: str) -> tuple[str, ...]:
     """Return the initial states, sorted: closed and off, except that doors are open, lamps and light switches on."""
-    kind = kind_of(class_name)
+    kind = object_class(class_name)
     states = set()
     if "CAN_OPEN" in kind.properties:
         states.add("OPEN" if kind.category == "Doors" else "CLOSED")
@@ -47,14 +47,14 @@ def default_states(class_name: str) -> tuple[str, ...]:
     return tuple(sorted(states - {_NEVER.get(class_name)}))
 
 
-def _kind(category: str, words: list[str]) -> Kind:
+def _parse_class(category: str, words: list[str]) -> ObjectClass:
     width, height, depth = (float(word) if "." in word else int(word) for word in words[:3])
-    return Kind(category, tuple(words[3:]), (width, height, depth))
+    return ObjectClass(category, tuple(words[3:]), (width, height, depth))
 
 
 # Classes by category: name, size and properties. The height of seats is that of the sitting surface, so that things on
 # them touch it.
-_CLASSES: Mapping[str, str] = {
+_CLASS_TABLE: Mapping[str, str] = {
     "Characters": "character 0.5 1.7 0.5",
     "Rooms": "kitchen 6 2.8 6; livingroom 6 2.8 6; bedroom 6 2.8 6; bathroom 6 2.8 6",
     "Floor": "floor 2 0.1 2 SURFACES",
@@ -160,8 +160,8 @@ _CLASSES: Mapping[str, str] = {
         wine 0.08 0.32 0.08 DRINKABLE GRABBABLE MOVABLE POURABLE
     """,
 }
-KINDS: Mapping[str, Kind] = {
-    name: _kind(category, words)
-    for category, classes in _CLASSES.items()
+CLASSES: Mapping[str, ObjectClass] = {
+    name: _parse_class(category, words)
+    for category, classes in _CLASS_TABLE.items()
     for name, *words in map(str.split, classes.split(";"))
 }

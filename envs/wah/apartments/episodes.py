@@ -21,7 +21,7 @@ SNACKS = ("apple", "cupcake", "juice", "pudding", "wine")
 MEALS = ("apple", "coffeepot", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
 TABLEWARE = ("cutleryfork", "plate", "waterglass", "wineglass")
 GROCERIES = ("apple", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
-KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
+PUT_TASKS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     {
         "prepare_snack": ("on", "coffeetable", SNACKS), "prepare_food": ("on", "kitchentable", MEALS),
         "setup_table": ("on", "kitchentable", TABLEWARE), "put_dishwasher": ("inside", "dishwasher", TABLEWARE),
@@ -29,11 +29,11 @@ KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     }
 )  # fmt: skip
 READING = "read_book"  # sit down with a book, possibly with snacks on the table; not in LoTA-Bench
-AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # (number of classes in a goal, weight)
-LARGEST = 6  # maximum of things in a goal, copies included
+CLASS_COUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # (number of classes in a goal, weight)
+MAX_THINGS = 6  # maximum of things in a goal, copies included
 
 
-def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[str] = tuple(KINDS)) -> Episode:
+def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[str] = tuple(PUT_TASKS)) -> Episode:
     """Generate the apartment of a seed (`apartment_seed`) with ``stream`` tasks for at most ``most`` things of a class.
 
     :param types: task types to draw from, by default LoTA-Bench's five
@@ -81,16 +81,16 @@ def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
     """Return the classes that a task of the type can still use; a book is read only once."""
     if kind == READING:
         return [] if "holds_book" in used_predicates else ["book", *_free_things("prepare_snack", used_predicates)]
-    relation, place, things = KINDS[kind]
+    relation, place, things = PUT_TASKS[kind]
     return [thing for thing in things if f"{relation}_{thing}_{place}" not in used_predicates]
 
 
 def _draw_goal(kind: str, free: list[str], limit: int, rng: Random, most: int, used_predicates: set[str]) -> Goal:
-    """Draw at most ``limit`` predicates, sorted, for at most `LARGEST` things."""
-    relation, place, _ = KINDS[kind]
-    amount = rng.choices([amount for amount, _ in AMOUNTS], [weight for _, weight in AMOUNTS])[0]
+    """Draw at most ``limit`` predicates, sorted, for at most `MAX_THINGS` things."""
+    relation, place, _ = PUT_TASKS[kind]
+    amount = rng.choices([amount for amount, _ in CLASS_COUNTS], [weight for _, weight in CLASS_COUNTS])[0]
     things = sorted(rng.sample(free, min(amount, limit, len(free))))
-    spare, goal = LARGEST - len(things), []
+    spare, goal = MAX_THINGS - len(things), []
     for thing in things:
         copies = 0 if rng.random() < 0.75 else rng.randint(0, min(most - 1, spare))
         spare -= copies

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from envs.wah.apartments.catalog import KINDS
+from envs.wah.apartments.catalog import CLASSES
 from envs.wah.apartments.furniture import Furnishing, Piece
 from envs.wah.graph import INSIDE, ON, Box, Vector
 
@@ -92,7 +92,7 @@ def shell(room: Box) -> Iterator[Fixture]:
 def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture] | None:
     """Place all furniture; return None if a piece does not fit. ``clearances``: boxes to keep free, as doorways."""
     fitting = _Fitting(room, clearances, rng)
-    widest_first = sorted(content.walls, key=lambda piece: -KINDS[piece.kind].size[0])
+    widest_first = sorted(content.walls, key=lambda piece: -CLASSES[piece.kind].size[0])
     if not all(fitting.against_a_wall(piece) for piece in widest_first):
         return None
     if not all(fitting.in_the_middle(piece) for piece in content.middle):
@@ -122,7 +122,7 @@ class _Fitting:
         return len(self.fixtures) - 1
 
     def against_a_wall(self, piece: Piece) -> bool:
-        size = KINDS[piece.kind].size
+        size = CLASSES[piece.kind].size
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls)
             start = self.rng.uniform(0.0, wall.length - size[0])
@@ -134,7 +134,7 @@ class _Fitting:
 
     def in_the_middle(self, piece: Piece) -> bool:
         """Place a piece in the middle: a rug may lie under other things, furniture needs a passage around it."""
-        width, height, depth = KINDS[piece.kind].size
+        width, height, depth = CLASSES[piece.kind].size
         flat = piece.kind == "rug"
         wall = self.rng.choice(self.walls)
         across = (self.room.size[2] if wall.axis == 0 else self.room.size[0]) - depth
@@ -148,15 +148,15 @@ class _Fitting:
 
     def _put(self, piece: Piece, box: Box, spot: Wall, takes_space: bool = True) -> None:
         """Add a piece and its parts; ``spot`` is the frame of reference of its back."""
-        depth = KINDS[piece.kind].size[2]
-        index = self._add(piece.kind, box)
+        depth, index = CLASSES[piece.kind].size[2], self._add(piece.kind, box)
         if takes_space:
             self.occupied.append(box)
         for kind, along in _side_by_side(piece.on, spot.length):
-            self._add(kind, spot.box(along, box.top + KINDS[kind].size[1] / 2, depth / 2, KINDS[kind].size), index, ON)
-        holder = (index, INSIDE) if "CONTAINERS" in KINDS[piece.kind].properties else ()
+            size = CLASSES[kind].size
+            self._add(kind, spot.box(along, box.top + size[1] / 2, depth / 2, size), index, ON)
+        holder = (index, INSIDE) if "CONTAINERS" in CLASSES[piece.kind].properties else ()
         for kind, along in _side_by_side(piece.within, spot.length):
-            self._add(kind, spot.box(along, box.center[1], depth / 2, KINDS[kind].size), *holder)
+            self._add(kind, spot.box(along, box.center[1], depth / 2, CLASSES[kind].size), *holder)
         self._above(piece, spot)
         for kind in piece.beside:
             self._beside(kind, spot, depth)
@@ -164,14 +164,14 @@ class _Fitting:
     def _above(self, piece: Piece, spot: Wall) -> None:
         """Add the things on the wall above a piece; before other wall things, so that the place is free."""
         for kind, along in _side_by_side(piece.above, spot.length):
-            size = KINDS[kind].size
+            size = CLASSES[kind].size
             box = spot.box(along, _HEIGHTS[kind], size[2] / 2, size)
             self.occupied.append(box)
             self._add(kind, box)
 
     def _beside(self, kind: str, spot: Wall, depth: float) -> None:
         """Add a thing in front of, behind or beside a piece; omit it if no place is free."""
-        width, height, deep = size = KINDS[kind].size
+        width, height, deep = size = CLASSES[kind].size
         front, back = depth + GAP * 2 + deep / 2, -GAP * 2 - deep / 2
         ends = (-GAP * 2 - width / 2, spot.length + GAP * 2 + width / 2)
         sides = [(spot.length * share, away) for away in (front, back) for share in (0.25, 0.5, 0.75)]
@@ -187,7 +187,7 @@ class _Fitting:
 
     def hang(self, kind: str) -> None:
         """Add a thing on a wall, at a free place if one is found; windows are at the front or back."""
-        size, height = KINDS[kind].size, _HEIGHTS[kind]
+        size, height = CLASSES[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)
             along = self.rng.uniform(size[0] / 2, wall.length - size[0] / 2)
@@ -197,12 +197,12 @@ class _Fitting:
         self.occupied.append(box)
         self._add(kind, box)
         if kind == "window":
-            self._add("curtains", wall.box(along, height, size[2] * 1.5, KINDS["curtains"].size))
+            self._add("curtains", wall.box(along, height, size[2] * 1.5, CLASSES["curtains"].size))
 
     def overhead(self, kind: str, share: float) -> None:
         """Add a thing under the ceiling, at a share of the room's length."""
         (x, _, z), (width, height, _) = self.room.center, self.room.size
-        size = KINDS[kind].size
+        size = CLASSES[kind].size
         self._add(kind, rounded((x + (share - 0.5) * width, height - size[1] / 2, z), size))
 
 
@@ -215,7 +215,7 @@ def _shifted(wall: Wall, along: float, depth: float) -> Vector:
 
 def _side_by_side(kinds: Sequence[str], length: float) -> Iterator[tuple[str, float]]:
     """Yield classes with the positions of their middles along ``length`` metres, at equal distances."""
-    widths = [KINDS[kind].size[0] for kind in kinds]
+    widths = [CLASSES[kind].size[0] for kind in kinds]
     gap = (length - sum(widths)) / (len(kinds) + 1)
     along = 0.0
     for kind, width in zip(kinds, widths, strict=True):

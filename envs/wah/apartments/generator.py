@@ -14,7 +14,7 @@ from random import Random
 
 from envs.splits import check_split, seed_of, split_of_hash
 from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
-from envs.wah.apartments.catalog import KINDS
+from envs.wah.apartments.catalog import CLASSES
 from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
 from envs.wah.apartments.furniture import ROOMS, furnishing
 from envs.wah.apartments.placing import GraphJson, Row, add_node, likely_holders, place
@@ -28,7 +28,7 @@ AMOUNTS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)
 _LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # only these have copies
+_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _boxes(rng: Random) -> list[Box]:
 
 
 def _doors(boxes: Sequence[Box], rng: Random) -> list[Box]:
-    width, height, depth = KINDS["door"].size
+    width, height, depth = CLASSES["door"].size
     doors = []
     for box, following in zip(boxes, (*boxes[1:], boxes[-1]), strict=True):
         z = rng.uniform(1.0, min(box.size[2], following.size[2]) - 1.0)
@@ -104,7 +104,7 @@ def _doors(boxes: Sequence[Box], rng: Random) -> list[Box]:
 
 
 def _doorjamb(door: Box) -> Fixture:
-    width, height, depth = KINDS["doorjamb"].size
+    width, height, depth = CLASSES["doorjamb"].size
     x, _, z = door.center
     return Fixture("doorjamb", rounded((x, height / 2, z), (depth, height, width)))
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from envs.wah.apartments.belongings import LIKELY, goes_inside
-from envs.wah.apartments.catalog import Kind, default_states, kind_of
+from envs.wah.apartments.catalog import ObjectClass, default_states, object_class
 from envs.wah.apartments.fitting import overlap, rounded
 from envs.wah.graph import INSIDE, ON, ROOMS, Box, Vector
 from keep_agent.errors import DataError
@@ -22,7 +22,7 @@ _TRIES = 12
 
 def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[str, int]] = ()) -> int:
     """Append a node in its default state and return its id; ``links``: its relations as (type, id)."""
-    kind, nodes = kind_of(class_name), graph["nodes"]
+    kind, nodes = object_class(class_name), graph["nodes"]
     node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
     nodes.append(
         {
@@ -48,7 +48,7 @@ def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int
     Things go inside containers, except on the nightstand and, for pots and pans, on the stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
-    holder, kind = _find(graph, holder_id), kind_of(class_name)
+    holder, kind = _find(graph, holder_id), object_class(class_name)
     if not _holds(holder) or holder["category"] == "Floor":
         raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
     inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
@@ -83,7 +83,7 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
     return rooms[0], [_box(row) for row in graph["nodes"] if row["id"] in contents]
 
 
-def _free_box(holder: Box, kind: Kind, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
+def _free_box(holder: Box, kind: ObjectClass, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
     """Draw a free box on top of the holder or on one of its boards; the last try if none is free."""
     for _ in range(_TRIES):
         box = rounded(_draw_center(holder, kind.size, inside, rng), kind.size)

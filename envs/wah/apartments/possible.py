@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from envs.wah.apartments.belongings import LIKELY
-from envs.wah.apartments.catalog import KINDS
+from envs.wah.apartments.catalog import CLASSES
 from envs.wah.goals import Predicate
 from envs.wah.graph import ROOMS, Graph
 from keep_agent.errors import DataError, did_you_mean
@@ -48,8 +48,8 @@ def check_catalog(goal: Sequence[Predicate]) -> None:
     """Raise DataError for things that cannot be placed in any apartment, and for too many of a class."""
     for predicate in goal:
         if predicate.thing:
-            _check_name(predicate.thing, KINDS, "any apartment")
-            _check_portable(predicate.thing, PORTABLE in KINDS[predicate.thing].properties)
+            _check_name(predicate.thing, CLASSES, "any apartment")
+            _check_portable(predicate.thing, PORTABLE in CLASSES[predicate.thing].properties)
             if predicate.thing not in LIKELY:
                 raise DataError(f"no apartment has a likely place for {predicate.thing!r}")
         if predicate.count > MOST:

@@ -45,7 +45,7 @@ class SimulatedHome(HomeState):
     def copy(self) -> Home:
         """Return a household without simulator in the same state."""
         home = Home(self.graph.copy())
-        home.at, home.room, home.focus = self.at, self.room, self.focus
+        home.at, home.room, home.history = self.at, self.room, self.history
         home.allows_sitting = self.allows_sitting
         return home
 

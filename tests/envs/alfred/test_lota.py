@@ -101,7 +101,7 @@ def test_an_object_that_cannot_be_dropped_stays_in_the_hand(world: World, monkey
 
 def test_a_receptacle_of_an_earlier_put_may_have_vanished(world: World) -> None:
     """A broken bowl is missing from AI2-THOR's replies."""
-    world.focus = replace(world.focus, put_receptacles=("bowl_9",))
+    world.history = replace(world.history, put_receptacles=("bowl_9",))
     run(world, "find an apple", "pick up the apple")
 
 

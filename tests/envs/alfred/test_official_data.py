@@ -11,7 +11,7 @@ import pytest
 from envs.alfred.data.official import OfficialEpisodes, load_official
 from envs.alfred.data.receptacles import leave_one_out
 from envs.alfred.data.survey_cache import load_survey
-from envs.alfred.data.trajectories import Corpus, Step
+from envs.alfred.data.trajectories import Corpus, PlanStep
 from envs.alfred.env import AlfredEnv
 from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import MATCHINGS, succeeded
@@ -93,7 +93,7 @@ def act(world: World, action: str, thing: str, receptacle: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, list[Step]]]:
+def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, list[PlanStep]]]:
     """The start world, the task and the demonstration of every trial in valid_seen."""
     episodes = {episode.tasks[0].id: episode for episode in valid_seen}
     demonstrations = {trajectory.trial: steps for trajectory, steps in Corpus(data).demonstrations()}
@@ -101,7 +101,7 @@ def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, li
     return [(World(episode.scene), episode.tasks[0], steps) for episode, steps in pairs]
 
 
-def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[Step]]]) -> None:
+def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[PlanStep]]]) -> None:
     """The remaining failures are objects whose id the scene lacks, and cabinets that were not inferred."""
     refusals: Counter[str] = Counter()
     successes = Counter(dict.fromkeys(MATCHINGS, 0))

@@ -18,7 +18,7 @@ from envs.alfworld.env import AlfworldEnv
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Episode
 from envs.alfworld.setting import AlfworldSetting
-from envs.alfworld.world import World
+from envs.alfworld.world import GameWorld
 from envs.fact import Fact
 from envs.setting import demonstrate
 from keep_agent.errors import ConfigError, DataError, SkillError
@@ -44,7 +44,7 @@ def setting(engines: Engines) -> AlfworldSetting:
 
 
 @pytest.fixture
-def world(setting: AlfworldSetting, kitchen: Episode) -> World:
+def world(setting: AlfworldSetting, kitchen: Episode) -> GameWorld:
     return setting.begin(kitchen)
 
 
@@ -55,7 +55,7 @@ def engine(engines: Engines) -> Iterator[Engine]:
     engines.give_back(engine)
 
 
-def play(setting: AlfworldSetting, world: World, *skills: str) -> list[str]:
+def play(setting: AlfworldSetting, world: GameWorld, *skills: str) -> list[str]:
     """Execute skills that all succeed; return the commands sent to the engine."""
     before = len(world.commands)
     for skill in skills:
@@ -64,7 +64,7 @@ def play(setting: AlfworldSetting, world: World, *skills: str) -> list[str]:
     return world.commands[before:]
 
 
-def test_the_opening_names_the_receptacles(world: World, kitchen: Episode) -> None:
+def test_the_opening_names_the_receptacles(world: GameWorld, kitchen: Episode) -> None:
     assert kitchen.tasks[0].instruction == INSTRUCTION and kitchen.id == "trial_kitchen"
     facts = Knowledge(world).update()
     assert [fact.id for fact in facts] == [
@@ -75,7 +75,7 @@ def test_the_opening_names_the_receptacles(world: World, kitchen: Episode) -> No
     assert facts[-1] == Fact("agent", "agent", "agent")
 
 
-def test_text_becomes_facts(setting: AlfworldSetting, world: World) -> None:
+def test_text_becomes_facts(setting: AlfworldSetting, world: GameWorld) -> None:
     knowledge = Knowledge(world)
     knowledge.update()
     play(setting, world, "go to sidetable 1")
@@ -100,7 +100,7 @@ def test_text_becomes_facts(setting: AlfworldSetting, world: World) -> None:
     assert knowledge.update() == []
 
 
-def test_a_heated_egg_wins_the_game(setting: AlfworldSetting, world: World, kitchen: Episode) -> None:
+def test_a_heated_egg_wins_the_game(setting: AlfworldSetting, world: GameWorld, kitchen: Episode) -> None:
     assert setting.conditions(world, kitchen.tasks[0]) == (0, 1)
     for skill in HEAT:
         assert skill in setting.space.admissible(world), skill
@@ -108,7 +108,7 @@ def test_a_heated_egg_wins_the_game(setting: AlfworldSetting, world: World, kitc
     assert setting.conditions(world, kitchen.tasks[0]) == (1, 1)
 
 
-def test_turning_on_the_microwave_heats_what_is_in_it(setting: AlfworldSetting, world: World) -> None:
+def test_turning_on_the_microwave_heats_what_is_in_it(setting: AlfworldSetting, world: GameWorld) -> None:
     play(setting, world, *HEAT[:6])
     assert play(setting, world, "turn on microwave 1") == [
         "open microwave 1", "take egg 1 from microwave 1", "heat egg 1 with microwave 1", "move egg 1 to microwave 1",
@@ -126,7 +126,7 @@ def test_turning_on_the_microwave_heats_what_is_in_it(setting: AlfworldSetting, 
     assert [fact.id for fact in knowledge.update()] == ["microwave_1"]
 
 
-def test_closing_the_fridge_cools_what_is_in_it(setting: AlfworldSetting, world: World) -> None:
+def test_closing_the_fridge_cools_what_is_in_it(setting: AlfworldSetting, world: GameWorld) -> None:
     play(setting, world, "go to countertop 1", "pick up egg 1", "go to fridge 1", "open fridge 1")
     play(setting, world, "put egg 1 in fridge 1")
     assert play(setting, world, "close fridge 1") == [
@@ -138,7 +138,7 @@ def test_closing_the_fridge_cools_what_is_in_it(setting: AlfworldSetting, world:
 
 
 def test_a_fridge_is_closed_with_a_full_hand_and_slicing_leaves_one_object(
-    setting: AlfworldSetting, world: World
+    setting: AlfworldSetting, world: GameWorld
 ) -> None:
     play(setting, world, "go to countertop 1", "pick up butterknife 1", "go to fridge 1", "open fridge 1")
     assert play(setting, world, "close fridge 1") == ["close fridge 1"]
@@ -149,7 +149,7 @@ def test_a_fridge_is_closed_with_a_full_hand_and_slicing_leaves_one_object(
     assert world.state.marks == {"apple_1": {"sliced"}}
 
 
-def test_a_faucet_cleans_what_is_in_its_basin(setting: AlfworldSetting, world: World) -> None:
+def test_a_faucet_cleans_what_is_in_its_basin(setting: AlfworldSetting, world: GameWorld) -> None:
     fetch = ("go to countertop 1", "pick up butterknife 1", "go to sinkbasin 1")
     play(setting, world, *fetch, "put butterknife 1 in sinkbasin 1")
     assert play(setting, world, "turn on faucet 1") == [
@@ -160,7 +160,7 @@ def test_a_faucet_cleans_what_is_in_its_basin(setting: AlfworldSetting, world: W
     assert {"turn off faucet 1", "pick up butterknife 1"} < set(setting.space.admissible(world))
 
 
-def test_a_lamp_can_be_a_destination_also_after_a_failed_walk(setting: AlfworldSetting, world: World) -> None:
+def test_a_lamp_can_be_a_destination_also_after_a_failed_walk(setting: AlfworldSetting, world: GameWorld) -> None:
     assert "go to desklamp 1" not in setting.space.admissible(world)
     assert not setting.space.execute(world, "go to desklamp 1").ok
     play(setting, world, "go to sidetable 1", "go to countertop 1")
@@ -182,7 +182,7 @@ def test_a_lamp_can_be_a_destination_also_after_a_failed_walk(setting: AlfworldS
         assert world.lamp == "desklamp_1"
 
 
-def test_impossible_skills_fail_with_a_reason(setting: AlfworldSetting, world: World) -> None:
+def test_impossible_skills_fail_with_a_reason(setting: AlfworldSetting, world: GameWorld) -> None:
     play(setting, world, "go to microwave 1")
     for skill, reason in {
         "pick up egg 1": "nothing happens",
@@ -201,7 +201,7 @@ def test_impossible_skills_fail_with_a_reason(setting: AlfworldSetting, world: W
             setting.space.execute(world, words)
 
 
-def test_admissible_skills_name_only_what_the_text_mentions(setting: AlfworldSetting, world: World) -> None:
+def test_admissible_skills_name_only_what_the_text_mentions(setting: AlfworldSetting, world: GameWorld) -> None:
     places = ("cabinet", "countertop", "fridge", "microwave", "sidetable", "sinkbasin")
     assert setting.space.admissible(world) == (*(f"go to {place} 1" for place in places), "done")
     play(setting, world, "go to countertop 1")
@@ -229,7 +229,7 @@ def test_the_experts_plan_in_both_skill_sets(skills: str, engines: Engines, kitc
     assert plan[-1] == "done" and world.won and len(plan) == (14 if skills == "grounded" else 8)
 
 
-def test_a_copy_is_independent(setting: AlfworldSetting, world: World) -> None:
+def test_a_copy_is_independent(setting: AlfworldSetting, world: GameWorld) -> None:
     play(setting, world, *HEAT[:7])
     copy = world.copy()
     assert (copy.state, copy.active, copy.commands) == (world.state, {"microwave_1"}, world.commands)
@@ -240,7 +240,7 @@ def test_a_copy_is_independent(setting: AlfworldSetting, world: World) -> None:
     assert world.won
 
 
-def test_a_goal_may_hold_at_the_end_or_at_any_time(setting: AlfworldSetting, kitchen: Episode, world: World) -> None:
+def test_a_goal_holds_at_the_end_or_at_any_time(setting: AlfworldSetting, kitchen: Episode, world: GameWorld) -> None:
     play(setting, world, *HEAT[:-1], "pick up egg 1")
     ever = AlfworldSetting(scored="ever")
     assert setting.conditions(world, kitchen.tasks[0]) == (0, 1)
@@ -257,14 +257,14 @@ def test_the_environment_passes_gymnasiums_checker(engines: Engines, kitchen: Ep
     assert "at somewhere, holding nothing" in env.render()
 
 
-def test_a_game_that_cannot_be_played_is_named(engine: Engine, world: World) -> None:
+def test_a_game_that_cannot_be_played_is_named(engine: Engine, world: GameWorld) -> None:
     for change in ({"pddl_problem": "(define (problem"}, {"pddl_domain": "()"}, {"grammar": "none"}):
         with pytest.raises(DataError, match="broken game"):
             engine.load(world.game.read() | change, "a broken game")
     assert "Your task is to" in engine.load(world.game.read(), "a good one")
 
 
-def test_a_game_runs_no_code(engine: Engine, world: World, tmp_path: Path) -> None:
+def test_a_game_runs_no_code(engine: Engine, world: GameWorld, tmp_path: Path) -> None:
     """TextWorld alone would pass expressions in braces to eval()."""
     mark, game = tmp_path / "executed", world.game.read()
     grammar = game["grammar"].replace("Your task is to", f"{{open('{mark}', 'w').name}} Your task is to")
@@ -273,7 +273,7 @@ def test_a_game_runs_no_code(engine: Engine, world: World, tmp_path: Path) -> No
     assert not mark.exists()
 
 
-def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engine: Engine, world: World) -> None:
+def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engine: Engine, world: GameWorld) -> None:
     """The command was executed: the answer "Nothing happens." would be wrong."""
     game = world.game.read()
     engine.load(game, "a good one")
@@ -286,7 +286,7 @@ def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engin
         engine.do(command)
 
 
-def test_loading_keeps_the_process_arguments(engine: Engine, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_keeps_the_process_arguments(engine: Engine, world: GameWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["some", "arguments"])
     engine.load(world.game.read(), "a game")
     assert sys.argv == ["some", "arguments"]

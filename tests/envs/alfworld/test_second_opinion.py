@@ -23,7 +23,7 @@ from envs.alfworld.engine import Engines
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Game
 from envs.alfworld.setting import AlfworldSetting
-from envs.alfworld.world import World
+from envs.alfworld.world import GameWorld
 from envs.setting import goal_reached
 from eval.games import game_of, why_not
 
@@ -51,7 +51,7 @@ class Pair:
 
     def __init__(self, episode: Episode, game: Game, setting: AlfworldSetting) -> None:
         self.task, self.setting = episode.tasks[0], setting
-        self.alfred, self.alfworld = AlfredWorld(episode.scene), World(game, setting.engines)
+        self.alfred, self.alfworld = AlfredWorld(episode.scene), GameWorld(game, setting.engines)
         self.alfred_knowledge = AlfredKnowledge(self.alfred, "partial")
         self.alfworld_knowledge = Knowledge(self.alfworld)
         self.look()

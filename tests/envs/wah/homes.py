@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from envs.wah.action import Action
-from envs.wah.apartments.catalog import default_states, kind_of
+from envs.wah.apartments.catalog import default_states, object_class
 from envs.wah.data.formats import read_graph
 from envs.wah.graph import CHARACTERS, CLOSE, Graph
 from envs.wah.home import Home
@@ -40,7 +40,7 @@ def apartment(*things: str, agent_in: str = "") -> GraphJson:
         add(graph, room, (x, 1.4, z))
     add(graph, "door", (6.1, 1.05, 3.0), "between kitchen_1", "between livingroom_1")
     for kind, room, x, z in FURNITURE:
-        add(graph, kind, (x, kind_of(kind).size[1] / 2, z), f"in {room}")
+        add(graph, kind, (x, object_class(kind).size[1] / 2, z), f"in {room}")
     for kind, link in BELONGINGS:
         put(graph, kind, link)
     for thing in things:
@@ -59,7 +59,7 @@ def apartment(*things: str, agent_in: str = "") -> GraphJson:
 def add(graph: GraphJson, kind: str, center: tuple[float, float, float], *links: str, number: int = 0) -> int:
     """Add a thing in its default state and return its id, the next free one; links are such as "on sofa_1"."""
     number = number or max((node["id"] for node in graph["nodes"]), default=10) + 1
-    traits = kind_of(kind)
+    traits = object_class(kind)
     graph["nodes"].append(
         {
             "id": number, "category": traits.category, "class_name": kind, "prefab_name": f"{kind}_a",
@@ -77,7 +77,7 @@ def put(graph: GraphJson, kind: str, link: str) -> int:
     """Add a thing in or on another, also INSIDE its room as in the simulator's start graphs, and return its id."""
     holder = row(graph, link.split()[1])
     (x, y, z), height = holder["bounding_box"]["center"], holder["bounding_box"]["size"][1]
-    center = (x, y if link.startswith("in") else y + height / 2 + kind_of(kind).size[1] / 2, z)
+    center = (x, y if link.startswith("in") else y + height / 2 + object_class(kind).size[1] / 2, z)
     number = add(graph, kind, center, link)
     join(graph, number, "INSIDE", read_graph(graph).room(holder["id"]))
     return number

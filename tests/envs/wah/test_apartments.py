@@ -11,7 +11,7 @@ import pytest
 
 from envs.splits import SPLITS, split_of, split_of_hash
 from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
-from envs.wah.apartments.catalog import KINDS, default_states, kind_of
+from envs.wah.apartments.catalog import CLASSES, default_states, object_class
 from envs.wah.apartments.fitting import overlap
 from envs.wah.apartments.furniture import ROOMS
 from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment
@@ -131,7 +131,7 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
     for row in rows:
         assert (row["id"] in rooms) == (row["category"] != "Rooms")
         assert row["states"] == list(default_states(row["class_name"]))
-        assert row["properties"] == sorted(KINDS[row["class_name"]].properties)
+        assert row["properties"] == sorted(CLASSES[row["class_name"]].properties)
         numbers = [*row["obj_transform"]["position"], *row["bounding_box"]["size"]]
         assert numbers == [round(number, 3) for number in numbers]
     blocks = [rooms.get(number, number) for number in graph.nodes]
@@ -146,7 +146,7 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
 def test_every_loose_thing_has_a_place(class_name: str) -> None:
     assert any(likely_holders(apartment.graph["nodes"], class_name) for apartment in apartments())
     for holder in LIKELY[class_name]:
-        assert {"CONTAINERS", "SURFACES"} & set(kind_of(holder).properties)
+        assert {"CONTAINERS", "SURFACES"} & set(object_class(holder).properties)
 
 
 @pytest.mark.parametrize("class_name", GOAL_OBJECTS)

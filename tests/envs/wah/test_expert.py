@@ -225,7 +225,7 @@ def test_decisions_are_deterministic_and_change_nothing(choices: Choices) -> Non
     knowledge.update()
     before, facts = house.graph.copy(), dict(knowledge.facts)
     assert len({setting.expert().act(house, WASH, knowledge) for _ in range(3)}) == 1
-    assert (house.graph, house.focus, house.changed, knowledge.facts) == (before, home().focus, set(), facts)
+    assert (house.graph, house.history, house.changed, knowledge.facts) == (before, home().history, set(), facts)
 
 
 @settings

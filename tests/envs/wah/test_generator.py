@@ -15,7 +15,7 @@ import pytest
 
 from envs.setting import goal_reached
 from envs.splits import EPISODES_PER_SEED, LAST_SEED
-from envs.wah.apartments.episodes import KINDS, generate_episode
+from envs.wah.apartments.episodes import PUT_TASKS, generate_episode
 from envs.wah.apartments.furniture import ROOMS
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.apartments.placing import place
@@ -95,9 +95,9 @@ def test_no_predicate_occurs_twice_in_a_stream() -> None:
         assert len({task.id for task in episode.tasks}) == len(episode.tasks) in (4, 20)
 
 
-@pytest.mark.parametrize("task_type", KINDS)
+@pytest.mark.parametrize("task_type", PUT_TASKS)
 def test_goals_fit_their_task_type(task_type: str) -> None:
-    relation, place_name, allowed = KINDS[task_type]
+    relation, place_name, allowed = PUT_TASKS[task_type]
     for seed in range(8):
         (task,) = generate_episode(seed, types=(task_type,)).tasks
         goal = parse_goal(task.goal)
@@ -110,7 +110,7 @@ def test_goals_fit_their_task_type(task_type: str) -> None:
 
 
 def test_all_task_types_and_start_rooms_occur() -> None:
-    assert {task.type for episode in episodes() for task in episode.tasks} == set(KINDS)
+    assert {task.type for episode in episodes() for task in episode.tasks} == set(PUT_TASKS)
     assert {episode.scene.room for episode in episodes()} == set(ROOMS)
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from envs.wah.goals import Predicate, asked_for, best_place, goal_conditions, goal_counts, parse_goal, place_class
+from envs.wah.goals import Predicate, best_place, goal_conditions, goal_counts, goal_words, parse_goal, place_class
 from envs.wah.home import Home
 from keep_agent.errors import DataError
 from tests.envs.wah.conftest import Trace
@@ -36,8 +36,8 @@ def test_every_kind_of_predicate_is_parsed() -> None:
 
 def test_a_goal_becomes_words_in_a_fixed_order() -> None:
     machine_goal = goal(inside_plate_dishwasher=2, inside_cutleryfork_dishwasher=1, turnOn_dishwasher=1)
-    assert asked_for(machine_goal) == "find plate find plate find cutleryfork put dishwasher turn dishwasher"
-    assert asked_for(goal(holds_book=1, sit_sofa=1)) == "find book sit sofa"
+    assert goal_words(machine_goal) == "find plate find plate find cutleryfork put dishwasher turn dishwasher"
+    assert goal_words(goal(holds_book=1, sit_sofa=1)) == "find book sit sofa"
 
 
 def test_a_goal_is_about_one_place() -> None:

@@ -10,7 +10,7 @@ import pytest
 from envs.wah.action import Action
 from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, Graph, Node
 from envs.wah.home import Home
-from envs.wah.state import Focus
+from envs.wah.state import SkillHistory
 from keep_agent.errors import ConfigError, DataError, SkillError
 from tests.envs.wah.conftest import Trace
 from tests.envs.wah.homes import action, add, apartment, close, do, home, node_id, place, row, states
@@ -201,10 +201,10 @@ def test_copies_are_independent(house: Home) -> None:
 
 def test_a_new_task_resets_the_focus_only(house: Home) -> None:
     do(house, "walk kitchentable_1", "grab apple_1")
-    house.focus = Focus("apple", node_id(house, "apple_1"), put_down=frozenset((node_id(house, "apple_1"),)))
+    house.history = SkillHistory("apple", node_id(house, "apple_1"), put_down=frozenset((node_id(house, "apple_1"),)))
     before = house.graph.copy()
     house.begin_task()
-    assert house.focus == Focus()
+    assert house.history == SkillHistory()
     assert house.graph == before and house.at == node_id(house, "kitchentable_1")
 
 

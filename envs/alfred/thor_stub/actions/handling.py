@@ -24,7 +24,7 @@ def pick_up(session: Session, *, objectId: str, forceAction: bool = False, manua
     entity, stage = session.target(objectId, forceAction), session.stage
     refuse_if(entity.type not in PICKUPABLE, f"{objectId} must have the property CanPickup to be picked up.")
     refuse_if(stage.world.holding is not None, "Agent hand has something in it already! Can't pick up anything else")
-    _do(stage.world.pick(entity.thing))
+    _require_success(stage.world.pick(entity.thing))
     return objectId
 
 
@@ -43,13 +43,13 @@ def put(
         raise Refusal("Target openable Receptacle is CLOSED, can't place if target is not open!")
     if entity.type == "StoveBurner" and stage.world[entity.thing].contents:
         raise Refusal("another object's collision is blocking held object from being placed")
-    _do(stage.world.put(holding, entity.thing))
+    _require_success(stage.world.put(holding, entity.thing))
 
 
 def drop(session: Session, *, forceAction: bool = False, autoSimulation: bool = True) -> None:
     if session.stage.world.holding is None:
         raise Refusal("Nothing is in the agent's hand to drop!")
-    _do(session.stage.world.drop())
+    _require_success(session.stage.world.drop())
 
 
 def is_open(stage: Stage, entity: Entity) -> bool:
@@ -76,7 +76,7 @@ def open_(
     if entity.type not in objects.OPENABLE:
         mark(stage, entity, "open", openness > 0)
     else:
-        _do(stage.world.open(entity.thing) if openness > 0 else stage.world.close(entity.thing))
+        _require_success(stage.world.open(entity.thing) if openness > 0 else stage.world.close(entity.thing))
         if entity.type == "Fridge" and openness == 0:
             for content in stage.world.within(entity.thing):
                 stage.marks[content.id] = stage.marks[content.id] - {"hot"} | {"cold"}
@@ -115,7 +115,7 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
         if entity.controls in stage.entities:
             mark(stage, stage.entities[entity.controls], "on", on)
         return
-    _do(stage.world.turn_on(thing.id) if on else stage.world.turn_off(thing.id))
+    _require_success(stage.world.turn_on(thing.id) if on else stage.world.turn_off(thing.id))
     if on and thing.type == "Faucet":
         for thing_id in stage.world.cleaned:
             stage.marks[thing_id].discard("dirty")
@@ -135,7 +135,7 @@ def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> Non
     refuse_if(stage.carries(entity), "target object cannot be sliced if it is in the agent's hand")
     before = set(stage.world.things)
     with _knife_in_hand(stage):
-        _do(stage.world.slice(thing.id))
+        _require_success(stage.world.slice(thing.id))
     marks = stage.marks.pop(thing.id, set())
     del stage.of_thing[thing.id]
     entity.thing, entity.place = "", thing.position
@@ -160,30 +160,30 @@ def _knife_in_hand(stage: Stage) -> Iterator[None]:
 
 
 def dirty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    entity = _able(session, objectId, forceAction, DIRTYABLE, "CanBeDirty")
+    entity = _target_of_type(session, objectId, forceAction, DIRTYABLE, "CanBeDirty")
     refuse_if("dirty" in session.stage.marks[entity.key], f"{entity.name} is already dirty!")
     mark(session.stage, entity, "dirty", True)
 
 
 def clean(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    entity = _able(session, objectId, forceAction, DIRTYABLE, "dirtyable")
+    entity = _target_of_type(session, objectId, forceAction, DIRTYABLE, "dirtyable")
     refuse_if("dirty" not in session.stage.marks[entity.key], f"{entity.name} is already Clean!")
     mark(session.stage, entity, "dirty", False)
 
 
 def fill(session: Session, *, objectId: str, fillLiquid: str = "water", forceAction: bool = False) -> None:
-    entity = _able(session, objectId, forceAction, FILLABLE, "CanBeFilled")
+    entity = _target_of_type(session, objectId, forceAction, FILLABLE, "CanBeFilled")
     refuse_if(fillLiquid not in LIQUIDS, f"{fillLiquid} is not a valid Liquid Type")
     session.stage.marks[entity.key].add(fillLiquid)
 
 
 def empty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    entity = _able(session, objectId, forceAction, FILLABLE, "CanBeFilled")
+    entity = _target_of_type(session, objectId, forceAction, FILLABLE, "CanBeFilled")
     refuse_if(session.stage.marks[entity.key].isdisjoint(LIQUIDS), "object already empty")
     session.stage.marks[entity.key].difference_update(LIQUIDS)
 
 
-def _able(session: Session, object_id: str, force: bool, kinds: frozenset[str], ability: str) -> Entity:
+def _target_of_type(session: Session, object_id: str, force: bool, kinds: frozenset[str], ability: str) -> Entity:
     entity = session.target(object_id, force)
     refuse_if(entity.type not in kinds, f"{entity.name} does not have {ability} property!")
     return entity
@@ -195,5 +195,5 @@ def mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
     stage.marks[entity.key] = marks | {word} if present else marks - {word}
 
 
-def _do(outcome: Outcome) -> None:
+def _require_success(outcome: Outcome) -> None:
     refuse_if(not outcome.ok, outcome.message)

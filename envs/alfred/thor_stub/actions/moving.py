@@ -14,11 +14,11 @@ from envs.alfred.thor_stub.geometry import Body, Point, poses_seeing
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of
 
-UP, DOWN = -30.0, 60.0  # degrees of horizon
-HORIZONS = (UP, 0.0, 30.0, DOWN)
-STEP_UP = 0.05  # maximum metres of height that a teleport corrects
-CLOSE = 0.02  # metres within which a point counts as a standing point
-ANY = 2**31 - 1
+MIN_HORIZON, MAX_HORIZON = -30.0, 60.0  # degrees of horizon
+HORIZONS = (MIN_HORIZON, 0.0, 30.0, MAX_HORIZON)
+MAX_HEIGHT_CHANGE = 0.05  # maximum metres of height that a teleport corrects
+EPSILON = 0.02  # metres within which a point counts as a standing point
+UNLIMITED = 2**31 - 1
 XYZ = dict[str, float]
 
 
@@ -65,26 +65,26 @@ def _check(session: Session, body: Body, angles: XYZ, place: XYZ) -> None:
     grid = session.settings.grid
     if session.settings.snap and not all(isclose(v / grid, round(v / grid), abs_tol=1e-4) for v in (body.x, body.z)):
         raise out_of_range(f"Teleport position {target} is not on the grid of size {grid}")
-    if not _free(session, (body.x, body.z)):
+    if not _is_free(session, (body.x, body.z)):
         raise exception("InvalidOperationException", "Collided with: furniture while attempting to teleport")
-    if abs(place["y"] - body.y) > STEP_UP:
+    if abs(place["y"] - body.y) > MAX_HEIGHT_CHANGE:
         raise exception(
             "InvalidOperationException",
             "After teleporting and adjusting agent position to floor, there was too large a change"
-            f"({abs(place['y'] - body.y)} > {STEP_UP}) in the y component."
+            f"({abs(place['y'] - body.y)} > {MAX_HEIGHT_CHANGE}) in the y component."
             " Consider using `forceAction=true` if you'd like to teleport anyway",
         )
 
 
 def check_horizons(horizons: Iterable[float]) -> None:
     for horizon in horizons:
-        if not UP <= horizon <= DOWN:
-            raise out_of_range(f"Each horizon must be in [{UP:g}:{DOWN:g}]. You gave {horizon:g}")
+        if not MIN_HORIZON <= horizon <= MAX_HORIZON:
+            raise out_of_range(f"Each horizon must be in [{MIN_HORIZON:g}:{MAX_HORIZON:g}]. You gave {horizon:g}")
 
 
-def _free(session: Session, point: Point) -> bool:
+def _is_free(session: Session, point: Point) -> bool:
     body = session.stage.body
-    return dist(point, (body.x, body.z)) < CLOSE or any(dist(point, free) < CLOSE for free in session.stage.points)
+    return dist(point, (body.x, body.z)) < EPSILON or any(dist(point, free) < EPSILON for free in session.stage.points)
 
 
 def reachable(
@@ -104,7 +104,7 @@ def reachable(
 def interactable(
     session: Session, *, objectId: str, positions: list[XYZ] | None = None, rotations: list[float] | None = None,
     horizons: list[float] | None = None, standings: list[bool] | None = None, maxDistance: float | None = None,
-    maxPoses: int = ANY,
+    maxPoses: int = UNLIMITED,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the poses from which the object is seen."""
     stage, sight = session.stage, session.settings.sight
@@ -150,8 +150,8 @@ def rotate_left(session: Session, *, degrees: float | None = None, forceAction: 
 def look_down(session: Session, *, degrees: float = 30.0, forceAction: bool = False) -> None:
     body = session.stage.body
     horizon = body.horizon + degrees
-    if not UP - 1e-6 <= horizon <= DOWN + 1e-6:
-        side, limit = ("down", DOWN) if degrees > 0 else ("up", -UP)
+    if not MIN_HORIZON - 1e-6 <= horizon <= MAX_HORIZON + 1e-6:
+        side, limit = ("down", MAX_HORIZON) if degrees > 0 else ("up", -MIN_HORIZON)
         where = "below" if degrees > 0 else "above"
         message = f"can't look {side} beyond {limit:g} degrees {where} the forward horizon"
         raise Refusal(message, "LookDownCantExceedMin")
@@ -171,7 +171,7 @@ def _walk(bearing: float) -> Callable[..., None]:
         x, z = body.x + length * sin(turn), body.z + length * cos(turn)
         if session.settings.snap:
             x, z = round(x / grid) * grid, round(z / grid) * grid
-        if not _free(session, (x, z)):
+        if not _is_free(session, (x, z)):
             way = f"({x - body.x:.4f}, 0.0000, {z - body.z:.4f})"
             raise Refusal(f"furniture is blocking Agent 0 from moving by {way}.")
         session.stage.stand(replace(body, x=x, z=z))

@@ -18,7 +18,7 @@ from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
 from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of, object_id
 
-UNMOVED = 0.01  # metres
+MAX_SHIFT = 0.01  # metres
 
 
 @dataclass(slots=True)
@@ -44,18 +44,18 @@ def set_object_poses(
     refuse_if(not objectPoses, f"objectPoses was not initialized correctly. {remedy}")
     stage, layout = session.stage, _Layout()
     before = {item.id: item for item in stage.items()}
-    unknown = _place(stage, layout, before, objectPoses)
+    unknown = _place_listed(stage, layout, before, objectPoses)
     _add_fixed(stage, layout, before)
-    _without_doubles(layout)
-    _settle(stage, layout, before)
-    stage.resettle(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
+    _drop_duplicates(layout)
+    _set_parents(stage, layout, before)
+    stage.replace_loose(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
     for copy, original in layout.originals.items():
         stage.marks[copy] = set(stage.marks[original])
     refuse_if(bool(unknown), unknown)
     return ""
 
 
-def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
+def _place_listed(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
     """Enter the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
     names = {
         entity.name: entity
@@ -74,7 +74,7 @@ def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: lis
         item = replace(before[entity.thing], position=vector(pose["position"]))
         name = entity.name
         if item.id in layout.originals:
-            item = replace(item, id=_next(item, [*before, *layout.originals]))
+            item = replace(item, id=_next_id(item, [*before, *layout.originals]))
             name = f"{name}(Clone)_copy_{number}"
             copies.append(item)
         else:
@@ -88,7 +88,7 @@ def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: lis
     return unknown
 
 
-def _next(item: Item, names: list[str]) -> str:
+def _next_id(item: Item, names: list[str]) -> str:
     """Return the first free instance id of the item's type."""
     kind = snake(item.type)
     return next(name for number in range(1, len(names) + 2) if (name := f"{kind}_{number}") not in names)
@@ -108,7 +108,7 @@ def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> Non
     layout.items = items | layout.items
 
 
-def _without_doubles(layout: _Layout) -> None:
+def _drop_duplicates(layout: _Layout) -> None:
     last = {
         object_id(name_of(item.type), item.position): item.id
         for item in layout.items.values()
@@ -118,7 +118,7 @@ def _without_doubles(layout: _Layout) -> None:
         del layout.items[name], layout.originals[name]
 
 
-def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
+def _set_parents(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
     """Determine the receptacle of each object."""
     for item in layout.items.values():
         parent = item.parent if item.parent in layout.items else None
@@ -129,9 +129,9 @@ def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
 
 def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Item) -> str | None:
     """Return the earlier receptacle if neither it nor the object has moved, else infer it from the position."""
-    if item.id in before and item.id != stage.world.holding and _still(before, layout, item.id):
+    if item.id in before and item.id != stage.world.holding and _is_unmoved(before, layout, item.id):
         parent = before[item.id].parent
-        if parent is None or (parent in layout.items and _still(before, layout, parent)):
+        if parent is None or (parent in layout.items and _is_unmoved(before, layout, parent)):
             return parent
     containers = (
         container
@@ -142,9 +142,9 @@ def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Ite
     return parent if parent in layout.items else None
 
 
-def _still(before: Mapping[str, Item], layout: _Layout, name: str) -> bool:
+def _is_unmoved(before: Mapping[str, Item], layout: _Layout, name: str) -> bool:
     old, new = before[name].position, layout.items[name].position
-    return max(abs(a - b) for a, b in zip(old, new, strict=True)) <= UNMOVED
+    return max(abs(a - b) for a, b in zip(old, new, strict=True)) <= MAX_SHIFT
 
 
 _STATES: Mapping[str, tuple[str, frozenset[str]]] = {

@@ -8,13 +8,13 @@ from typing import Any
 from envs.alfred.scene import Position, xyz
 from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import Sight, vector
-from envs.alfred.thor_stub.house import EMPTY, KEY, from_house
+from envs.alfred.thor_stub.house import EMPTY_SCENE, KEY, from_house
 from envs.alfred.thor_stub.session import Camera, Session, Settings
 from envs.alfred.thor_stub.stage import Stage
 from keep_agent.errors import DataError
 
 CEILING = 2.5  # metres
-LARGEST = 4096  # pixels
+MAX_PIXELS = 4096  # pixels
 XYZ = dict[str, float]
 
 
@@ -50,11 +50,11 @@ def initialize(
 
 def create_house(session: Session, *, house: dict[str, Any]) -> None:
     """Furnish the empty room with a house from `to_house`; the settings are kept."""
-    refuse_if(session.stage.name != EMPTY, f"CreateHouse works in the scene {EMPTY} only")
+    refuse_if(session.stage.name != EMPTY_SCENE, f"CreateHouse works in the scene {EMPTY_SCENE} only")
     if not isinstance(house, dict) or KEY not in house:
         raise Refusal(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
     try:
-        session.stage = Stage(from_house(house), EMPTY)
+        session.stage = Stage(from_house(house), EMPTY_SCENE)
     except DataError as error:
         raise Refusal(str(error)) from error
 
@@ -64,7 +64,7 @@ def scenes_in_build(session: Session) -> list[str]:
 
 
 def change_resolution(session: Session, *, x: int, y: int) -> None:
-    refuse_if(not 0 < min(x, y) <= max(x, y) <= LARGEST, f"no screen of {x} x {y} pixels")
+    refuse_if(not 0 < min(x, y) <= max(x, y) <= MAX_PIXELS, f"no screen of {x} x {y} pixels")
     session.width, session.height = int(x), int(y)
 
 
@@ -113,11 +113,11 @@ def update_camera(
     if not 0 <= thirdPartyCameraId < len(session.cameras):
         raise Refusal(f"there is no third party camera with thirdPartyCameraId={thirdPartyCameraId}")
     old = session.cameras[thirdPartyCameraId]
-    flat = orthographic if orthographic is not None else old.extent is not None
+    is_flat = orthographic if orthographic is not None else old.extent is not None
     session.cameras[thirdPartyCameraId] = replace(
         old,
         position=vector(xyz(old.position) | (position or {})),
         rotation=vector(xyz(old.rotation) | (rotation or {})),
         angle=fieldOfView or old.angle,
-        extent=(orthographicSize or old.extent or 5.0) if flat else None,
+        extent=(orthographicSize or old.extent or 5.0) if is_flat else None,
     )

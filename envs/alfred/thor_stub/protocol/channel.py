@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from envs.alfred.thor_stub.simulator import Answer, Simulator
+from envs.alfred.thor_stub.simulator import ActionReply, Simulator
 from keep_agent.errors import ConfigError
 
-BROKEN = 3  # exit status of a fault
+FAULT_STATUS = 3  # exit status of a fault
 GARBAGE = b"\xc1 this is no metadata"  # a byte that msgpack never uses, and no JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
@@ -39,21 +39,21 @@ class Faults:
     unknown: frozenset[str] = frozenset()
     mark: Path | None = None
 
-    def starts(self, kind: str) -> bool:
+    def occurs_at_start(self, kind: str) -> bool:
         """Return whether this fault occurs now, at the start."""
         if kind not in self.at_start:
             return False
-        self._note()
+        self._create_mark()
         return True
 
-    def at(self, number: int, action: str) -> tuple[str, str]:
+    def fault_at(self, number: int, action: str) -> tuple[str, str]:
         """Return (kind, code) of the fault at an action; ("", "") for none."""
         fault = self.at_action.get(number, ("", ""))
         if fault[0] or action in self.unknown:
-            self._note()
+            self._create_mark()
         return fault
 
-    def _note(self) -> None:
+    def _create_mark(self) -> None:
         if self.mark is not None:
             self.mark.touch()
 
@@ -87,7 +87,7 @@ class Channel(Protocol):
     def open(self) -> None:
         """Prepare to send."""
 
-    def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
+    def send(self, reply: ActionReply, garbage: bool = False, half: bool = False) -> None:
         """Send an answer; ``half``: stop in the middle."""
 
     def receive(self) -> dict[str, Any]: ...
@@ -104,37 +104,37 @@ def serve(channel: Channel, simulator: Simulator, faults: Faults) -> None:
         while True:
             action = channel.receive()
             number += 1
-            _answer(channel, simulator, action, faults.at(number, action.get("action", "")))
+            _answer(channel, simulator, action, faults.fault_at(number, action.get("action", "")))
     except ClientGone:
         return
 
 
 def _start(channel: Channel, simulator: Simulator, faults: Faults) -> None:
-    if faults.starts("die-before-pipe"):
-        sys.exit(BROKEN)
+    if faults.occurs_at_start("die-before-pipe"):
+        sys.exit(FAULT_STATUS)
     channel.open()
-    if faults.starts("die-at-start"):
-        sys.exit(BROKEN)
-    if faults.starts("hang-at-start"):
+    if faults.occurs_at_start("die-at-start"):
+        sys.exit(FAULT_STATUS)
+    if faults.occurs_at_start("hang-at-start"):
         channel.idle()
-    channel.send(simulator.first())
-    if faults.starts("die-before-actions"):
-        sys.exit(BROKEN)
+    channel.send(simulator.first_reply())
+    if faults.occurs_at_start("die-before-actions"):
+        sys.exit(FAULT_STATUS)
 
 
 def _answer(channel: Channel, simulator: Simulator, action: dict[str, Any], fault: tuple[str, str]) -> None:
     kind, code = fault
     if kind == "die":
-        sys.exit(BROKEN)
+        sys.exit(FAULT_STATUS)
     if kind == "hang":
         channel.idle()
     if kind in ("error", "fail"):
         channel.send(simulator.refuse(action, "injected" if kind == "error" else "", code))
         return
-    answer = simulator.handle(action)
+    reply = simulator.handle(action)
     if kind == "sequence":  # id of another action
-        number = answer.metadata["sequenceId"] + 7
-        answer = replace(answer, metadata=answer.metadata | {"sequenceId": number}, patch=None)
-    channel.send(answer, garbage=kind == "garbage", half=kind == "die-half")
+        number = reply.metadata["sequenceId"] + 7
+        reply = replace(reply, metadata=reply.metadata | {"sequenceId": number}, patch=None)
+    channel.send(reply, garbage=kind == "garbage", half=kind == "die-half")
     if kind == "die-half":
-        sys.exit(BROKEN)
+        sys.exit(FAULT_STATUS)

@@ -9,10 +9,10 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from envs.alfred.thor_stub.protocol.channel import GARBAGE, ClientGone
-from envs.alfred.thor_stub.simulator import Answer
+from envs.alfred.thor_stub.simulator import ActionReply
 
 BOUNDARY = b"keep-agent-7d44e178b0434a2f"
-LOOK = 0.2  # seconds between two checks of the client's process
+CHECK_INTERVAL = 0.2  # seconds between two checks of the client's process
 
 
 class Http:
@@ -26,8 +26,8 @@ class Http:
     def open(self) -> None:
         """Return at once: the first message opens the connection."""
 
-    def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
-        body = b"".join(_parts(answer, self._token, garbage))
+    def send(self, reply: ActionReply, garbage: bool = False, half: bool = False) -> None:
+        body = b"".join(_parts(reply, self._token, garbage))
         headers = {
             "Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}",
             "Content-Length": str(len(body)),
@@ -49,17 +49,17 @@ class Http:
 
     def idle(self) -> None:
         while os.getppid() == self._client:
-            time.sleep(LOOK)
+            time.sleep(CHECK_INTERVAL)
         raise ClientGone("the client's process is gone")
 
 
-def _parts(answer: Answer, token: bytes, garbage: bool) -> list[bytes]:
+def _parts(reply: ActionReply, token: bytes, garbage: bool) -> list[bytes]:
     """Return a multipart form for the client's own parser."""
-    metadata = GARBAGE[1:] if garbage else json.dumps(answer.metadata, separators=(",", ":")).encode()
+    metadata = GARBAGE[1:] if garbage else json.dumps(reply.metadata, separators=(",", ":")).encode()
     parts = [*_text(b"metadata", metadata), *_text(b"token", token)]
-    if answer.image is not None:
-        parts += _image(b"image", answer.image)
-    for image in answer.camera_images:
+    if reply.image is not None:
+        parts += _image(b"image", reply.image)
+    for image in reply.camera_images:
         parts += _image(b"image-thirdParty-camera", image)
     return [b"\r\n", *parts, b"--", BOUNDARY, b"--\r\n"]
 

@@ -15,14 +15,14 @@ from typing import Any
 import msgpack
 
 from envs.alfred.thor_stub.protocol.channel import GARBAGE, ClientGone
-from envs.alfred.thor_stub.simulator import Answer
+from envs.alfred.thor_stub.simulator import ActionReply
 
 METADATA, ACTION, IMAGE, OTHER_IMAGE, PATCH, END = 1, 2, 4, 10, 11, 255
 HEADER = struct.Struct("!BI")
-WAIT = 0.02  # seconds between two attempts to open a pipe
-LOOK = 0.5  # seconds between two checks of the client's process
-PATIENCE = 60.0  # seconds for the client to open its end; it may already have ended
-ROOM = 1 << 20  # bytes; the capacity requested for a pipe
+OPEN_INTERVAL = 0.02  # seconds between two attempts to open a pipe
+CHECK_INTERVAL = 0.5  # seconds between two checks of the client's process
+OPEN_TIMEOUT = 60.0  # seconds for the client to open its end; it may already have ended
+PIPE_BYTES = 1 << 20  # bytes; the capacity requested for a pipe
 SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
 
 
@@ -36,22 +36,22 @@ class Pipes:
 
     def open(self) -> None:
         """Open the outgoing pipe once the client has opened its end."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + OPEN_TIMEOUT
         while self._out < 0:
             try:
                 self._out = os.open(self._paths[0], os.O_WRONLY | os.O_NONBLOCK)
             except OSError as error:
                 if error.errno != ENXIO or time.monotonic() > deadline:
                     raise ClientGone(str(error)) from error
-                self._look()
-                time.sleep(WAIT)
+                self._check_client()
+                time.sleep(OPEN_INTERVAL)
         os.set_blocking(self._out, True)
         if SETPIPE is not None:
             with suppress(OSError):
-                fcntl.fcntl(self._out, SETPIPE, ROOM)
+                fcntl.fcntl(self._out, SETPIPE, PIPE_BYTES)
 
-    def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
-        message = b"".join(_records(answer, garbage))
+    def send(self, reply: ActionReply, garbage: bool = False, half: bool = False) -> None:
+        message = b"".join(_records(reply, garbage))
         rest = memoryview(message)[: len(message) // 2] if half else memoryview(message)
         try:
             while rest:
@@ -75,14 +75,14 @@ class Pipes:
     def idle(self) -> None:
         watch = select.poll()
         watch.register(self._out, 0)
-        while not watch.poll(LOOK * 1000):
-            self._look()
+        while not watch.poll(CHECK_INTERVAL * 1000):
+            self._check_client()
         raise ClientGone("the client reads no more")
 
     def _read(self, size: int) -> bytes:
         parts = []
         while size:
-            self._await()
+            self._wait_for_bytes()
             with suppress(BlockingIOError):
                 part = os.read(self._in, size)
                 if not part:
@@ -91,31 +91,31 @@ class Pipes:
                 size -= len(part)
         return b"".join(parts)
 
-    def _await(self) -> None:
+    def _wait_for_bytes(self) -> None:
         """Wait for bytes to read; there are none before the client has opened its end."""
         watch = select.poll()
         watch.register(self._in, select.POLLIN)
         watch.register(self._out, 0)  # reports an error once the client has closed its end
-        while not (ready := watch.poll(LOOK * 1000)):
-            self._look()
+        while not (ready := watch.poll(CHECK_INTERVAL * 1000)):
+            self._check_client()
         if all(number == self._out for number, _ in ready):
             raise ClientGone("the client reads no more")
 
-    def _look(self) -> None:
+    def _check_client(self) -> None:
         """Raise ClientGone if the client has ended: this process then has another parent."""
         if os.getppid() != self._client:
             raise ClientGone("the client's process is gone")
 
 
-def _records(answer: Answer, garbage: bool) -> list[bytes]:
+def _records(reply: ActionReply, garbage: bool) -> list[bytes]:
     if garbage:
         return [*_record(METADATA, GARBAGE), HEADER.pack(END, 0)]
-    if answer.patch is not None:
-        return [*_record(PATCH, msgpack.packb(answer.patch)), HEADER.pack(END, 0)]
-    parts = _record(METADATA, msgpack.packb(answer.metadata))
-    if answer.image is not None:
-        parts += _record(IMAGE, answer.image)
-    for image in answer.camera_images:
+    if reply.patch is not None:
+        return [*_record(PATCH, msgpack.packb(reply.patch)), HEADER.pack(END, 0)]
+    parts = _record(METADATA, msgpack.packb(reply.metadata))
+    if reply.image is not None:
+        parts += _record(IMAGE, reply.image)
+    for image in reply.camera_images:
         parts += _record(OTHER_IMAGE, image)
     return [*parts, HEADER.pack(END, 0)]
 

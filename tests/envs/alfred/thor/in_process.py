@@ -9,7 +9,7 @@ from typing import Any
 from envs.alfred.scene import Scene
 from envs.alfred.thor_stub.house import to_house
 from envs.alfred.thor_stub.rooms import Rooms
-from envs.alfred.thor_stub.simulator import Answer, Simulator
+from envs.alfred.thor_stub.simulator import ActionReply, Simulator
 
 Record = dict[str, Any]
 
@@ -21,16 +21,16 @@ class Sim:
         self.simulator = Simulator.of(Rooms(), images=False)
         self.ask("Initialize", **{"fieldOfView": 60, **settings})
         if scene is not None:
-            self.insist("CreateHouse", house=json.loads(json.dumps(to_house(scene))))
+            self.require("CreateHouse", house=json.loads(json.dumps(to_house(scene))))
 
-    def answer(self, action: str, **arguments: Any) -> Answer:
+    def answer(self, action: str, **arguments: Any) -> ActionReply:
         return self.simulator.handle({"action": action, "sequenceId": 1, **arguments})
 
     def ask(self, action: str, **arguments: Any) -> Record:
         (agent,) = self.answer(action, **arguments).metadata["agents"]
         return agent
 
-    def insist(self, action: str, **arguments: Any) -> Record:
+    def require(self, action: str, **arguments: Any) -> Record:
         agent = self.ask(action, **arguments)
         assert agent["lastActionSuccess"], f"{action}: {agent['errorMessage']}"
         return agent
@@ -41,7 +41,7 @@ class Sim:
         return agent["errorMessage"]
 
     def objects(self, kind: str = "") -> list[Record]:
-        return [entry for entry in self.insist("Pass")["objects"] if kind in ("", entry["objectType"])]
+        return [entry for entry in self.require("Pass")["objects"] if kind in ("", entry["objectType"])]
 
     def entry(self, kind: str, number: int = 0) -> Record:
         return self.objects(kind)[number]
@@ -50,12 +50,12 @@ class Sim:
         return self.entry(kind, number)["objectId"]
 
     def poses(self, object_id: str, **arguments: Any) -> list[Record]:
-        return self.insist("GetInteractablePoses", objectId=object_id, **arguments)["actionReturn"]
+        return self.require("GetInteractablePoses", objectId=object_id, **arguments)["actionReturn"]
 
     def stand_at(self, object_id: str) -> None:
         """Stand at the first pose for an object, with the rotation as the client's step() wraps it."""
         pose = self.poses(object_id, standings=[True])[0]
-        self.insist("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
+        self.require("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
 
 
 def beside(scene: Scene) -> Scene:
@@ -65,5 +65,5 @@ def beside(scene: Scene) -> Scene:
 
 def holding(sim: Sim, object_id: str) -> Sim:
     """Put an object into the hand."""
-    sim.insist("PickupObject", objectId=object_id, forceAction=True)
+    sim.require("PickupObject", objectId=object_id, forceAction=True)
     return sim

@@ -14,7 +14,7 @@ import pytest
 from envs.alfred.scene import Episode
 from envs.alfred.spec import load_episodes
 from envs.alfred.thor import servers
-from envs.alfred.thor.client import EMPTY, Thor
+from envs.alfred.thor.client import EMPTY_SCENE, ThorClient
 from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorLost, ThorRefusal, ThorStart, ThorTimeout
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.view import top_view
@@ -54,8 +54,8 @@ def options(*faults: str, once: Path | None = None, **changes: Any) -> dict[str,
     return {"executable": command(*faults, once=once), **times, **changes}
 
 
-def simulator(*faults: str, once: Path | None = None, **changes: Any) -> Thor:
-    return Thor(ThorOptions(**options(*faults, once=once, **changes)))
+def simulator(*faults: str, once: Path | None = None, **changes: Any) -> ThorClient:
+    return ThorClient(ThorOptions(**options(*faults, once=once, **changes)))
 
 
 EndWaits = Callable[[Callable[[], bool]], None]
@@ -115,7 +115,7 @@ def test_a_script_that_wraps_the_build_ends_with_it(end_waits: EndWaits) -> None
     """The build hangs and was started by a script, as xvfb-run does."""
     stopped: list[int] = []
     end_waits(lambda: bool(stopped))
-    wrapped = Thor(ThorOptions(**options() | {"executable": f"sh -c '{command()} & wait; true'"}))
+    wrapped = ThorClient(ThorOptions(**options() | {"executable": f"sh -c '{command()} & wait; true'"}))
     wrapped.start()
     number = wrapped._controller.server.unity_proc.pid
     (child,) = map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split())
@@ -128,9 +128,9 @@ def test_a_script_that_wraps_the_build_ends_with_it(end_waits: EndWaits) -> None
 
 def test_an_executable_that_is_no_build() -> None:
     with no_leaks(), pytest.raises(ThorStart, match="No such file|exit status|has ended"):
-        Thor(ThorOptions(executable="no-such-program-anywhere")).start()
+        ThorClient(ThorOptions(executable="no-such-program-anywhere")).start()
     with no_leaks(), pytest.raises(ThorStart, match="exit status 0"):
-        Thor(ThorOptions(executable="true")).start()
+        ThorClient(ThorOptions(executable="true")).start()
 
 
 def test_a_scene_that_the_build_does_not_have() -> None:
@@ -138,7 +138,7 @@ def test_a_scene_that_the_build_does_not_have() -> None:
     with no_leaks():
         with pytest.raises(ThorStart, match=r"'FloorPlan1_physics' not contained in build \(.*\)\.; see"):
             thor.start("FloorPlan1")
-        thor.start(EMPTY)
+        thor.start(EMPTY_SCENE)
         with pytest.raises(ThorRefusal, match="has no scene FloorPlan1"):
             thor.reset("FloorPlan1")
         with pytest.raises(ThorError, match="house"):
@@ -154,7 +154,7 @@ def test_a_refusal_of_the_build_is_a_reply(code: str) -> None:
     refusals = [reply for reply in replies if not reply.ok]
     assert len(refusals) == 1 and "injected" in refusals[0].message and refusals[0].unknown == (code != "Other")
     with pytest.raises(ThorRefusal, match="Fly: Invalid action"):
-        thor.insist("Fly")
+        thor.require("Fly")
     assert thor.alive
     thor.close()
 
@@ -228,6 +228,6 @@ def test_a_gpu_without_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     thor = simulator(gpu=1)  # CloudRendering would refuse it
-    thor.start(EMPTY)
+    thor.start(EMPTY_SCENE)
     assert thor.step("Pass").ok
     thor.close()

@@ -46,7 +46,7 @@ def test_contradictory_choices_are_refused(choices: dict[str, Any], message: str
 
 
 def test_embedded_houses_are_played_on_the_stand_in_and_results_name_it() -> None:
-    assert thor_options({}, embedded=True).stands_in and not thor_options(None).stands_in
+    assert thor_options({}, embedded=True).is_stand_in and not thor_options(None).is_stand_in
     assert thor_options({"executable": "unity"}, embedded=True).executable == "unity"
     assert SPEC.label({}) == "Alfred-v0"
     assert SPEC.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ai2thor.server import Event
 
-from envs.alfred.thor.client import Thor, _reply
+from envs.alfred.thor.client import ThorClient, _reply
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.servers import BoundedFifoServer
@@ -119,7 +119,7 @@ class Simulator:
 
 @pytest.mark.parametrize("flag", ["false", "", None, 0, 1, [True]])
 def test_a_success_flag_must_be_boolean(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    thor = Thor(ThorOptions())
+    thor = ThorClient(ThorOptions())
     monkeypatch.setattr(thor, "_controller", Simulator(flag))
     monkeypatch.setattr(thor, "close", lambda: None)
     with pytest.raises(ThorAnswer, match="lastActionSuccess=.*neither true nor false"):
@@ -132,4 +132,4 @@ def test_frames_of_additional_cameras_have_three_channels() -> None:
     }  # fmt: skip
     event = Event(metadata)
     event.add_third_party_camera_image(bytes(4 * 3 * 4))
-    assert _reply(event).third_party.shape == (3, 4, 3) and np.ndim(event.third_party_camera_frames[-1]) == 3
+    assert _reply(event).camera_frame.shape == (3, 4, 3) and np.ndim(event.third_party_camera_frames[-1]) == 3

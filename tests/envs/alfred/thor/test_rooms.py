@@ -12,9 +12,9 @@ from envs.alfred.scene import Item, ObjectPose, Start
 from envs.alfred.state import Thing
 from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
-from envs.alfred.thor.poses import CLOSEST, Pose, Poses
-from envs.alfred.thor.reading import Names, kind_of, read_things, thing_in_hand
-from envs.alfred.thor.restore import RestoreReport, object_poses, state_actions, strayed
+from envs.alfred.thor.poses import MAX_POINTS, Pose, PoseFinder
+from envs.alfred.thor.reading import ThingIds, kind_of, read_things, thing_in_hand
+from envs.alfred.thor.restore import RestoreReport, misplaced_types, object_poses, state_actions
 
 
 def entry(object_id: str, kind: str | None = None, **changes: Any) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def room() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def names_of(entries: list[dict[str, Any]], *items: Item) -> Names:
-    names = Names()
+def names_of(entries: list[dict[str, Any]], *items: Item) -> ThingIds:
+    names = ThingIds()
     names.begin(entries, items)
     return names
 
 
-def read(entries: list[dict[str, Any]], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
+def read(entries: list[dict[str, Any]], names: ThingIds, before: Mapping[str, Thing]) -> dict[str, Thing]:
     return read_things(names.entries(entries), names, before)
 
 
@@ -71,7 +71,7 @@ def test_places_and_types() -> None:
         "glassbottle_1": "fridge_1",  # ALFRED's name of a bottle
         "pen_1": None,  # on the floor
     }
-    assert things["bowl_1"].contents == ("apple_1",) and things["fridge_1"].shut
+    assert things["bowl_1"].contents == ("apple_1",) and things["fridge_1"].closed
     assert things["apple_1"].source == APPLE
 
 
@@ -128,7 +128,7 @@ def test_touching_containers_are_not_in_each_other_and_without_a_door_hide_nothi
     assert parents == ["countertop_1", "countertop_1", "plate_1"]
     cabinet = "Cabinet|+00.00|+01.00|+00.00"
     things = read([entry(cabinet)], names_of([entry(cabinet)]), {})
-    assert not things["cabinet_1"].shut
+    assert not things["cabinet_1"].closed
     basin = "Sink|+00.00|+01.00|+00.00|SinkBasin"
     entries = [entry(basin, "SinkBasin"), entry("Sink|+00.00|+01.00|+00.00")]
     assert list(read(entries, names_of(entries), {})) == ["sinkbasin_1"]
@@ -209,9 +209,9 @@ def test_states_are_set_object_by_object() -> None:
 
 def test_objects_away_from_their_poses_are_reported() -> None:
     wanted_poses = [pose("Mug_0a1b", 1.0), pose("Pen_0a1b", 9.0), pose("Vase_0a1b", 3.0)]
-    assert strayed(wanted_poses, [thing(MUG), thing(PEN)], ["Vase"]) == ["Pen"]
+    assert misplaced_types(wanted_poses, [thing(MUG), thing(PEN)], ["Vase"]) == ["Pen"]
     assert RestoreReport(3).notes() == {}
-    assert RestoreReport(3, absent=("Vase",)).notes() == {"posed": 3, "absent": ["Vase"]}
+    assert RestoreReport(3, missing_types=("Vase",)).notes() == {"posed": 3, "absent": ["Vase"]}
 
 
 POINTS = [{"x": x / 4, "y": 0.9, "z": z / 4} for x in range(-12, 13) for z in range(-12, 13)]
@@ -232,14 +232,14 @@ class Build:
 
 
 def poses(build: Build, points: Any = POINTS) -> list[Pose]:
-    return Poses(ThorOptions(), build, points).towards("Mug|1", TARGET)
+    return PoseFinder(ThorOptions(), build, points).poses_for("Mug|1", TARGET)
 
 
 def test_the_build_gets_the_nearest_points_and_the_turns_that_face_the_thing() -> None:
     build = Build(value=[])
     poses(build)
     (request,) = build.requests
-    assert request["objectId"] == "Mug|1" and request["standings"] == [True] and len(request["positions"]) == CLOSEST
+    assert request["objectId"] == "Mug|1" and request["standings"] == [True] and len(request["positions"]) == MAX_POINTS
     assert all(abs(pose["x"]) <= 0.75 and abs(pose["z"] - 2) <= 0.75 for pose in request["positions"])
     assert set(request["rotations"]) <= {0.0, 90.0, 180.0, 270.0} and min(request["horizons"]) >= -30
 
@@ -259,15 +259,15 @@ def test_the_nearest_points_come_first_each_with_its_straightest_pose() -> None:
 @pytest.mark.parametrize("build", [Build(ok=False), Build(ok=False, unknown=True), Build(value=[]), Build()])
 def test_geometry_replaces_a_missing_answer_of_the_build(build: Build) -> None:
     ranked = poses(build)
-    assert len(ranked) == CLOSEST and (ranked[0].x, ranked[0].z) == (0.0, 2.0)
+    assert len(ranked) == MAX_POINTS and (ranked[0].x, ranked[0].z) == (0.0, 2.0)
     ahead = next(pose for pose in ranked if (pose.x, pose.z) == (0.0, 1.75))
     assert (ahead.rotation, ahead.horizon) == (0.0, 60.0)  # the eyes are higher than the thing
 
 
 def test_a_build_without_the_action_gets_it_once_and_far_things_the_nearest_point() -> None:
     build = Build(ok=False, unknown=True)
-    source = Poses(ThorOptions(), build, POINTS)
+    source = PoseFinder(ThorOptions(), build, POINTS)
     for _ in range(3):
-        source.towards("Mug|1", TARGET)
+        source.poses_for("Mug|1", TARGET)
     assert len(build.requests) == 1 and len(poses(Build(value=[]), [{"x": 50.0, "y": 0.9, "z": 0.0}])) == 1
     assert poses(Build(value=[]), []) == []

@@ -64,4 +64,4 @@ def test_ten_thousand_steps() -> None:
             if not before and steps > 1000:
                 before, memory = open_resources(), resident()
         assert open_resources() == before and resident() - memory < 20
-        assert env.setting.simulator.launches == 1 and env.setting.simulator.trips > 10_000
+        assert env.setting.simulator.launches == 1 and env.setting.simulator.calls > 10_000

@@ -103,9 +103,9 @@ def test_queries_are_answered_by_patches_if_the_settings_allow_it() -> None:
 
 
 def test_a_reset_removes_the_house_and_the_settings(sim: Sim) -> None:
-    sim.insist("AddThirdPartyCamera", position={"x": 0, "y": 2, "z": 0}, rotation={"x": 90, "y": 0, "z": 0})
-    assert len(sim.insist("Pass")["thirdPartyCameras"]) == 1
-    agent = sim.insist("Reset", sceneName="Procedural")
+    sim.require("AddThirdPartyCamera", position={"x": 0, "y": 2, "z": 0}, rotation={"x": 90, "y": 0, "z": 0})
+    assert len(sim.require("Pass")["thirdPartyCameras"]) == 1
+    agent = sim.require("Reset", sceneName="Procedural")
     assert agent["thirdPartyCameras"] == [] and agent["fov"] == 90.0
     assert not [entry for entry in agent["objects"] if entry["pickupable"]]
 
@@ -119,10 +119,10 @@ def painter() -> Iterator[Callable[..., np.ndarray]]:
     simulator.handle({"action": "CreateHouse", "house": to_house(beside(kitchen()))})
 
     def see(action: str, **arguments: Any) -> np.ndarray:
-        answer = simulator.handle({"action": action, **arguments})
-        assert answer.metadata["agents"][0]["lastActionSuccess"] and answer.image is not None
-        agent = answer.metadata["agents"][0]
-        return np.frombuffer(answer.image, np.uint8).reshape(agent["screenHeight"], agent["screenWidth"], 3)[::-1]
+        reply = simulator.handle({"action": action, **arguments})
+        assert reply.metadata["agents"][0]["lastActionSuccess"] and reply.image is not None
+        agent = reply.metadata["agents"][0]
+        return np.frombuffer(reply.image, np.uint8).reshape(agent["screenHeight"], agent["screenWidth"], 3)[::-1]
 
     yield see
 
@@ -140,11 +140,11 @@ def test_images_show_the_room(painter: Callable[..., np.ndarray]) -> None:
 
 def test_only_requested_images_are_drawn_and_cameras_add_some() -> None:
     simulator = Simulator.of(Rooms())
-    assert simulator.first().image is not None
+    assert simulator.first_reply().image is not None
     assert simulator.handle({"action": "Pass", "renderImage": False}).image is None
     simulator.handle({"action": "Initialize", "renderImage": False})
     assert simulator.handle({"action": "Pass"}).image is None
-    assert Simulator.of(Rooms(), images=False).first().image is None
+    assert Simulator.of(Rooms(), images=False).first_reply().image is None
     simulator = Simulator.of(Rooms())
     simulator.handle({"action": "CreateHouse", "house": to_house(kitchen())})
     camera = simulator.handle({"action": "GetMapViewCameraProperties"}).metadata["agents"][0]["actionReturn"]

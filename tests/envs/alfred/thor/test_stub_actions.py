@@ -24,7 +24,7 @@ def test_every_listed_pose_shows_the_thing(houses: list[Scene], size: float) -> 
             poses = sim.poses(entry["objectId"])
             assert poses or entry["objectType"] == "Floor" or _shut_in(sim, entry)
             for pose in poses[:: max(1, len(poses) // 5)]:
-                agent = sim.insist("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
+                agent = sim.require("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
                 assert any(record["objectId"] == entry["objectId"] and record["visible"] for record in agent["objects"])
 
 
@@ -38,10 +38,10 @@ def test_things_behind_a_door_are_visible_after_it_opens(sim: Sim) -> None:
     assert sim.poses(mug) == []
     sim.stand_at(cabinet)
     assert sim.refusal("PickupObject", objectId=mug).startswith("NullReferenceException: Target object not found")
-    sim.insist("OpenObject", objectId=cabinet)
+    sim.require("OpenObject", objectId=cabinet)
     sim.stand_at(mug)
     assert sim.entry("Mug")["visible"]
-    sim.insist("PickupObject", objectId=mug)
+    sim.require("PickupObject", objectId=mug)
 
 
 def test_poses_come_in_the_order_of_the_build(sim: Sim) -> None:
@@ -59,30 +59,30 @@ def test_poses_come_in_the_order_of_the_build(sim: Sim) -> None:
 
 
 def test_standing_points_surround_everything_and_steps_follow_the_grid_up_to_furniture(sim: Sim) -> None:
-    points = sim.insist("GetReachablePositions")["actionReturn"]
+    points = sim.require("GetReachablePositions")["actionReturn"]
     assert points[0] == {"x": 0.0, "y": 0.9, "z": 2.0}
     assert len({(point["x"], point["z"]) for point in points}) == len(points)
     for item in kitchen().items:
         away = min(dist((point["x"], point["z"]), (item.position[0], item.position[2])) for point in points)
         assert away < 1.2
-    sim.insist("Teleport", position={"x": 0.0, "y": 0.9, "z": 0.5}, rotation={"y": 180})
-    assert sim.insist("MoveAhead")["agent"]["position"]["z"] == 0.25
+    sim.require("Teleport", position={"x": 0.0, "y": 0.9, "z": 0.5}, rotation={"y": 180})
+    assert sim.require("MoveAhead")["agent"]["position"]["z"] == 0.25
     assert "is blocking Agent" in sim.refusal("MoveAhead")
-    assert sim.insist("MoveBack")["agent"]["position"]["z"] == 0.5
-    assert sim.insist("RotateRight")["agent"]["rotation"]["y"] == 270
-    assert sim.insist("RotateLeft", degrees=180)["agent"]["rotation"]["y"] == 90
-    assert sim.insist("MoveRight")["agent"]["position"]["z"] == 0.25
+    assert sim.require("MoveBack")["agent"]["position"]["z"] == 0.5
+    assert sim.require("RotateRight")["agent"]["rotation"]["y"] == 270
+    assert sim.require("RotateLeft", degrees=180)["agent"]["rotation"]["y"] == 90
+    assert sim.require("MoveRight")["agent"]["position"]["z"] == 0.25
     assert [sim.ask("LookDown")["lastActionSuccess"] for _ in range(3)] == [True, True, False]
     assert sim.ask("LookDown")["errorCode"] == "LookDownCantExceedMin"
-    assert sim.insist("LookUp")["agent"]["cameraHorizon"] == 30
+    assert sim.require("LookUp")["agent"]["cameraHorizon"] == 30
 
 
 def test_teleport_accepts_standing_points_only(sim: Sim) -> None:
     point = {"x": 0.25, "y": 0.9, "z": 1.5}
-    agent = sim.insist("Teleport", position=point, rotation={"y": 450}, horizon=30, standing=False)["agent"]
+    agent = sim.require("Teleport", position=point, rotation={"y": 450}, horizon=30, standing=False)["agent"]
     assert agent["position"] == point and agent["rotation"]["y"] == 90.0
     assert (agent["cameraHorizon"], agent["isStanding"]) == (30, False)
-    agent = sim.insist("Teleport", x=0.5)["agent"]
+    agent = sim.require("Teleport", x=0.5)["agent"]
     assert agent["position"]["x"] == 0.5 and agent["position"]["z"] == 1.5 and not agent["isStanding"]
     for message, wrong in {
         "out of scene bounds": {"position": {"x": 50.0, "y": 0.9, "z": 0.0}},
@@ -93,8 +93,8 @@ def test_teleport_accepts_standing_points_only(sim: Sim) -> None:
         "pitch or roll": {"rotation": {"x": 10, "y": 0, "z": 0}},
     }.items():
         assert message in sim.refusal("Teleport", **wrong)
-        sim.insist("Teleport", **wrong, forceAction=True)
-        sim.insist("Teleport", position=point, horizon=0)
+        sim.require("Teleport", **wrong, forceAction=True)
+        sim.require("Teleport", position=point, horizon=0)
     assert sim.ask("TeleportFull", position=point)["errorCode"] == "MissingArguments"
 
 
@@ -107,8 +107,8 @@ def test_carrying(sim: Sim) -> None:
     assert "not found within the specified visibility" in sim.refusal("PickupObject", objectId=knife)
     sim.stand_at(knife)
     assert "must have the property CanPickup" in sim.refusal("PickupObject", objectId=counter)
-    assert sim.insist("PickupObject", objectId=knife)["actionReturn"] == knife
-    agent = sim.insist("RotateRight")
+    assert sim.require("PickupObject", objectId=knife)["actionReturn"] == knife
+    agent = sim.require("RotateRight")
     assert agent["inventoryObjects"] == [{"objectId": knife, "objectType": "Knife"}]
     entry = sim.entry("Knife")
     assert entry["isPickedUp"] and entry["visible"] and entry["parentReceptacles"] is None
@@ -116,11 +116,11 @@ def test_carrying(sim: Sim) -> None:
     assert "already" in sim.refusal("PickupObject", objectId=apple, forceAction=True)
     sim.stand_at(sim.id("Drawer"))
     assert "is CLOSED" in sim.refusal("PutObject", objectId=sim.id("Drawer"))
-    sim.insist("OpenObject", objectId=sim.id("Drawer"))
-    sim.insist("PutObject", objectId=sim.id("Drawer"))
-    assert sim.entry("Drawer")["receptacleObjectIds"] == [knife] and not sim.insist("Pass")["inventoryObjects"]
+    sim.require("OpenObject", objectId=sim.id("Drawer"))
+    sim.require("PutObject", objectId=sim.id("Drawer"))
+    assert sim.entry("Drawer")["receptacleObjectIds"] == [knife] and not sim.require("Pass")["inventoryObjects"]
     assert "NOT a receptacle" in holding(sim, knife).refusal("PutObject", objectId=apple, forceAction=True)
-    sim.insist("DropHandObject")
+    sim.require("DropHandObject")
     assert sim.entry("Knife")["parentReceptacles"] == [sim.id("Floor")]
     assert "Nothing is in the agent's hand" in sim.refusal("DropHeldObject")
 
@@ -132,22 +132,22 @@ def test_knobs_turn_burners_on_and_symbolic_refusals_are_passed_on(sim: Sim) -> 
     burner, knob = sim.id("StoveBurner"), sim.id("StoveKnob")
     assert sim.entry("StoveKnob")["controlledObjects"] == [burner]
     assert "controlled by another" in sim.refusal("ToggleObjectOn", objectId=burner, forceAction=True)
-    sim.insist("ToggleObjectOn", objectId=knob, forceAction=True)
+    sim.require("ToggleObjectOn", objectId=knob, forceAction=True)
     assert sim.entry("StoveBurner")["isToggled"] and not sim.entry("StoveBurner", 1)["isToggled"]
 
 
 def test_doors_and_switches(sim: Sim) -> None:
     fridge, microwave = sim.id("Fridge"), sim.id("Microwave")
     for _ in range(2):  # a repeated OpenObject succeeds
-        sim.insist("OpenObject", objectId=fridge, forceAction=True)
+        sim.require("OpenObject", objectId=fridge, forceAction=True)
     assert sim.entry("Fridge")["isOpen"] and sim.entry("Fridge")["openness"] == 1.0
-    sim.insist("CloseObject", objectId=fridge, forceAction=True)
+    sim.require("CloseObject", objectId=fridge, forceAction=True)
     assert sim.entry("Egg")["temperature"] == "Cold" and not sim.entry("Fridge")["isOpen"]
-    sim.insist("OpenObject", objectId=microwave, forceAction=True)
+    sim.require("OpenObject", objectId=microwave, forceAction=True)
     assert "must be closed" in sim.refusal("ToggleObjectOn", objectId=microwave, forceAction=True)
-    holding(sim, sim.id("Potato")).insist("PutObject", objectId=microwave, forceAction=True)
-    sim.insist("CloseObject", objectId=microwave, forceAction=True)
-    sim.insist("ToggleObjectOn", objectId=microwave, forceAction=True)
+    holding(sim, sim.id("Potato")).require("PutObject", objectId=microwave, forceAction=True)
+    sim.require("CloseObject", objectId=microwave, forceAction=True)
+    sim.require("ToggleObjectOn", objectId=microwave, forceAction=True)
     assert "it's already on" in sim.refusal("ToggleObjectOn", objectId=microwave, forceAction=True)
     assert "must be OFF" in sim.refusal("OpenObject", objectId=microwave, forceAction=True)
     assert sim.entry("Potato")["temperature"] == "Hot" and sim.entry("Potato")["isCooked"]
@@ -158,18 +158,18 @@ def test_doors_and_switches(sim: Sim) -> None:
 def test_dirt_and_liquids(sim: Sim) -> None:
     plate, mug, forced = sim.id("Plate"), sim.id("Mug"), {"forceAction": True}
     assert "already Clean" in sim.refusal("CleanObject", objectId=plate, **forced)
-    sim.insist("DirtyObject", objectId=plate, **forced)
+    sim.require("DirtyObject", objectId=plate, **forced)
     assert "already dirty" in sim.refusal("DirtyObject", objectId=plate, **forced)
-    holding(sim, plate).insist("PutObject", objectId=sim.id("SinkBasin"), **forced)
+    holding(sim, plate).require("PutObject", objectId=sim.id("SinkBasin"), **forced)
     assert sim.entry("Plate")["isDirty"]
-    sim.insist("ToggleObjectOn", objectId=sim.id("Faucet"), **forced)
+    sim.require("ToggleObjectOn", objectId=sim.id("Faucet"), **forced)
     assert not sim.entry("Plate")["isDirty"]
     assert "already empty" in sim.refusal("EmptyLiquidFromObject", objectId=mug, **forced)
-    sim.insist("FillObjectWithLiquid", objectId=mug, fillLiquid="coffee", **forced)
+    sim.require("FillObjectWithLiquid", objectId=mug, fillLiquid="coffee", **forced)
     assert sim.entry("Mug")["isFilledWithLiquid"] and sim.entry("Mug")["fillLiquid"] == "coffee"
-    sim.insist("EmptyLiquidFromObject", objectId=mug, **forced)
+    sim.require("EmptyLiquidFromObject", objectId=mug, **forced)
     assert not sim.entry("Mug")["isFilledWithLiquid"]
-    sim.insist("SetObjectStates", SetObjectStates={"objectType": "Mug", "stateChange": "dirtyable", "isDirty": True})
+    sim.require("SetObjectStates", SetObjectStates={"objectType": "Mug", "stateChange": "dirtyable", "isDirty": True})
     assert sim.entry("Mug")["isDirty"] and not sim.entry("Plate")["isDirty"]
 
 
@@ -177,15 +177,15 @@ def test_a_cut_thing_stays_in_the_list_but_invisible(sim: Sim) -> None:
     """The build needs no knife; skills do."""
     apple = sim.id("Apple")
     sim.stand_at(apple)
-    sim.insist("SliceObject", objectId=apple)
+    sim.require("SliceObject", objectId=apple)
     whole = sim.entry("Apple")
     assert whole["isSliced"] and not whole["visible"] and sim.poses(apple) == []
     pieces = sim.objects("AppleSliced")
     assert [entry["objectId"] for entry in pieces] == [f"{apple}|AppleSliced_{number}" for number in range(3)]
     assert all(entry["visible"] and entry["parentReceptacles"] == [sim.id("CounterTop")] for entry in pieces)
-    sim.insist("SliceObject", objectId=apple, forceAction=True)  # a second cut has no effect
+    sim.require("SliceObject", objectId=apple, forceAction=True)  # a second cut has no effect
     assert len(sim.objects("AppleSliced")) == 3 and not sim.objects("Knife")[0]["isPickedUp"]
-    sim.insist("PickupObject", objectId=pieces[1]["objectId"])
+    sim.require("PickupObject", objectId=pieces[1]["objectId"])
     assert "CanBeSliced" in sim.refusal("SliceObject", objectId=sim.id("Mug"), forceAction=True)
     second = Sim(kitchen())
     assert "agent's hand" in holding(second, second.id("Potato")).refusal("SliceObject", objectId=second.id("Potato"))
@@ -215,14 +215,14 @@ def test_posing_everything_where_it_is_changes_nothing(houses: list[Scene]) -> N
         before = shape(sim)
         places = {(entry["objectType"], *(round(x, 2) for x in entry["position"].values())) for entry in sim.objects()}
         if len({entry["objectId"] for entry in sim.objects()}) == len(places):
-            sim.insist("SetObjectPoses", objectPoses=loose(sim))
+            sim.require("SetObjectPoses", objectPoses=loose(sim))
             assert shape(sim) == before
 
 
 def test_unlisted_things_are_removed(sim: Sim) -> None:
     """Movable furniture is removed as well; fixed furniture stays."""
     poses = [pose for pose in loose(sim) if pose["objectName"].startswith(("Mug", "Knife"))]
-    sim.insist("SetObjectPoses", objectPoses=poses)
+    sim.require("SetObjectPoses", objectPoses=poses)
     counts = Counter(entry["objectType"] for entry in sim.objects())
     assert counts["Mug"] == counts["Knife"] == 1 and counts["Fridge"] == 1 and counts["CounterTop"] == 2
     assert not {"Apple", "Pan", "Box", "Pencil", "Chair", "Microwave"} & counts.keys()
@@ -234,13 +234,13 @@ def test_a_name_twice_is_a_copy(sim: Sim) -> None:
     on_counter = {"x": 0.2, "y": 0.95, "z": 0.1}
     again = {"objectName": mug["name"], "position": on_counter, "rotation": {"x": 0, "y": 90, "z": 0}}
     poses = [*loose(sim), again]
-    sim.insist("SetObjectPoses", objectPoses=poses)
+    sim.require("SetObjectPoses", objectPoses=poses)
     first, copy = sim.objects("Mug")
     assert first["name"] == mug["name"] and copy["name"] == f"{mug['name']}(Clone)_copy_{len(poses) - 1}"
     assert copy["objectId"] == "Mug|+00.21|+00.95|+00.10" != first["objectId"]
     assert copy["parentReceptacles"] == [sim.id("CounterTop")] and copy["rotation"]["y"] == 90
     sim.stand_at(copy["objectId"])
-    sim.insist("PickupObject", objectId=copy["objectId"])
+    sim.require("PickupObject", objectId=copy["objectId"])
 
 
 def test_an_unknown_name_fails_after_all_others_are_placed(sim: Sim) -> None:
@@ -259,7 +259,7 @@ def test_positions_decide_the_receptacle(sim: Sim) -> None:
     moves = [put("Egg", 0.3, 0.92, 8.1), put("Knife", -6.0, 0.1, -6.0), put("Pan", 2.0, 0.92, 4.5), put("Mug", 0, 2, 5)]
     moves += [put("Potato", 0.3, 0.95, 0.0), put("Plate", 0.3, 0.92, 0.0)]
     poses = {pose["objectName"]: pose for pose in (*loose(sim), *moves)}
-    sim.insist("SetObjectPoses", objectPoses=list(poses.values()))
+    sim.require("SetObjectPoses", objectPoses=list(poses.values()))
     parents = {kind: sim.entry(kind)["parentReceptacles"] for kind in ("Egg", "Knife", "Pan", "Potato")}
     counter, second = (entry["objectId"] for entry in sim.objects("CounterTop"))
     assert parents["Egg"] == [second] and parents["Knife"] == [sim.id("Floor")]
@@ -269,15 +269,15 @@ def test_positions_decide_the_receptacle(sim: Sim) -> None:
 def test_of_two_things_with_the_same_id_the_later_remains(sim: Sim) -> None:
     mug = sim.entry("Mug")
     twice = {"objectName": mug["name"], "position": mug["position"], "rotation": mug["rotation"]}
-    sim.insist("SetObjectPoses", objectPoses=[*loose(sim), twice])
+    sim.require("SetObjectPoses", objectPoses=[*loose(sim), twice])
     (copy,) = sim.objects("Mug")
     assert "_copy_" in copy["name"]
 
 
 def test_states_survive_new_poses(sim: Sim) -> None:
-    sim.insist("DirtyObject", objectId=sim.id("Plate"), forceAction=True)
-    sim.insist("OpenObject", objectId=sim.id("Fridge"), forceAction=True)
-    sim.insist("SliceObject", objectId=sim.id("Apple"), forceAction=True)
+    sim.require("DirtyObject", objectId=sim.id("Plate"), forceAction=True)
+    sim.require("OpenObject", objectId=sim.id("Fridge"), forceAction=True)
+    sim.require("SliceObject", objectId=sim.id("Apple"), forceAction=True)
     cut = {entry["name"] for entry in sim.objects("Apple") if entry["isSliced"]}
     assert cut
     sim.ask("SetObjectPoses", objectPoses=[pose for pose in loose(sim) if pose["objectName"] not in cut])

@@ -53,8 +53,8 @@ def test_trials_succeed_as_in_the_symbolic_world(
     failed = []
     for episode in trials[::every]:
         success, skills = play(env, episode)
-        if not success or env.world.restored.notes():
-            failed.append((episode.id, skills, env.world.restored.notes()))
+        if not success or env.world.restoration.notes():
+            failed.append((episode.id, skills, env.world.restoration.notes()))
         met, total = symbolic(folder, episode, "lota", "full")
         assert env.setting.conditions(env.world, episode.tasks[0]) == (met, total) or not success
     assert len(failed) <= 0.05 * len(trials[::every]), failed
