@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
 GOAL_SEGMENTS = 40  # segments nearest to the instruction, all computed; with 80, 1 to 2 of 100 goals differ
-BEST = 5  # candidates kept for the trace
-CAPACITY = 2000  # remembered situations and world states
+TRACED_CANDIDATES = 5  # candidates kept for the trace
+MAX_SITUATIONS = 2000  # remembered situations and world states
 
 
 class AttemptedSkills:
@@ -50,7 +50,7 @@ class AttemptedSkills:
     def _touch(self, key: Hashable) -> set[str]:
         """Return the skills of ``key``, which becomes the most recent key; the least recent is dropped if needed."""
         self._futile[key] = skills = self._futile.pop(key, set())
-        if len(self._futile) > CAPACITY:
+        if len(self._futile) > MAX_SITUATIONS:
             del self._futile[next(iter(self._futile))]
         return skills
 
@@ -159,11 +159,11 @@ class KVPlanner:
 
     def prefill(self) -> Prefill:
         """Prefill the prompt up to the position of the next skill; generate the goal first if it is unknown."""
-        goal, session = self.understand(), self.session
+        goal, session = self.generate_goal(), self.session
         prefill = session.prefill(self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening())
         return prefill if goal is None else prefill.with_costs_of(goal)
 
-    def understand(self) -> Prefill | None:
+    def generate_goal(self) -> Prefill | None:
         """Generate the goal of a new instruction from the memory, once per task; return the goal's prompt.
 
         None if the goal is known, the task has begun, or the format has no goals. The transcript excludes this prompt.
@@ -211,9 +211,9 @@ class KVPlanner:
             tokens, wording = len(ids), text.spelling(self._format.decode(ids))
             if same := [skill for skill in skills if text.spelling(skill) == wording]:
                 return same[0], (), tokens
-        result = self.session.score(prefill, [*map(self._candidate, skills)], self._reduce, BEST)
+        result = self.session.score(prefill, [*map(self._candidate, skills)], self._reduce, TRACED_CANDIDATES)
         values = result.scores.tolist()
-        order = sorted(range(len(skills)), key=lambda i: (-values[i], i))[:BEST]
+        order = sorted(range(len(skills)), key=lambda i: (-values[i], i))[:TRACED_CANDIDATES]
         return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
 
     def adopt(self, leader: KVPlanner) -> None:

@@ -16,32 +16,32 @@ from keep_agent.errors import ConfigError
 from keep_agent.options import ANY, SEEDS, THREADS
 from planners.tiny.shape import HISTORY, VOCAB, Shape, is_planner, lock
 from planners.training import options
-from planners.training.options import OPTIMIZERS, PRECISIONS, TRANSCRIPT, Number
+from planners.training.options import OPTIMIZERS, PRECISIONS, TRANSCRIPT_TOKENS, Option
 from planners.training.rollout_files import rollout_files
 
 SHAPE = Shape()
 NUMBERS = (
-    Number("minutes", float, 60, (0, ANY), "wall time of this call"),
-    Number("steps", int, -1, (-1, ANY), "maximum optimiser steps of this call, -1 for no limit"),
-    Number("threads", int, 0, THREADS, "CPU threads of each process, 0 for torch's choice"),
-    Number("processes", int, 1, (1, 1024), "processes that train together; on a CPU one per core is fastest"),
-    Number("batch-tokens", int, 2304, (1, ANY), "padded rows of a batch"),
-    Number("transcript", int, TRANSCRIPT, (0, ANY), "maximum tokens of a transcript"),
-    Number("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
-    Number("apart", float, 0.0, (0, 1), "share of batches with separately encoded memory lines, as in reused blocks"),
-    Number("deepen", int, 0, (0, 1024), "layers with --init; new ones start as identities, 0 adds none"),
-    Number("lr", float, 6e-4, None, "learning rate"),
-    Number("decay", float, 0.4, (0, 1), "share of the time in which the learning rate decays"),
-    Number("average", float, 0.998, (0, 1), "decay of the running mean of the weights (the published model)"),
-    Number("seed", int, 0, SEEDS, "seed of the model and the batches"),
-    Number("vocab", int, VOCAB, (128, 2**20), "tokens of a new tokenizer; at least the alphabet and some words"),
-    Number("corpus", int, 2000, (1, ANY), "rollouts of each file that the tokenizer is trained on"),
-    Number("report", float, 30, (0, ANY), "seconds between two reports"),
-    Number("save", float, 300, (0, ANY), "seconds between checkpoints"),
-    Number("hidden", int, SHAPE.hidden, (1, 2**16), "width of a new model"),
-    Number("layers", int, SHAPE.layers, (1, 1024), "layers of a new model"),
-    Number("heads", int, SHAPE.heads, (1, 1024), "attention heads of a new model"),
-    Number("intermediate", int, SHAPE.intermediate, (1, 2**18), "width of the feed-forward layers of a new model"),
+    Option("minutes", float, 60, (0, ANY), "wall time of this call"),
+    Option("steps", int, -1, (-1, ANY), "maximum optimiser steps of this call, -1 for no limit"),
+    Option("threads", int, 0, THREADS, "CPU threads of each process, 0 for torch's choice"),
+    Option("processes", int, 1, (1, 1024), "processes that train together; on a CPU one per core is fastest"),
+    Option("batch-tokens", int, 2304, (1, ANY), "padded rows of a batch"),
+    Option("transcript", int, TRANSCRIPT_TOKENS, (0, ANY), "maximum tokens of a transcript"),
+    Option("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
+    Option("apart", float, 0.0, (0, 1), "share of batches with separately encoded memory lines, as in reused blocks"),
+    Option("deepen", int, 0, (0, 1024), "layers with --init; new ones start as identities, 0 adds none"),
+    Option("lr", float, 6e-4, None, "learning rate"),
+    Option("decay", float, 0.4, (0, 1), "share of the time in which the learning rate decays"),
+    Option("average", float, 0.998, (0, 1), "decay of the running mean of the weights (the published model)"),
+    Option("seed", int, 0, SEEDS, "seed of the model and the batches"),
+    Option("vocab", int, VOCAB, (128, 2**20), "tokens of a new tokenizer; at least the alphabet and some words"),
+    Option("corpus", int, 2000, (1, ANY), "rollouts of each file that the tokenizer is trained on"),
+    Option("report", float, 30, (0, ANY), "seconds between two reports"),
+    Option("save", float, 300, (0, ANY), "seconds between checkpoints"),
+    Option("hidden", int, SHAPE.hidden, (1, 2**16), "width of a new model"),
+    Option("layers", int, SHAPE.layers, (1, 1024), "layers of a new model"),
+    Option("heads", int, SHAPE.heads, (1, 1024), "attention heads of a new model"),
+    Option("intermediate", int, SHAPE.intermediate, (1, 2**18), "width of the feed-forward layers of a new model"),
 )
 RANGES = options.ranges_of(NUMBERS)
 
@@ -72,11 +72,11 @@ def main() -> None:
     args = parser().parse_args()
     with options.exit_codes():
         check_options(args)
-        from planners.training.parallel import in_parallel  # lazy: it loads torch
+        from planners.training.parallel import run_parallel  # lazy: it loads torch
         from planners.training.trainer import train
 
         with lock(Path(args.out)):
-            code = in_parallel(args.processes, train, args)
+            code = run_parallel(args.processes, train, args)
     sys.exit(code)
 
 

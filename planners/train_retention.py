@@ -20,21 +20,21 @@ from keep_agent.options import ANY, SEEDS, THREADS, check_model_place
 from memory.config.choices import DTYPES
 from memory.files.atomic import alone
 from planners.training import options
-from planners.training.options import Number
+from planners.training.options import Option
 from planners.training.retention.tool_sessions import read_sessions
 
 LONG = Path(__file__).parent / "planner_tiny_long"
 NUMBERS = (
-    Number("threads", int, 0, THREADS, "CPU threads, 0 for torch's choice"),
-    Number("epochs", int, 2, (1, ANY), "passes over the sessions"),
-    Number("lr", float, 1e-3, None, "learning rate"),
-    Number("accumulate", int, 8, (1, ANY), "turns of an optimiser step"),
-    Number("decay", float, 0.5, (0, 1), "decay of the query memory per turn"),
-    Number("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn, drawn for every session"),
-    Number("shortest", int, 3, (1, ANY), "minimum letters of a positive token, since short ones occur everywhere"),
-    Number("held-out", int, 8, (0, ANY), "last sessions, which choose the weight of the head"),
-    Number("save", int, 20, (1, ANY), "sessions between checkpoints"),
-    Number("seed", int, 42, SEEDS, "seed of the head and of the order of sessions"),
+    Option("threads", int, 0, THREADS, "CPU threads, 0 for torch's choice"),
+    Option("epochs", int, 2, (1, ANY), "passes over the sessions"),
+    Option("lr", float, 1e-3, None, "learning rate"),
+    Option("accumulate", int, 8, (1, ANY), "turns of an optimiser step"),
+    Option("decay", float, 0.5, (0, 1), "decay of the query memory per turn"),
+    Option("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn, drawn for every session"),
+    Option("shortest", int, 3, (1, ANY), "minimum letters of a positive token, since short ones occur everywhere"),
+    Option("held-out", int, 8, (0, ANY), "last sessions, which choose the weight of the head"),
+    Option("save", int, 20, (1, ANY), "sessions between checkpoints"),
+    Option("seed", int, 42, SEEDS, "seed of the head and of the order of sessions"),
 )
 RANGES = options.ranges_of(NUMBERS)
 

@@ -132,7 +132,7 @@ class Shadow:
         plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # shared, since most methods have the same prompt
         leader, *followers = self._planners.values()
         if self._common:
-            leader.understand()  # before the measurement; the other planners adopt its result
+            leader.generate_goal()  # before the measurement; the other planners adopt its result
         decisions = {}
         for name, planner in self._planners.items():
             if self._common:

@@ -36,12 +36,12 @@ from keep_agent.config.model_names import expand_model
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from planners.training.recall_probes import CUES, GREATEST, KINDS
+from planners.training.recall_probes import CUES, KINDS, MAX_LINES
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep", "keep_contextual")
 # Every prompt contains every line in its original order. A bound of one line per group keeps similar lines apart; a
 # similarity threshold of 1 could not, since the encoder maps `watch_1 box_2` and `watch_2 box_1` to one vector.
-SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}", "memory.grouping.bound=1")
+SETTING = ("prompt.encoder=hashed", f"prompt.budget={MAX_LINES}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
 READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")

@@ -14,7 +14,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_config
 from planners.training import recall_probes
 
-Probe = recall_probes.Probe | RulerProbe
+Probe = recall_probes.RecallProbe | RulerProbe
 Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
 
 

@@ -23,7 +23,7 @@ from memory.loading.serial import Serial
 from memory.prompt.layout import Layout, Unit, lay_out, place
 from memory.stages import Capabilities, Probe
 from planners.prompts.formats import Format
-from planners.training.recall_probes import Probe as Question
+from planners.training.recall_probes import RecallProbe as Question
 
 SIGNALS = ("deviation", "last query", "Sparse-Q")
 

@@ -57,7 +57,7 @@ class Prober:
             self._check_pool(name, probe)
         lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._budget :]
         ends = len(self._format.context()) + self._length(probe.front) + self._length(probe.question)
-        tokens = ends + sum(lengths) + probe.room(self._length)
+        tokens = ends + sum(lengths) + probe.max_answer_tokens(self._length)
         if tokens > self._positions:
             raise CapacityError(
                 f"a {cell.kind} probe takes {tokens} tokens including its answer ({len(lengths)} segments); the model "
@@ -80,7 +80,7 @@ class Prober:
         session = self._sessions[name]
         try:
             prefill = self.prefill(session, probe)
-            answer = session.generate(prefill, probe.room(self._length), self._format.stops())
+            answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
         finally:  # at most one method holds the memory of one probe at a time
             session.reset()
             if _pins(session):  # pinned blocks survive a reset, and would evict the next probe's lines

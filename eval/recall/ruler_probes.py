@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from eval.recall.ruler import TASKS, Instance
 from keep_agent.errors import ConfigError
 from planners.prompts.formats import PLACEHOLDER, PlainFormat, Splicer, template_parts
-from planners.training.recall_probes import CUES, Fact
+from planners.training.recall_probes import CUES, MemoryLine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,11 +66,11 @@ class RulerProbe:
     """Documents with a question: a front line ("" unless the cue comes first), and the end of the prompt."""
 
     front: str
-    facts: tuple[Fact, ...]
+    facts: tuple[MemoryLine, ...]
     question: str
     answers: tuple[str, ...]
 
-    def room(self, length: Callable[[str], int]) -> int:
+    def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of answer tokens."""
         return 2 * length(", ".join(self.answers)) + MANNERS
 
@@ -104,13 +104,13 @@ class Ruler:
         ending = task.reminder if cue == "before" else instance.question
         return RulerProbe(front, facts, f"{ending}{self.format.turn}{task.lead}", instance.answers)
 
-    def _sized(self, kind: str, segments: int, seed: int) -> tuple[Instance, tuple[Fact, ...]]:
+    def _sized(self, kind: str, segments: int, seed: int) -> tuple[Instance, tuple[MemoryLine, ...]]:
         """Write the instance of ``seed`` in decreasing sizes until the documents have the right size."""
         size, tokens = max(1, self.segment_tokens // PIECE), 0.0
         for _ in range(TRIES):
             instance = TASKS[kind].write(size * segments, segments, random.Random(seed))
             texts = (" ".join(instance.pieces[number * size :][:size]) for number in range(segments))
-            facts = tuple(Fact(f"document_{i}", f"Document {i}: {text}\n") for i, text in enumerate(texts, 1))
+            facts = tuple(MemoryLine(f"document_{i}", f"Document {i}: {text}\n") for i, text in enumerate(texts, 1))
             tokens = sum(len(self.format.line(fact.text)) for fact in facts) / segments
             better = max(1, round(size * self.segment_tokens / tokens))
             if better == size:

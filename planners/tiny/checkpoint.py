@@ -33,9 +33,9 @@ TOKENIZER_CONFIG = {
 }  # fmt: skip
 SAYS_GOALS = "says_goals"  # in config.json: trained to write the goal of an instruction before the first skill
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
-MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
+MODEL_FILES = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
 STATE_CHECKSUMS = "SHA256SUMS.training"  # checksums of files that only the trainer reads
-SUMS = (CHECKSUMS, STATE_CHECKSUMS)
+CHECKSUM_FILES = (CHECKSUMS, STATE_CHECKSUMS)
 RESTORE = "restore it, or train again in another folder"
 
 
@@ -47,7 +47,7 @@ def build(config: Qwen2Config) -> Qwen2ForCausalLM:
 def new_checkpoint(folder: Path, step: int) -> AbstractContextManager[Path]:
     """Open a folder for `write_planner`; on exit it becomes the latest checkpoint, unless there was an error."""
     if latest(folder) == folder and (folder / HISTORY).exists():
-        _adopt(folder)
+        _convert_old_checkpoint(folder)
     return new_version(folder, f"step-{step}")
 
 
@@ -72,15 +72,15 @@ def _write(folder: Path, sums: str, contents: Iterable[tuple[str, bytes]]) -> No
     write_sums(folder / sums, digests)
 
 
-def _adopt(folder: Path) -> None:
+def _convert_old_checkpoint(folder: Path) -> None:
     """Convert a checkpoint of an older release, which is in the folder itself, into the first version."""
     with new_version(folder, "before") as new:
         for file in folder.iterdir():
             if file.is_file() and file.suffix in (".json", ".safetensors"):
                 shutil.copy2(file, new)
         digests = {file.name: digest for file, digest in digests_of(new.iterdir()).items()}
-        write_sums(new / CHECKSUMS, {name: digest for name, digest in digests.items() if name in MODEL})
-        write_sums(new / STATE_CHECKSUMS, {name: digest for name, digest in digests.items() if name not in MODEL})
+        write_sums(new / CHECKSUMS, {name: digest for name, digest in digests.items() if name in MODEL_FILES})
+        write_sums(new / STATE_CHECKSUMS, {name: digest for name, digest in digests.items() if name not in MODEL_FILES})
 
 
 def _model_contents(model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> Iterator[tuple[str, bytes]]:
@@ -111,7 +111,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
     version = latest(folder)
     if version == folder and not (folder / HISTORY).exists():
         return None
-    known = {file.name for name in SUMS for file in read_sums(version / name)} | set(SUMS)
+    known = {file.name for name in CHECKSUM_FILES for file in read_sums(version / name)} | set(CHECKSUM_FILES)
     odd = sorted({file.name for file in version.iterdir()} - known)
     if version != folder and odd:
         raise ModelError(f"{version / odd[0]} is in no list of checksums there; restore the folder, or remove the file")
@@ -134,7 +134,7 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
     return model, tokenizer, history
 
 
-def weights_of(folder: Path) -> str:
+def weights_hash(folder: Path) -> str:
     """Return the SHA-256 of the weights that `load_planner` reads. Raises ModelError if there are none."""
     file = latest(folder) / WEIGHTS
     with loading(file, RESTORE):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 HISTORY = "training.json"  # training record of a planner
 VOCAB = 4096  # maximum tokens
-HEADS, SMALLEST = 3, 4  # heads that `planners.training.induction_init` fills, and the minimum width of each
+SEEDED_HEADS, MIN_HEAD_WIDTH = 3, 4  # heads that `planners.training.induction_init` fills, and their minimum width
 
-KEYS = (  # names in Qwen2Config, in the order of `Shape`
+CONFIG_KEYS = (  # names in Qwen2Config, in the order of `Shape`
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )  # fmt: skip
 
@@ -49,16 +49,16 @@ class Shape:
     def check(self) -> None:
         """Raises ConfigError for a number or width of heads that induction seeding does not support."""
         size, rest = divmod(self.hidden, self.heads)
-        if self.heads < HEADS or rest or size % 2 or size < SMALLEST:
+        if self.heads < SEEDED_HEADS or rest or size % 2 or size < MIN_HEAD_WIDTH:
             raise ConfigError(
-                f"--hidden {self.hidden} --heads {self.heads} makes no model; give {HEADS} heads or more, and "
-                f"for hidden an even multiple of heads, at least {SMALLEST} times as many"
+                f"--hidden {self.hidden} --heads {self.heads} makes no model; give {SEEDED_HEADS} heads or more, and "
+                f"for hidden an even multiple of heads, at least {MIN_HEAD_WIDTH} times as many"
             )
 
     @classmethod
     def of(cls, config: Qwen2Config) -> Shape:
         """Return the shape of an existing model."""
-        return cls(*(getattr(config, key) for key in KEYS))
+        return cls(*(getattr(config, key) for key in CONFIG_KEYS))
 
     def config(self, tokenizer: Tokenizer) -> Qwen2Config:
         """Return the configuration of a new model with ``tokenizer``."""
@@ -73,5 +73,5 @@ class Shape:
             bos_token_id=tokenizer.token_to_id(BOS),
             eos_token_id=None,
             pad_token_id=tokenizer.token_to_id(PAD),
-            **dict(zip(KEYS, astuple(self), strict=True)),
+            **dict(zip(CONFIG_KEYS, astuple(self), strict=True)),
         )

@@ -19,16 +19,16 @@ from keep_agent.errors import ConfigError
 
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # prefix of a piece that continues a word
-FREQUENT = 30  # minimum occurrences of a word in a corpus to become a token
+MIN_COUNT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
-INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that may continue a word
+INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters within a word
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
     """Train BPE on ``texts`` (lower-cased words) with every name in ``entities`` as one token.
 
     Deterministic: ties between merges are broken by the ids of their parts, and since the trainer
-    numbers characters in hash map order, ``INNER`` are numbered before the training.
+    numbers characters in hash map order, ``INNER_PIECES`` are numbered before the training.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -45,25 +45,25 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
         raise ConfigError(f"vocab={vocab_size} has no room for {len(names)} entity names; use {minimum} or more")
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(names),
-        special_tokens=[PAD, BOS, UNK, NEWLINE, *INNER],
+        special_tokens=[PAD, BOS, UNK, NEWLINE, *INNER_PIECES],
         continuing_subword_prefix=PREFIX,
         show_progress=False,
         min_frequency=2,
         initial_alphabet=[chr(c) for c in range(33, 127) if not chr(c).isupper()],
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer = _without_special(tokenizer, INNER)
+    tokenizer = _without_special(tokenizer, INNER_PIECES)
     tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in names])
     return tokenizer
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Add tokens for ``entities`` and for words that occur `FREQUENT` times in ``texts`` and have several pieces.
+    """Add tokens for ``entities`` and for words that occur `MIN_COUNT` times in ``texts`` and have several pieces.
 
     Existing ids are kept, so that weights can be trained further. Returns the piece ids of each new token.
     """
     words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
-    frequent = sorted(word for word, count in words.items() if count >= FREQUENT)
+    frequent = sorted(word for word, count in words.items() if count >= MIN_COUNT)
     pieces = {name: tokenizer.encode(name).ids for name in (*frequent, *sorted(set(entities)))}
     new = {name: ids for name, ids in pieces.items() if len(ids) > 1}
     tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in new])

@@ -11,7 +11,7 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from memory.engine.attention.kernels import onednn_multiplies
-from planners.training.packed_attention import Batch
+from planners.training.packed_attention import PackedBatch
 from planners.training.packing import IGNORE
 
 
@@ -30,7 +30,7 @@ class Exactness:
 
 
 def forward(
-    model: Qwen2ForCausalLM, batch: Batch, precision: torch.dtype = torch.bfloat16
+    model: Qwen2ForCausalLM, batch: PackedBatch, precision: torch.dtype = torch.bfloat16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute (logits of the rows with a target, their labels, flat row numbers)."""
     device = batch.ids.device.type
@@ -49,7 +49,7 @@ def forward(
     return logits.float(), shifted.flatten()[rows], rows
 
 
-def exactness(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, batch: Batch) -> Exactness:
+def exactness(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, batch: PackedBatch) -> Exactness:
     """Count the exact target lines; a run of neighbouring rows is one target line."""
     ok = (logits.argmax(-1) == labels).tolist()
     places = rows.tolist()

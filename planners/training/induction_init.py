@@ -14,9 +14,9 @@ from torch import nn
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
-from planners.tiny.shape import HEADS
+from planners.tiny.shape import SEEDED_HEADS
 
-OFFSETS = tuple(range(1, HEADS + 1))
+OFFSETS = tuple(range(1, SEEDED_HEADS + 1))
 
 
 def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from planners.prompts.text import goal_query
-from planners.training.packing import Encode, Pack, Slot, make_slot, rounded
+from planners.training.packing import Encode, PackedExample, Slot, make_slot, rounded
 from planners.training.rollout_files import read_lines, write_lines
 
 ENDING = ".lessons.gz"
 VERSION = 1
 SKILLS = ("lota", "grounded")  # both skill sets need the words
-WHOLE = 0.4  # share of draws that return the whole task, the others return a few of its steps
-SPAN = 3  # maximum steps of a draw
+WHOLE_TASK_SHARE = 0.4  # share of draws that return the whole task, the others return a few of its steps
+MAX_STEPS = 3  # maximum steps of a draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Lesson:
     steps: tuple[tuple[str, str], ...]  # ("turn left and walk to the desk", "go desk")
 
     def draw(self, rng: random.Random) -> tuple[str, str]:
-        """Draw (instruction, goal) of the task, or of up to `SPAN` neighbouring steps."""
-        if not self.steps or rng.random() < WHOLE:
+        """Draw (instruction, goal) of the task, or of up to `MAX_STEPS` neighbouring steps."""
+        if not self.steps or rng.random() < WHOLE_TASK_SHARE:
             return self.text, self.goal
-        length = rng.randint(1, min(SPAN, len(self.steps)))
+        length = rng.randint(1, min(MAX_STEPS, len(self.steps)))
         first = rng.randint(0, len(self.steps) - length)
         texts, goals = zip(*self.steps[first : first + length], strict=True)
         return " ".join(texts), " ".join(goals)
@@ -60,7 +60,7 @@ def read_lessons(path: Path) -> Iterator[Lesson]:
     return read_lines(path, VERSION, "lesson", unpack)
 
 
-def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[Pack]:
+def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[PackedExample]:
     """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows or a single slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
@@ -70,10 +70,10 @@ def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Ra
     first = 0
     for number, slot in enumerate(slots):
         if number > first and (number + 1 - first) * rounded(len(slot.ids)) > tokens:
-            yield Pack((), tuple(slots[first:number]))
+            yield PackedExample((), tuple(slots[first:number]))
             first = number
     if first < len(slots):
-        yield Pack((), tuple(slots[first:]))
+        yield PackedExample((), tuple(slots[first:]))
 
 
 def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:

@@ -31,18 +31,18 @@ class Optimizers:
             group = hidden if kind == "muon" and is_layer_matrix else matrices if parameter.ndim >= 2 else vectors
             group.append(parameter)
         groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
-        self._all: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)]
+        self._members: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)]
         if hidden:
-            self._all.append(torch.optim.Muon(hidden, lr=lr, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw"))
+            self._members.append(torch.optim.Muon(hidden, lr=lr, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw"))
 
     def set_rate(self, lr: float) -> None:
-        for optimizer in self._all:
+        for optimizer in self._members:
             for group in optimizer.param_groups:
                 group["lr"] = lr
 
     def step(self) -> None:
         """Update the weights and zero the gradients."""
-        for optimizer in self._all:
+        for optimizer in self._members:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
@@ -50,7 +50,7 @@ class Optimizers:
         """Return the tensors of the state by ``parameter.key``, on the CPU."""
         return {
             f"{self._names[parameter]}.{key}": value.detach().cpu()
-            for optimizer in self._all
+            for optimizer in self._members
             for parameter, tensors in optimizer.state.items()
             for key, value in tensors.items()
             if isinstance(value, torch.Tensor)
@@ -58,7 +58,7 @@ class Optimizers:
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load a state; parameters missing in it, as after a change of optimiser, start with a fresh state."""
-        for optimizer in self._all:
+        for optimizer in self._members:
             adamw = isinstance(optimizer, torch.optim.AdamW)
             keys = ("step", "exp_avg", "exp_avg_sq") if adamw else ("momentum_buffer",)
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):

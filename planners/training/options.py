@@ -14,11 +14,11 @@ from keep_agent.options import check_device, check_folder, check_ranges
 
 OPTIMIZERS = ("adamw", "muon")
 PRECISIONS = ("auto", "bfloat16", "float32")
-TRANSCRIPT = 1500  # tokens of a trajectory
+TRANSCRIPT_TOKENS = 1500  # tokens of a trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Option:
     """A numeric option, or a list of numbers if the default is one; ``limits`` are the least and greatest value."""
 
     name: str
@@ -35,14 +35,14 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return p
 
 
-def add_numbers(p: argparse.ArgumentParser, numbers: Sequence[Number]) -> None:
+def add_numbers(p: argparse.ArgumentParser, numbers: Sequence[Option]) -> None:
     for number in numbers:
         several = {"nargs": "+", "metavar": "N"} if isinstance(number.default, list) else {}
         text = f"{number.help} (default: %(default)s)"
         p.add_argument(f"--{number.name}", type=number.type, default=number.default, help=text, **several)
 
 
-def ranges_of(numbers: Sequence[Number]) -> dict[str, tuple[float, float]]:
+def ranges_of(numbers: Sequence[Option]) -> dict[str, tuple[float, float]]:
     """Return the limits by the attribute of the parsed option."""
     return {number.name.replace("-", "_"): number.limits for number in numbers if number.limits}
 

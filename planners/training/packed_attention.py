@@ -11,17 +11,17 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from planners.training.packing import IGNORE, Pack, rounded
+from planners.training.packing import IGNORE, PackedExample, rounded
 
 NAME = "keep_packed"
-HIDE = -1e4
+MASKED_BIAS = -1e4
 MATMUL_ROWS = 256  # maximum rows of a slot whose attention is computed by matrix products instead of a kernel
 
 Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
 
 
 @dataclass(frozen=True)
-class Batch:
+class PackedBatch:
     """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the mask of a slot over memory and itself.
@@ -39,21 +39,21 @@ class Batch:
     causal: bool = False
     memory_bias: torch.Tensor | None = None
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> PackedBatch:
         tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **tensors)
 
 
 def collate(
-    packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16, apart: bool = False
-) -> Batch:
+    packs: Sequence[PackedExample], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16, separate: bool = False
+) -> PackedBatch:
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
 
-    With ``apart`` its lines attend only to themselves and BOS, as in separately encoded blocks.
+    With ``separate`` its lines attend only to themselves and BOS, as in separately encoded blocks.
     """
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
-    unmasked = len(packs) == 1 and not apart and not any(slot.hidden for slot in packs[0].slots)
+    unmasked = len(packs) == 1 and not separate and not any(slot.hidden for slot in packs[0].slots)
     causal = unmasked and (slots == 1 or width > MATMUL_ROWS)
     width = width if causal else rounded(width)
     memory = 1 + max(pack.memory_tokens for pack in packs)
@@ -84,18 +84,18 @@ def collate(
                 visible_memory[b, s, 0, places[name]] = False
     kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
     if causal:
-        return Batch(ids, positions, labels, torch.zeros(0, dtype=dtype), memory, slots, kinds, causal=True)
+        return PackedBatch(ids, positions, labels, torch.zeros(0, dtype=dtype), memory, slots, kinds, causal=True)
     visible_slot = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
     visible = torch.cat([visible_memory.expand(-1, -1, width, -1), visible_slot], -1).flatten(0, 1)[:, None]
-    memory_bias = _bias(_apart(lines)[:, None], dtype) if apart else None
-    return Batch(ids, positions, labels, _bias(visible, dtype), memory, slots, kinds, memory_bias=memory_bias)
+    memory_bias = _bias(_same_line_mask(lines)[:, None], dtype) if separate else None
+    return PackedBatch(ids, positions, labels, _bias(visible, dtype), memory, slots, kinds, memory_bias=memory_bias)
 
 
 def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDE)
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, MASKED_BIAS)
 
 
-def _apart(lines: torch.Tensor) -> torch.Tensor:
+def _same_line_mask(lines: torch.Tensor) -> torch.Tensor:
     """Return the mask (B, M, M) of earlier rows of the same line and of the first row; ``lines`` (B, M) per row."""
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
@@ -108,7 +108,7 @@ def packed_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    pack: Batch | None = None,
+    pack: PackedBatch | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention for transformers, in training with MHA only; ``pack`` is a keyword of the model call."""
@@ -150,7 +150,7 @@ def _merge(entries: torch.Tensor, slots: int) -> torch.Tensor:
 
 
 def _kernel_attention(
-    query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None
+    query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
     """Attend from the slots (B, H, S*Q, D) to the memory and to the slot itself, by a kernel."""
     states = _split(query, pack.slots), _with_memory(*keys, pack.slots), _with_memory(*values, pack.slots)
@@ -159,7 +159,7 @@ def _kernel_attention(
 
 
 def _matmul_attention(
-    query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None
+    query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
     """Compute the same by matrix products, with one product for all slots and the memory."""
     batch, heads, rows, dim = query.shape

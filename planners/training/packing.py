@@ -24,12 +24,12 @@ from memory.segments.segment import Segment
 from planners.prompts.text import CUE, PROGRESS, TYPE_LEVEL, candidate_text, make_style, place_of, task_edit
 from planners.training.recall_probes import KINDS, Question, make_scene
 from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
-from planners.training.task_replay import Part, TaskMemory, TaskReplay
+from planners.training.task_replay import TaskMemory, TaskReplay, TextPart
 
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
-WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the verb of the label
-SECOND_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
+VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the verb of the label
+LATER_OBJECT_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class PackedExample:
     """Memory lines (id, token ids) in prompt order, and the slots that attend to them."""
 
     memory: tuple[tuple[str, tuple[int, ...]], ...]
@@ -54,7 +54,7 @@ class Pack:
         return sum(len(ids) for _, ids in self.memory)
 
 
-def make_slot(kind: str, parts: Sequence[Part], encode: Encode, hidden: frozenset[str] = frozenset()) -> Slot:
+def make_slot(kind: str, parts: Sequence[TextPart], encode: Encode, hidden: frozenset[str] = frozenset()) -> Slot:
     """Build a slot from texts, each encoded separately."""
     ids: list[int] = []
     labels: list[int] = []
@@ -71,7 +71,7 @@ def rounded(length: int, unit: int = 16) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class SlotMix:
     """Amounts of each kind of slot in a pack."""
 
     memory_lines: int = 80  # maximum of lines; those that the task uses are always kept
@@ -80,47 +80,47 @@ class Mix:
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
     plans: int = 0  # wordings of a plan or goal; a pack with plans has no other slots
-    in_house: bool = False  # goals after the memory at the start of the task
+    after_memory: bool = False  # goals after the memory at the start of the task
     recall: bool = False  # artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
-    easy: float = 1.0  # share of the tasks with a single object that start a pack
-    starts: int = 0  # number of randomly drawn tasks per rollout that start a pack; 0: all
+    single_object_share: float = 1.0  # share of the tasks with a single object that start a pack
+    starts_per_rollout: int = 0  # number of randomly drawn tasks per rollout that start a pack; 0: all
 
 
 class Packer:
     """Packer of rollouts: at most one pack per task and style. Its only state is a random state and a token cache."""
 
-    def __init__(self, encode: Encode, mix: Mix, seed: int = 0) -> None:
+    def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0) -> None:
         self.mix = mix
         self.random = random.Random(seed)
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
-    def packs(self, rollout: Rollout, style_name: str) -> Iterator[Pack]:
+    def packs(self, rollout: Rollout, style_name: str) -> Iterator[PackedExample]:
         style, memory, numbered = make_style(style_name), TaskMemory(), 0
         known: dict[str, FactRecord] = {}
-        news: set[str] = set()
+        new_ids: set[str] = set()
         replays: list[TaskReplay] = []
         for number, task in enumerate(rollout.tasks, 1):
             memory.store.advance()
-            news |= memory.apply(style.edits(task.facts))
+            new_ids |= memory.apply(style.edits(task.facts))
             known |= {fact.id: fact for fact in task.facts}
-            replays.append(replay := TaskReplay(rollout.skills, task, style, memory, numbered, known, news))
+            replays.append(replay := TaskReplay(rollout.skills, task, style, memory, numbered, known, new_ids))
             known |= replay.changes(len(task.steps))
             memory.store.advance()
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered += len(task.steps)
-            news = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
+            new_ids = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
         # always for a task with several objects, where plans fail most
-        easy = self.mix.easy
+        share = self.mix.single_object_share
         starts = [
             number for number, task in enumerate(rollout.tasks)
-            if task.steps and (_picks(task) > 1 or easy == 1.0 or self.random.random() < easy)
+            if task.steps and (_pick_count(task) > 1 or share == 1.0 or self.random.random() < share)
         ]  # fmt: skip
-        if 0 < self.mix.starts < len(starts):
-            starts = sorted(self.random.sample(starts, self.mix.starts))
+        if 0 < self.mix.starts_per_rollout < len(starts):
+            starts = sorted(self.random.sample(starts, self.mix.starts_per_rollout))
         yield from (self._pack(replays[start:]) for start in starts)
 
-    def recall(self, segments: int) -> Pack:
+    def recall(self, segments: int) -> PackedExample:
         """Pack an artificial memory of about ``segments`` lines; half of the packs begin with a slot's cue."""
         scene = make_scene(self.random.choice(list(KINDS)), segments, self.random)
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
@@ -132,31 +132,31 @@ class Packer:
         while len(slots) < count:
             questions = self.random.sample(scene.questions, min(self.mix.questions, len(scene.questions)))
             slots.append(self._recall_slot(questions))
-        return Pack(tuple(memory), tuple(slots))
+        return PackedExample(tuple(memory), tuple(slots))
 
     def _recall_slot(self, questions: Sequence[Question], it: bool = False) -> Slot:
         pairs = ([(question.text(it), False), (f"{question.answer}\n", True)] for question in questions)
         return self._slot("recall", [part for pair in pairs for part in pair])
 
-    def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
+    def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:
         """Pack slots after the memory of the first replay; the other replays are later tasks of the stream."""
         replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
-            memory = self._sample_lines(replay.memory, replay.touched) if self.mix.in_house else []
+            memory = self._sample_lines(replay.memory, replay.used_ids) if self.mix.after_memory else []
             kind, steps = "goal", []
-            if replay.skills == TYPE_LEVEL and not self.mix.in_house:
+            if replay.skills == TYPE_LEVEL and not self.mix.after_memory:
                 kind, steps = "plan", [part for step in self._steps(replay) for part in ((CUE, False), *step)]
             slots = (self._slot(kind, [*replay.goal(wording), *steps]) for wording in wordings)
-            return Pack(self._lines(memory), tuple(slots))
-        together = self._fitting(replays) if self.mix.trajectories else [replay]
-        memory = self._sample_lines(replay.memory, set().union(*(part.touched for part in together)))
+            return PackedExample(self._lines(memory), tuple(slots))
+        joined_replays = self._fitting_replays(replays) if self.mix.trajectories else [replay]
+        memory = self._sample_lines(replay.memory, set().union(*(part.used_ids for part in joined_replays)))
         ids = {line.id for line in memory}
-        slots = [self._trajectory(together) for _ in range(self.mix.trajectories)]
+        slots = [self._trajectory(joined_replays) for _ in range(self.mix.trajectories)]
         for index in self._sample_steps(task)[: self.mix.steps]:
             slots.append(self._step(self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
-        return Pack(self._lines(memory), tuple(slots))
+        return PackedExample(self._lines(memory), tuple(slots))
 
     def _lines(self, lines: Sequence[Segment]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((line.id, self._encode(line.text)) for line in lines)
@@ -170,16 +170,16 @@ class Packer:
         Steps after the first put of several objects are drawn more often: plans tend to pick up the same one again.
         """
         steps = range(len(task.steps))
-        weights = [WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
-        if _picks(task) > 1:
+        weights = [VERB_WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
+        if _pick_count(task) > 1:
             first = next((i for i, step in enumerate(task.steps) if step.label.startswith("put")), len(steps))
-            weights[first + 1 :] = [SECOND_WEIGHT * weight for weight in weights[first + 1 :]]
+            weights[first + 1 :] = [LATER_OBJECT_WEIGHT * weight for weight in weights[first + 1 :]]
         (middle,) = self.random.choices(steps, weights)
         return sorted(steps, key=lambda index: abs(index - middle))
 
-    def _sample_lines(self, memory: list[Segment], touched: set[str]) -> list[Segment]:
+    def _sample_lines(self, memory: list[Segment], used_ids: set[str]) -> list[Segment]:
         """Drop unused lines above ``mix.memory_lines``, unless a kept line refers back to them."""
-        spare = [line for line in memory if line.id.split("/")[0] not in touched]
+        spare = [line for line in memory if line.id.split("/")[0] not in used_ids]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
         parent = {line.id: line.parent for line in memory}
@@ -191,7 +191,7 @@ class Packer:
                 name = parent.get(name)
         return [line for line in memory if line.id in needed]
 
-    def _fitting(self, replays: Sequence[TaskReplay]) -> list[TaskReplay]:
+    def _fitting_replays(self, replays: Sequence[TaskReplay]) -> list[TaskReplay]:
         """Return the first replay and the following ones that fit into one trajectory."""
         if not self.mix.transcript:
             return [replays[0]]
@@ -205,23 +205,23 @@ class Packer:
         wordings = [*(replay.task.instructions[0] for replay in replays[:-1]), self._wording(replays[-1].task)]
         tasks = (self._task(replay, wording) for replay, wording in zip(replays, wordings, strict=True))
         parts = [part for task in tasks for part in task]
-        return self._slot("trajectory", parts[len(replays[0].news) :])
+        return self._slot("trajectory", parts[len(replays[0].new_lines) :])
 
-    def _task(self, replay: TaskReplay, wording: str) -> list[Part]:
+    def _task(self, replay: TaskReplay, wording: str) -> list[TextPart]:
         """Return a task's part of a transcript, beginning with the lines written since the previous task."""
-        parts = [(line.text, False) for line in replay.news] + replay.goal(wording)
+        parts = [(line.text, False) for line in replay.new_lines] + replay.goal(wording)
         for index, step in enumerate(self._steps(replay)):
             parts += [(replay.agent_lines[index] + CUE, False), (replay.foci[index], True), *step]
             parts += [(line.text, False) for line in replay.effects[index]]
         return parts
 
-    def _steps(self, replay: TaskReplay) -> Iterator[list[Part]]:
+    def _steps(self, replay: TaskReplay) -> Iterator[list[TextPart]]:
         """Yield skill and failure of each step; a perturbed skill is not a target."""
         for step, turn in zip(replay.task.steps, replay.turns, strict=True):
             yield [(candidate_text(step.skill), step.skill == step.label), (turn.failure_line, False)]
 
     def _step(self, wording: str, replay: TaskReplay, index: int, memory: set[str]) -> Slot:
-        lines, hidden = replay.tails[index]
+        lines, hidden = replay.changed_lines[index]
         prompt = "".join(line.text for line in lines) + replay.query(wording, index)
         answer = replay.foci[index] + candidate_text(replay.task.steps[index].label)
         return self._slot("step", [(prompt, False), (answer, True)], hidden & memory)
@@ -229,7 +229,7 @@ class Packer:
     def _probe(self, task: TaskRecord, replay: TaskReplay, memory: set[str]) -> Slot | None:
         """Make a probe of the initial memory, or (one slot in four) of the things that the task has moved so far."""
         index = self.random.randrange(len(task.steps)) if self.random.random() < 0.25 else 0
-        lines, hidden = replay.tails[index]
+        lines, hidden = replay.changed_lines[index]
         changes = replay.changes(index)
         pairs = list(_questions(list((replay.known | changes).values()), set(changes) or memory))
         if not pairs:
@@ -239,11 +239,11 @@ class Packer:
         parts += [part for question, answer in sample for part in ((question, False), (f"{answer}\n", True))]
         return self._slot("probe", parts, hidden & memory)
 
-    def _slot(self, kind: str, parts: Sequence[Part], hidden: set[str] = frozenset()) -> Slot:
+    def _slot(self, kind: str, parts: Sequence[TextPart], hidden: set[str] = frozenset()) -> Slot:
         return make_slot(kind, parts, self._encode, frozenset(hidden))
 
 
-def _picks(task: TaskRecord) -> int:
+def _pick_count(task: TaskRecord) -> int:
     """Count successfully executed pick-up labels; after a perturbed step the same label repeats."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)

@@ -17,14 +17,14 @@ from torch import distributed, multiprocessing, nn
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class ProcessGroup:
     """One of ``size`` processes; a single process does not communicate."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process is the leading one, which saves and reports."""
         return self.rank == 0
 
@@ -48,16 +48,16 @@ class Team:
         return tuple(tensor.tolist())
 
 
-ALONE = Team()
+SINGLE_PROCESS = ProcessGroup()
 
 
-def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(team, *args)`` in ``size`` processes (in this one if 1); the first failure ends all.
+def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
+    """Call ``work(group, *args)`` in ``size`` processes (in this one if 1); the first failure ends all.
 
     Returns the exit code; raises the exception of a process that did not exit.
     """
     if size == 1:
-        work(ALONE, *args)
+        work(SINGLE_PROCESS, *args)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -69,13 +69,13 @@ def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
     return 0
 
 
-def _join(rank: int, size: int, meet: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
+def _join(rank: int, size: int, rendezvous: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
     # sent when the parent dies; a background job ignores SIGINT by default
     signal.signal(signal.SIGINT, signal.default_int_handler)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{meet}", rank=rank, world_size=size, timeout=timedelta(minutes=30)
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=timedelta(minutes=30)
     )
     try:
-        work(Team(rank, size), *args)
+        work(ProcessGroup(rank, size), *args)
     finally:
         distributed.destroy_process_group()

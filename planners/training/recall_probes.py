@@ -32,12 +32,12 @@ OBJECTS = (
     "candle", "cloth", "statue", "pillow", "newspaper", "soapbar", "soapbottle", "spraybottle", "tissuebox",
     "toiletpaper", "handtowel", "dishsponge", "winebottle", "kettle", "alarmclock", "saltshaker", "peppershaker",
 )  # fmt: skip
-MIN_ROOM = 12  # minimum tokens for an answer
+MIN_ANSWER_TOKENS = 12  # minimum tokens for an answer
 MAX_NUMBER = 10  # maximum of entities per type, so that every name is one token
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class MemoryLine:
     """A memory line; ``parent`` is the line that it refers back to."""
 
     id: str
@@ -62,37 +62,37 @@ class Question:
 class Scene:
     """Memory lines in prompt order, with all questions about them."""
 
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[MemoryLine] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
 
     def add(self, text: str, parent: str | None = None) -> str:
-        fact = Fact(f"line_{len(self.facts) + 1}", f"{text}\n", parent)
+        fact = MemoryLine(f"line_{len(self.facts) + 1}", f"{text}\n", parent)
         self.facts.append(fact)
         return fact.id
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class RecallProbe:
     """One question as a prompt: a front line ("" unless the cue comes first), memory lines, and the end."""
 
     kind: str
     cue: str
     front: str
-    facts: tuple[Fact, ...]
+    facts: tuple[MemoryLine, ...]
     question: str
     answer: str
     needles: tuple[str, ...]
 
-    def room(self, length: Callable[[str], int]) -> int:
+    def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of tokens of an answer."""
-        return max(MIN_ROOM, 2 * length(self.answer))
+        return max(MIN_ANSWER_TOKENS, 2 * length(self.answer))
 
     def grade(self, text: str) -> float:
         """Return 1 for an exact match, else 0."""
         return float(text.split() == self.answer.split())
 
 
-class Names:
+class NameSource:
     """Source of unused entity names, at most `MAX_NUMBER` of a type."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -107,7 +107,7 @@ class Names:
 
 def needle(segments: int, rng: random.Random) -> Scene:
     """Make headers with member lines."""
-    scene, names = Scene(), Names(rng)
+    scene, names = Scene(), NameSource(rng)
     while len(scene.facts) < segments:
         kind, place = names.draw(RECEPTACLES)
         header = scene.add(f"{kind} {place}")
@@ -120,7 +120,7 @@ def needle(segments: int, rng: random.Random) -> Scene:
 
 def two_hop(segments: int, rng: random.Random) -> Scene:
     """Make containers in places, then things in the containers."""
-    scene, names = Scene(), Names(rng)
+    scene, names = Scene(), NameSource(rng)
     containers: list[tuple[str, str, str, str]] = []  # container, its line, header, place
     while len(scene.facts) < segments // 2:
         kind, place = names.draw(RECEPTACLES)
@@ -140,7 +140,7 @@ def two_hop(segments: int, rng: random.Random) -> Scene:
 
 def tracking(segments: int, rng: random.Random) -> Scene:
     """Make lines that move things repeatedly; the latest place of each is the answer."""
-    scene, names = Scene(), Names(rng)
+    scene, names = Scene(), NameSource(rng)
     places = [names.draw(RECEPTACLES)[1] for _ in range(max(2, min(segments // 4, 40)))]
     things = [names.draw((*OBJECTS, *CONTAINERS))[1] for _ in range(max(1, segments // 8))]
     latest: dict[str, Question] = {}
@@ -162,22 +162,22 @@ def filler(lines: int, rng: random.Random) -> list[str]:
 
 
 KINDS: dict[str, Callable[[int, random.Random], Scene]] = {"needle": needle, "two_hop": two_hop, "tracking": tracking}
-LEAST, GREATEST = 8, 250  # lines
+MIN_LINES, MAX_LINES = 8, 250  # lines
 
 
 def make_scene(kind: str, segments: int, rng: random.Random) -> Scene:
     """Make a scene of about ``segments`` lines, never more. Raises ConfigError for an unknown kind or size."""
     check_choice("probe kind", kind, KINDS)
-    if not LEAST <= segments <= GREATEST:
-        raise ConfigError(f"a probe cannot have {segments} segments; use {LEAST} to {GREATEST}")
+    if not MIN_LINES <= segments <= MAX_LINES:
+        raise ConfigError(f"a probe cannot have {segments} segments; use {MIN_LINES} to {MAX_LINES}")
     return KINDS[kind](segments, rng)
 
 
-def make_probe(kind: str, segments: int, cue: str, rng: random.Random) -> Probe:
+def make_probe(kind: str, segments: int, cue: str, rng: random.Random) -> RecallProbe:
     """Make a scene with one of its questions. Raises ConfigError for an unknown kind, cue or size."""
     check_choice("cue", cue, CUES)
     scene = make_scene(kind, segments, rng)
     question = rng.choice(scene.questions)
     front = "" if cue == "after" else f"{question.text()}\n"
     end = question.text(cue == "before")
-    return Probe(kind, cue, front, tuple(scene.facts), end, question.answer, question.needles)
+    return RecallProbe(kind, cue, front, tuple(scene.facts), end, question.answer, question.needles)

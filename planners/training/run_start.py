@@ -22,7 +22,7 @@ from planners.tiny.checkpoint import (
     load_planner,
     load_weights,
     read_tensors,
-    weights_of,
+    weights_hash,
 )
 from planners.tiny.growth import deepen, widen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
@@ -31,7 +31,7 @@ from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
 from planners.training.rollout_files import Rollout, read_rollouts
 
-MASTER = "master.safetensors"  # float32 weights
+MASTER_WEIGHTS = "master.safetensors"  # float32 weights
 PROMPT_WORDS = (
     "task lota grounded next goal failed agent at start holding nothing hand floor unseen there now gone "
     "did finished succeeded after steps where door state\n"
@@ -119,7 +119,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
         raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
     if checkpoint:
         _check_init(args, start.calls)
-        load_weights(model, read_tensors(checkpoint / MASTER), checkpoint / MASTER)
+        load_weights(model, read_tensors(checkpoint / MASTER_WEIGHTS), checkpoint / MASTER_WEIGHTS)
     else:
         widen(model, tokenizer, extend_tokenizer(tokenizer, *corpus(files, args.corpus, lessons)))
         start.model = deepen(model, args.deepen or len(model.model.layers))
@@ -134,7 +134,7 @@ def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
         return
     digests = [call["init"] for call in calls if "init" in call]
     try:
-        if weights_of(Path(args.init)) in digests[-1:]:
+        if weights_hash(Path(args.init)) in digests[-1:]:
             return
     except ModelError:
         pass

@@ -10,7 +10,7 @@ from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
 TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the preceding steps
-Part = tuple[str, bool]  # (text, whether its tokens are targets)
+TextPart = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
 class TaskMemory:
@@ -51,31 +51,31 @@ class TaskReplay:
 
     :param numbered: history lines of earlier tasks
     :param known: facts at the start
-    :param news: ids of the lines written since the end of the previous task
+    :param new_ids: ids of the lines written since the end of the previous task
     """
 
     def __init__(
         self, skills: str, task: TaskRecord, style: texts.PromptStyle, memory: TaskMemory, numbered: int,
-        known: Mapping[str, FactRecord], news: Collection[str],
+        known: Mapping[str, FactRecord], new_ids: Collection[str],
     ) -> None:  # fmt: skip
         self.memory = memory.ordered()
-        self.news = [line for line in self.memory if line.id in news]
+        self.new_lines = [line for line in self.memory if line.id in new_ids]
         self.skills, self.task, self._numbered, self.known = skills, task, numbered, dict(known)
         self.agent_lines: list[str] = []  # before each step
         self.turns = [step.turn for step in task.steps]
         self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
-        self.tails: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, with ids
+        self.changed_lines: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, with ids
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
-            self.tails.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
+            self.changed_lines.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
             self.agent_lines.append(memory.agent_line)
             memory.store.advance()
             changed |= memory.apply(self.history(number - texts.PROGRESS - 1, number - texts.PROGRESS))
             effects = memory.apply(style.edits(step.facts))
             changed |= effects
             self.effects.append([line for line in memory.ordered() if line.id in effects])
-        self.foci = [""] * len(task.steps) if skills == texts.TYPE_LEVEL else self._make_foci()
-        self.touched = {id.split("/")[0] for id in changed} | _skill_entities(task)
+        self.foci = [""] * len(task.steps) if skills == texts.TYPE_LEVEL else self._make_focus_texts()
+        self.used_ids = {id.split("/")[0] for id in changed} | _skill_entities(task)
 
     def history(self, first: int, last: int) -> list[texts.Edit]:
         """Return the history lines of turns ``first`` to ``last`` (exclusive) that did not fail."""
@@ -87,7 +87,7 @@ class TaskReplay:
         """Return the facts changed by the steps before ``index``, in their latest version."""
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
 
-    def goal(self, wording: str) -> list[Part]:
+    def goal(self, wording: str) -> list[TextPart]:
         """Return the question for the goal of the instruction, and its answer."""
         return [(texts.goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
 
@@ -98,7 +98,7 @@ class TaskReplay:
             self.skills, task, self.turns[max(0, index - texts.PROGRESS) : index], self.agent_lines[index]
         )
 
-    def _make_foci(self) -> list[str]:
+    def _make_focus_texts(self) -> list[str]:
         """Return the focus of each step: type, name and place of the next target.
 
         While no such thing is known, the focus names the next place to search.

@@ -20,25 +20,25 @@ from torch.nn import functional as F
 from keep_agent.errors import ModelError, check_rate
 from keep_agent.files import read_json
 from keep_agent.options import usable_device
-from planners.tiny.checkpoint import SAYS_GOALS, load_weights, new_checkpoint, read_tensors, weights_of, write_planner
+from planners.tiny.checkpoint import SAYS_GOALS, load_weights, new_checkpoint, read_tensors, weights_hash, write_planner
 from planners.tiny.shape import Shape
 from planners.tiny.tokenizer import BOS, PAD
-from planners.training.batches import LEVELS, Feed
+from planners.training.batches import LEVELS, BatchSource
 from planners.training.forward import Exactness, exactness, faster_precision, forward
 from planners.training.lessons import lesson_files
 from planners.training.optimizers import Optimizers
 from planners.training.options import exit_codes
-from planners.training.packed_attention import Batch
-from planners.training.parallel import ALONE, Team
+from planners.training.packed_attention import PackedBatch
+from planners.training.parallel import SINGLE_PROCESS, ProcessGroup
 from planners.training.rollout_files import rollout_files
-from planners.training.run_start import MASTER, start_run
+from planners.training.run_start import MASTER_WEIGHTS, start_run
 
 STATE = "optimizer.safetensors"  # file of the optimisers' state
 AVERAGE = "average.safetensors"  # file of the float32 running mean of the weights
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchResult:
     """Result of one batch: mean loss, norm of the step's gradient before clipping, and exactness."""
 
     loss: float
@@ -49,9 +49,9 @@ class Outcome:
 class Trainer:
     """Training run in a folder; weights, optimiser state and progress are saved together."""
 
-    def __init__(self, args: argparse.Namespace, team: Team = ALONE) -> None:
+    def __init__(self, args: argparse.Namespace, group: ProcessGroup = SINGLE_PROCESS) -> None:
         check_rate(args.lr)
-        self.args, self.team = args, team
+        self.args, self.group = args, group
         self.device = usable_device("--device", args.device)
         self.out = Path(args.out)
         data = Path(args.data)
@@ -71,9 +71,9 @@ class Trainer:
             load_weights(self.average, read_tensors(file), file)
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
-        self.feed = Feed(
+        self.source = BatchSource(
             files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
-            args.seed + self.progress.step + 7919 * team.rank, self.progress.level, args.transcript,
+            args.seed + self.progress.step + 7919 * group.rank, self.progress.level, args.transcript,
             lessons, args.apart,
         )  # fmt: skip
 
@@ -83,21 +83,21 @@ class Trainer:
         origin = [read_json(path) for path in sorted(data.glob("*.json"))]
         call = {"from_step": self.progress.step, "args": settings | self.start.shape(), "data": origin}
         if self.args.init and not self.checkpoint:
-            call["init"] = weights_of(Path(self.args.init))
+            call["init"] = weights_hash(Path(self.args.init))
         return call
 
     def _precision(self) -> torch.dtype:
         """Return the precision, which the leading process chooses for all."""
         option = self.args.precision
         dtype = faster_precision(self.device) if option == "auto" else getattr(torch, option)
-        (half,) = self.team.broadcast(int(dtype is torch.bfloat16))
+        (half,) = self.group.broadcast(int(dtype is torch.bfloat16))
         return torch.bfloat16 if half else torch.float32
 
     def save(self) -> None:
         """Write a checkpoint: the running mean in bf16 and float32, the weights, and the optimiser's state."""
         shape = asdict(Shape.of(self.model.config))
         history = {"calls": self.calls, "shape": shape, "progress": vars(self.progress)}
-        more = {MASTER: _tensors(self.model), AVERAGE: _tensors(self.average), STATE: self.optimizers.state()}
+        more = {MASTER_WEIGHTS: _tensors(self.model), AVERAGE: _tensors(self.average), STATE: self.optimizers.state()}
         with new_checkpoint(self.out, self.progress.step) as folder:
             write_planner(self.average, self.tokenizer, history, folder, more)
 
@@ -115,37 +115,37 @@ class Trainer:
         start, steps = time.time(), 0
         last_report = last_save = start
         base = self.progress.seconds
-        window: list[Outcome] = []
+        window: list[BatchResult] = []
         budget = self.args.minutes * 60
         while (elapsed := self._elapsed(time.time() - start, steps)) is not None:
             self.optimizers.set_rate(self.rate(elapsed / budget, steps))
-            batches = [self.feed.next() for _ in range(max(1, self.args.accumulate // self.team.size))]
+            batches = [self.source.next() for _ in range(max(1, self.args.accumulate // self.group.size))]
             window += (outcomes := self._step([batch.to(self.device) for _, batch in batches]))
             for (level, _), outcome in zip(batches, outcomes, strict=True):
                 self._advance(level, outcome.exactness)
             steps += 1
             self.progress.seconds = base + time.time() - start
-            if self.team.leads and time.time() - last_report > self.args.report:
+            if self.group.is_leader and time.time() - last_report > self.args.report:
                 self._report(window)
                 window, last_report = [], time.time()
-            if self.team.leads and time.time() - last_save > self.args.save:
+            if self.group.is_leader and time.time() - last_save > self.args.save:
                 self.save()
                 last_save = time.time()
-        if self.team.leads:
+        if self.group.is_leader:
             self._report(window)
             self.save()
 
     def _elapsed(self, elapsed: float, steps: int) -> float | None:
         """Return the seconds so far, or None after the last step. One process decides for all, since clocks differ."""
         more = elapsed < self.args.minutes * 60 and steps != self.args.steps
-        more, ms, self.feed.level = self.team.broadcast(int(more), int(1e3 * elapsed), self.feed.level)
+        more, ms, self.source.level = self.group.broadcast(int(more), int(1e3 * elapsed), self.source.level)
         return ms / 1e3 if more else None
 
     def close(self) -> None:
         """Stop the thread that packs batches."""
-        self.feed.close()
+        self.source.close()
 
-    def _step(self, batches: Sequence[Batch]) -> list[Outcome]:
+    def _step(self, batches: Sequence[PackedBatch]) -> list[BatchResult]:
         """Take one optimiser step on the mean loss of the batches."""
         results = []
         for batch in batches:
@@ -153,8 +153,8 @@ class Trainer:
             loss = F.cross_entropy(logits, labels)
             (loss / len(batches)).backward()
             results.append((loss.item(), exactness(logits.detach(), labels, rows, batch)))
-            self.progress.tokens += batch.ids.numel() * self.team.size
-        self.team.average(self.model.parameters())
+            self.progress.tokens += batch.ids.numel() * self.group.size
+        self.group.average(self.model.parameters())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
         if not math.isfinite(norm):
             raise ModelError(
@@ -163,9 +163,9 @@ class Trainer:
             )
         self.optimizers.step()
         self.progress.step += 1
-        if self.team.leads:
+        if self.group.is_leader:
             self._update_average()
-        return [Outcome(loss, norm, exact) for loss, exact in results]
+        return [BatchResult(loss, norm, exact) for loss, exact in results]
 
     @torch.no_grad()
     def _update_average(self) -> None:
@@ -177,15 +177,15 @@ class Trainer:
     def _advance(self, level: int, exact: Exactness) -> None:
         """Update the running accuracy, and start the next level if it suffices; the leading process decides for all."""
         progress, judge = self.progress, LEVELS[level].judged_by
-        if not self.team.leads or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
+        if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return
         progress.mark = 0.95 * progress.mark + 0.05 * exact.rate(judge)
         if progress.mark > LEVELS[level].pass_mark:
             progress.level, progress.mark = level + 1, 0.3
-            self.feed.level = progress.level
+            self.source.level = progress.level
             print(f"-- level {progress.level} at step {progress.step}, {progress.seconds:.0f} s", flush=True)
 
-    def _report(self, window: Sequence[Outcome]) -> None:
+    def _report(self, window: Sequence[BatchResult]) -> None:
         if not window:
             return
         progress, exact = self.progress, sum((outcome.exactness for outcome in window), Exactness())
@@ -201,9 +201,9 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
 
 
-def train(team: Team, args: argparse.Namespace) -> None:
+def train(group: ProcessGroup, args: argparse.Namespace) -> None:
     """Run the training in one process."""
-    if args.threads or team.size > 1:
-        torch.set_num_threads(args.threads or max(1, (os.cpu_count() or 1) // team.size))
-    with exit_codes(), closing(Trainer(args, team)) as trainer:
+    if args.threads or group.size > 1:
+        torch.set_num_threads(args.threads or max(1, (os.cpu_count() or 1) // group.size))
+    with exit_codes(), closing(Trainer(args, group)) as trainer:
         trainer.run()

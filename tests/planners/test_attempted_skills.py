@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from planners.kv_planner import CAPACITY, AttemptedSkills
+from planners.kv_planner import MAX_SITUATIONS, AttemptedSkills
 
 
 def futile(*steps: tuple[str, str, str]) -> set[str]:
@@ -34,12 +34,12 @@ def test_a_skill_that_led_back_is_futile_while_the_world_stays_the_same() -> Non
 
 def test_the_record_is_bounded_and_can_be_copied() -> None:
     attempts = AttemptedSkills()
-    for step in range(3 * CAPACITY):
+    for step in range(3 * MAX_SITUATIONS):
         attempts.futile(f"world {step // 2}", "here")  # every second skill is futile
         attempts.record("open")
-    assert len(attempts._futile) == CAPACITY
+    assert len(attempts._futile) == MAX_SITUATIONS
     before = attempts.copy()
-    last = f"world {3 * CAPACITY // 2 - 1}"
+    last = f"world {3 * MAX_SITUATIONS // 2 - 1}"
     assert attempts.futile(last, "here") == before.futile(last, "here") == {"open"}
     attempts.record("wipe")
     attempts.futile(last, "here")
@@ -50,7 +50,7 @@ def test_futile_skills_of_a_recurring_situation_are_not_evicted() -> None:
     attempts = AttemptedSkills()
     attempts.futile("home", "here")
     attempts.record("open")
-    for number in range(CAPACITY + 5):
+    for number in range(MAX_SITUATIONS + 5):
         assert attempts.futile("home", "here") == {"open"}
         for _ in range(2):
             attempts.futile(f"world {number}", "here")

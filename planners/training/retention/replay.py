@@ -14,11 +14,11 @@ from memory.retention.query_memory import QueryMemory, head_features, mean_keys,
 from memory.retention.residual_head import ResidualHead
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn
 
-AHEAD = 5  # number of next actions whose arguments make a token positive
+LABEL_ACTIONS = 5  # number of next actions whose arguments make a token positive
 
 
 @dataclass(frozen=True)
-class Example:
+class TurnExample:
     """Training example of one turn: features of each history row, and labels of the rows needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
@@ -28,18 +28,18 @@ class Example:
     norm: torch.Tensor  # () mean norm of the query memory
 
     @property
-    def has_both(self) -> bool:
+    def has_both_labels(self) -> bool:
         """Whether there are both positive and negative rows."""
         return bool(self.labels.any()) and not bool(self.labels.all())
 
 
 @dataclass(frozen=True)
-class Moment:
+class EvictionPoint:
     """State of the replay after an eviction."""
 
-    example: Example  # example from before the eviction
+    example: TurnExample  # example from before the eviction
     cache: SessionCache
-    following: ToolTurn | None  # next turn of the transcript
+    next_turn: ToolTurn | None  # next turn of the transcript
 
 
 class ArgumentMatcher:
@@ -60,7 +60,7 @@ class ArgumentMatcher:
 
 def replay(
     engine: Engine, session: ToolSession, matcher: ArgumentMatcher, head: ResidualHead, budget: int, decay: float
-) -> Iterator[Moment]:
+) -> Iterator[EvictionPoint]:
     """Yield every turn after which rows are evicted.
 
     The current ``head`` chooses them, so that rows and scores are distributed as at run time.
@@ -77,19 +77,19 @@ def replay(
         view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
         memory = rule.follow(view)
         if view.rows > budget:
-            arguments = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
+            arguments = [text for later in session.turns[number : number + LABEL_ACTIONS] for text in later.arguments]
             example = _example(view, memory, matcher.labels(view.tokens[view.history].tolist(), arguments))
             with torch.no_grad():
                 scores = head(example.features, example.span, example.rule)
             cache.drop(keep_best(view, budget, scores.clone))
-            following = session.turns[number + 1] if number + 1 < len(session.turns) else None
-            yield Moment(example, cache, None if following is None or following.begins else following)
+            next_turn = session.turns[number + 1] if number + 1 < len(session.turns) else None
+            yield EvictionPoint(example, cache, None if next_turn is None or next_turn.begins else next_turn)
         cache.observer.settle()
 
 
-def _example(view: CacheView, memory: torch.Tensor, labels: torch.Tensor) -> Example:
+def _example(view: CacheView, memory: torch.Tensor, labels: torch.Tensor) -> TurnExample:
     rule = rule_scores(view, memory)
     span = mean_keys(view, torch.nonzero(view.span)[:, 0])
     norm = memory.norm(dim=-1).mean()
     tensors = head_features(view, memory, rule), span, rule, labels.to(rule.device), norm
-    return Example(*(tensor.clone() for tensor in tensors))
+    return TurnExample(*(tensor.clone() for tensor in tensors))

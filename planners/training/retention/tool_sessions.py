@@ -16,8 +16,8 @@ from memory.files.end_mark import read_marks
 from memory.files.json_lines import Chain
 
 REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
-ACTIONABLE = ("user", "tool", "function")
-LAST = 32  # last tokens that are the query span of a turn without actionable messages (arXiv 2606.09916)
+ACTIONABLE_ROLES = ("user", "tool", "function")
+DEFAULT_SPAN = 32  # last tokens that are the query span of a turn without actionable messages (arXiv 2606.09916)
 TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields in a file
 Encode = Callable[[str], Sequence[int]]
 
@@ -100,13 +100,13 @@ def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Ite
     for message in messages:
         calls = message.get("tool_calls") or ()
         if message["role"] == "assistant" and calls and ids:
-            span = query or min(LAST, len(ids))
+            span = query or min(DEFAULT_SPAN, len(ids))
             yield ToolTurn(tuple(ids), span, tuple(_arguments(calls)), instruction, begins, protected if begins else 0)
             ids, query, instruction, begins = [], 0, 0, False
         text = encode(f"{message['role']}: {_content(message)}\n")
         protected += len(text) if begins and message["role"] == "system" and protected == len(ids) else 0
         ids += text
-        if message["role"] in ACTIONABLE:
+        if message["role"] in ACTIONABLE_ROLES:
             query, instruction = len(text), len(text) if message["role"] == "user" else 0
         elif query:
             query += len(text)  # the span extends to the end of the turn

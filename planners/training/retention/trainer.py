@@ -26,15 +26,15 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import clean, write_atomic
 from memory.files.tensor_file import open_tensors
 from memory.retention.residual_head import ResidualHead, checksum, save_head
-from planners.training.retention.replay import ArgumentMatcher, Example, Moment, replay
+from planners.training.retention.replay import ArgumentMatcher, EvictionPoint, TurnExample, replay
 from planners.training.retention.tool_sessions import ToolSession, read_sessions, session_line
 
 RESTORE = "restore it, or train again with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
-HARD = 64  # negatives that each positive is compared with
+HARD_NEGATIVES = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained value
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained value
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
@@ -90,12 +90,12 @@ def load_tensors(tensors: Mapping[str, torch.Tensor], head: ResidualHead, optimi
     head.load_state_dict(weights)
 
 
-def loss_of(head: ResidualHead, example: Example) -> torch.Tensor:
+def loss_of(head: ResidualHead, example: TurnExample) -> torch.Tensor:
     """Compute the paper's four terms (equation 8). The last has no gradient, since the query memory is not trained."""
     scores, labels = head(example.features, example.span, example.rule), example.labels
     share = labels.float().mean().clamp(0.02, 0.5)
     entropy = F.binary_cross_entropy_with_logits(scores, labels.float(), pos_weight=(1 - share) / share)
-    hard = scores[~labels].topk(min(HARD, int((~labels).sum()))).values
+    hard = scores[~labels].topk(min(HARD_NEGATIVES, int((~labels).sum()))).values
     rank = F.softplus(hard[None] - scores[labels][:, None]).mean()
     return entropy + RANK * rank + SPARSE * scores.sigmoid().mean() + NORM * (example.norm - 1).square()
 
@@ -166,17 +166,17 @@ class Trainer:
     def close(self) -> None:
         self.engine.close()
 
-    def _replay(self, session: ToolSession, budget: int) -> Iterator[Moment]:
+    def _replay(self, session: ToolSession, budget: int) -> Iterator[EvictionPoint]:
         return replay(self.engine, session, self.matcher, self.head, budget, self.args.decay)
 
-    def _replay_all(self, sessions: Sequence[ToolSession]) -> Iterator[Moment]:
+    def _replay_all(self, sessions: Sequence[ToolSession]) -> Iterator[EvictionPoint]:
         """Replay the sessions, cycling through the budgets."""
         for budget, session in zip(cycle(self.args.budgets), sessions, strict=False):
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
         """Set the mean and deviation of the head's features from some sessions, replayed under the rule alone."""
-        examples = [moment.example.features for moment in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
+        examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
         features = torch.cat(examples)
@@ -190,7 +190,7 @@ class Trainer:
         """
         trained = self.head.alpha.detach().clone()
         self.progress.weighed = []
-        for share in SHARES:
+        for share in ALPHA_SHARES:
             self.head.alpha.data.copy_(trained * share)
             surprisals = list(self._surprisals(self.held_out))
             if not surprisals:
@@ -199,25 +199,25 @@ class Trainer:
             row = {"alpha": round(float(self.head.alpha.detach()), 5), "nats": round(fmean(surprisals), 4)}
             self.progress.weighed.append(row)
             print(json.dumps(row), flush=True)
-        best = min(range(len(SHARES)), key=lambda number: self.progress.weighed[number]["nats"])
-        self.head.alpha.data.copy_(trained * SHARES[best])
+        best = min(range(len(ALPHA_SHARES)), key=lambda number: self.progress.weighed[number]["nats"])
+        self.head.alpha.data.copy_(trained * ALPHA_SHARES[best])
         self._publish()
         self.head.alpha.data.copy_(trained)
 
     def _surprisals(self, sessions: Sequence[ToolSession]) -> Iterator[float]:
         """Yield -log p, in nats, of the first tokens after each eviction."""
-        for moment in self._replay_all(sessions):
-            if moment.following is not None:
-                tokens = moment.following.ids[: -moment.following.query or None][:NEXT_TOKENS]
+        for point in self._replay_all(sessions):
+            if point.next_turn is not None:
+                tokens = point.next_turn.ids[: -point.next_turn.query or None][:NEXT_TOKENS]
                 if tokens:
-                    yield -float(self.engine.score(moment.cache, [tokens]).scores[0])
+                    yield -float(self.engine.score(point.cache, [tokens]).scores[0])
 
     def _learn(self, session: ToolSession) -> None:
         count, rng = 0, random.Random(f"{self.args.seed} {self.progress.epoch} {session.name}")
         budget = rng.choice(self.args.budgets)
-        for moment in self._replay(session, budget):
-            example = moment.example
-            if not example.has_both:
+        for point in self._replay(session, budget):
+            example = point.example
+            if not example.has_both_labels:
                 self.progress.dropped += 1
                 continue
             loss = loss_of(self.head, example)
@@ -263,7 +263,7 @@ class Trainer:
         load_tensors(tensors, self.head, self.optimizer)
 
 
-def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:
+def _recall(head: ResidualHead, example: TurnExample) -> tuple[float, float]:
     """Return the recall of positive rows in the top quarter, for the head and for the rule alone."""
     best, labels = max(1, example.labels.numel() // 4), example.labels
     with torch.no_grad():

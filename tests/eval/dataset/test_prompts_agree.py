@@ -30,7 +30,7 @@ from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
 from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
-from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot
+from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix
 from planners.training.rollout_files import Rollout
 from planners.training.task_replay import TaskReplay
 
@@ -56,7 +56,7 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
 class EveryStep(Packer):
     """Packer of all steps of a task in order, and of its goal."""
 
-    def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
+    def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:
         pack = super()._pack(replays)
         goal = self._slot("goal", replays[0].goal(replays[0].task.instructions[0]))
         return replace(pack, slots=(*pack.slots, goal))
@@ -70,14 +70,14 @@ def answer_start(slot: Slot) -> int:
     return next(place for place, label in enumerate(slot.labels) if label != IGNORE)
 
 
-def trained(pack: Pack, slot: Slot, start: Sequence[int]) -> list[int]:
+def trained(pack: PackedExample, slot: Slot, start: Sequence[int]) -> list[int]:
     """Return the prompt of a slot, with its answers."""
     memory = [token for name, ids in pack.memory if name not in slot.hidden for token in ids]
     return [*start, *memory, *slot.ids]
 
 
 def prompts(
-    rollout: Rollout, packs: Sequence[Pack], style: str, layout: str, form: PlainFormat, engine: Engine
+    rollout: Rollout, packs: Sequence[PackedExample], style: str, layout: str, form: PlainFormat, engine: Engine
 ) -> list[list[list[int]]]:
     """Return the planner's prompts by task, for the rollout's skills and the goals and foci of the training data.
 
@@ -127,7 +127,7 @@ def test_trained_prompts_are_the_planners(
     longest, spec = 0, GENERATED[world].spec
     for episode in spec.training(None, stream=3, limit=2 if world == "alfred" else 1):
         rollout = recorder.rollout(Source(spec, [episode]))
-        mix = Mix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
+        mix = SlotMix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
         packs = list(EveryStep(form.line, mix).packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)
         for pack, task_prompts in zip(packs, rebuilt, strict=True):

@@ -26,7 +26,7 @@ from memory.prompt.report import Prefill
 from memory.session import MemorySession
 from planners.prompts.formats import make_format
 from planners.tiny.checkpoint import BUNDLED
-from planners.training.recall_probes import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
+from planners.training.recall_probes import CUES, KINDS, MAX_LINES, MIN_LINES, make_probe, make_scene
 from tests.eval.recall.conftest import recall
 
 METHODS = "full_recompute,full_reuse,prefix_cache,all:keep+memory.recompute.schedule.average=1"
@@ -138,7 +138,7 @@ def test_the_mark_table_lists_a_cue_at_which_the_first_method_never_reaches_the_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("segments", [LEAST, 9, 40, GREATEST])
+@pytest.mark.parametrize("segments", [MIN_LINES, 9, 40, MAX_LINES])
 def test_scenes_have_the_requested_size_and_their_needles_contain_the_answer(kind: str, segments: int) -> None:
     for seed in range(20):
         scene = make_scene(kind, segments, random.Random(seed))
@@ -181,7 +181,7 @@ def test_every_name_is_one_token() -> None:
     """Otherwise the first token of a name could equal the first token of another name."""
     tokenizer = load_tokenizer(str(BUNDLED))
     for kind in KINDS:
-        words = {word for fact in make_scene(kind, GREATEST, random.Random(0)).facts for word in fact.text.split()}
+        words = {word for fact in make_scene(kind, MAX_LINES, random.Random(0)).facts for word in fact.text.split()}
         assert all(len(tokenizer.encode(word, add_special_tokens=False)) == 1 for word in words)
 
 

@@ -140,7 +140,7 @@ def test_an_answer_scores_its_share_of_expected_words(ruler: Ruler) -> None:
     assert probe.grade("1. kavoti\n2. Bunelo, SIPADU and RETOGA") == 1
     assert probe.grade("KAVOTI, KAVOTI, BUNELOX") == 0.5
     assert probe.grade("KAVOT I") == probe.grade("") == 0
-    assert probe.room(len) > 2 * len("KAVOTI, BUNELO, SIPADU, RETOGA")
+    assert probe.max_answer_tokens(len) > 2 * len("KAVOTI, BUNELO, SIPADU, RETOGA")
 
 
 def test_a_chat_template_makes_the_probe_a_user_turn(chat: PreTrainedTokenizerBase) -> None:

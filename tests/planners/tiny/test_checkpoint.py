@@ -20,16 +20,16 @@ from safetensors.torch import load_file
 from keep_agent.errors import CapacityError, DataError, ModelError, StorageError
 from memory.engine.models.load import load_model
 from planners.tiny import checkpoint as checkpoints
-from planners.tiny.checkpoint import SUMS, latest_checkpoint, load_planner, new_checkpoint, write_planner
+from planners.tiny.checkpoint import CHECKSUM_FILES, latest_checkpoint, load_planner, new_checkpoint, write_planner
 from planners.tiny.growth import deepen
 from planners.tiny.shape import HISTORY
 from planners.training.forward import forward
 from planners.training.packed_attention import collate
-from planners.training.packing import Pack, Slot
+from planners.training.packing import PackedExample, Slot
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
 LOADED = cache(load_planner)  # `write` overwrites all of its weights
-FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *SUMS, *MORE}
+FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *CHECKSUM_FILES, *MORE}
 
 
 class Killed(BaseException):
@@ -95,7 +95,7 @@ def test_a_killed_writer_leaves_the_old_checkpoint_or_a_new_one(tiny_model: Path
         step = json.loads(files[HISTORY])["progress"]["step"] if HISTORY in files else None
         steps.add(step)
         if step == 1:
-            assert all(files[name] == old[name] for name in old if name not in SUMS)
+            assert all(files[name] == old[name] for name in old if name not in CHECKSUM_FILES)
         checkpoint = latest_checkpoint(folder)
         assert checkpoint is not None or step is None
         if checkpoint is not None:
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_named(tiny_model: Path, tmp_path: Path, name: str, da
     with pytest.raises(ModelError) as caught:
         latest_checkpoint(tmp_path)
         load_planner(tmp_path)
-    expected = name if name not in SUMS else "step-1"
+    expected = name if name not in CHECKSUM_FILES else "step-1"
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -197,7 +197,7 @@ def test_a_deepened_model_computes_the_same_until_it_is_trained(tiny_model: Path
     deeper = deepen(model, depth + 3)
     assert len(deeper.model.layers) == deeper.config.num_hidden_layers == depth + 3
     slot = Slot("step", tuple(range(5, 25)), tuple(range(5, 25)))
-    batch = collate([Pack((("a", (7, 8, 9)),), (slot, slot))], 1, 0, torch.float32)
+    batch = collate([PackedExample((("a", (7, 8, 9)),), (slot, slot))], 1, 0, torch.float32)
     with torch.no_grad():
         assert torch.equal(forward(model, batch, torch.float32)[0], forward(deeper, batch, torch.float32)[0])
     loss = forward(deeper, batch, torch.float32)[0].logsumexp(-1).sum()

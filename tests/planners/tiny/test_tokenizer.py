@@ -4,7 +4,7 @@ import random
 
 from tokenizers import Tokenizer
 
-from planners.tiny.tokenizer import BOS, INNER, NEWLINE, PAD, UNK, train_tokenizer
+from planners.tiny.tokenizer import BOS, INNER_PIECES, NEWLINE, PAD, UNK, train_tokenizer
 
 SPECIAL = [PAD, BOS, UNK, NEWLINE]
 
@@ -25,7 +25,7 @@ def test_pieces_of_words_are_no_added_tokens() -> None:
     tokenizer = make_tokenizer()
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     assert added[:4] == SPECIAL and set(added[4:]) == {"mug_1", "cabinet_1"}
-    assert [tokenizer.token_to_id(part) for part in INNER] == list(range(4, 4 + len(INNER)))
+    assert [tokenizer.token_to_id(part) for part in INNER_PIECES] == list(range(4, 4 + len(INNER_PIECES)))
     assert tokenizer.encode("##a").tokens == ["#", "#", "a"]
     assert tokenizer.encode("cabinet_1 mug_1\n").tokens == ["cabinet_1", "mug_1", "\n"]
     assert tokenizer.decode(tokenizer.encode("zqx open mug_1").ids) == "zqx open mug_1"

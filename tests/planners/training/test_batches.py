@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
 from planners.tiny.tokenizer import BOS, PAD
-from planners.training.batches import LEVELS, Feed, shuffled
-from planners.training.options import TRANSCRIPT
+from planners.training.batches import LEVELS, BatchSource, shuffled_rollouts
+from planners.training.options import TRANSCRIPT_TOKENS
 from planners.training.rollout_files import Rollout, rollout_files, write_rollouts
 
 Make = Callable[..., Rollout]
@@ -26,28 +26,28 @@ def files(tmp_path: Path, make_rollout: Make) -> list[Path]:
     return rollout_files(tmp_path)
 
 
-def make_feed(files: list[Path], tokenizer: Tokenizer, level: int, **settings: int) -> Feed:
+def make_source(files: list[Path], tokenizer: Tokenizer, level: int, **settings: int) -> BatchSource:
     bos, pad = tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD)
-    return Feed(files, lambda text: tokenizer.encode(text).ids, bos, pad, 1500, seed=0, level=level, **settings)
+    return BatchSource(files, lambda text: tokenizer.encode(text).ids, bos, pad, 1500, seed=0, level=level, **settings)
 
 
 def test_settings_are_mixed_although_each_file_holds_only_one(files: list[Path]) -> None:
-    rollouts = list(islice(shuffled(files, seed=3), 1500))
+    rollouts = list(islice(shuffled_rollouts(files, seed=3), 1500))
     for start in range(0, 1500, 300):
         counts = Counter(rollout.skills for rollout in rollouts[start : start + 300])
         assert min(counts["lota"], counts["grounded"]) > 60, counts
 
 
 def test_equal_seeds_give_equal_rollouts(files: list[Path]) -> None:
-    first, second = (list(islice(shuffled(files, seed=5), 50)) for _ in range(2))
-    assert first == second and first != list(islice(shuffled(files, seed=6), 50))
+    first, second = (list(islice(shuffled_rollouts(files, seed=5), 50)) for _ in range(2))
+    assert first == second and first != list(islice(shuffled_rollouts(files, seed=6), 50))
 
 
 def test_batches_have_the_required_size_and_all_kinds_occur(files: list[Path], tokenizer: Tokenizer) -> None:
-    feed = make_feed(files, tokenizer, level=2)
+    source = make_source(files, tokenizer, level=2)
     kinds, expected = set(), {"goal", "plan", "probe", "recall", "step", "trajectory"}
     for _ in range(4000):  # some are rare
-        _, batch = feed.next()
+        _, batch = source.next()
         kinds |= {kind for row in batch.kinds for kind in row}
         assert batch.ids.shape[0] == 1 or batch.ids.numel() <= 1500
         if kinds == expected:
@@ -57,8 +57,8 @@ def test_batches_have_the_required_size_and_all_kinds_occur(files: list[Path], t
 
 def test_rollouts_without_type_level_skills_are_fed_without_plans(files: list[Path], tokenizer: Tokenizer) -> None:
     grounded = [path for path in files if path.name.startswith("grounded")]
-    feed = make_feed(grounded, tokenizer, level=len(LEVELS) - 1)
-    kinds = {kind for _ in range(60) for row in feed.next()[1].kinds for kind in row}
+    source = make_source(grounded, tokenizer, level=len(LEVELS) - 1)
+    kinds = {kind for _ in range(60) for row in source.next()[1].kinds for kind in row}
     assert "plan" not in kinds and "step" in kinds
 
 
@@ -66,25 +66,25 @@ def test_long_transcripts_continue_through_the_stream(make_rollout: Make, tmp_pa
     house = make_rollout(1)
     stream = replace(house, skills="grounded", tasks=house.tasks * 30)
     write_rollouts(tmp_path / "long.jsonl.gz", [stream] * 8)
-    feed = make_feed(rollout_files(tmp_path), tokenizer, len(LEVELS) - 1, transcript=TRANSCRIPT + 500)
-    batches = [batch for _ in range(60) for batch in (feed.next()[1],) if batch.kinds[0][0] == "trajectory"]
-    feed.close()
+    source = make_source(rollout_files(tmp_path), tokenizer, len(LEVELS) - 1, transcript=TRANSCRIPT_TOKENS + 500)
+    batches = [batch for _ in range(60) for batch in (source.next()[1],) if batch.kinds[0][0] == "trajectory"]
+    source.close()
     assert batches and all(batch.causal for batch in batches if len(batch.kinds) == 1)  # short rests share a batch
-    assert max(batch.ids.shape[1] - batch.memory for batch in batches) > TRANSCRIPT
+    assert max(batch.ids.shape[1] - batch.memory for batch in batches) > TRANSCRIPT_TOKENS
 
 
 def test_a_broken_file_stops_the_training_thread(files: list[Path], tokenizer: Tokenizer) -> None:
     for path in files:
         path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(DataError, match=r"jsonl\.gz"):
-        feed = make_feed(files, tokenizer, level=0)
+        source = make_source(files, tokenizer, level=0)
         for _ in range(1000):
-            feed.next()
+            source.next()
 
 
 def test_a_closed_feed_leaves_no_thread(files: list[Path], tokenizer: Tokenizer) -> None:
-    feed = make_feed(files, tokenizer, 0)
-    feed.next()
-    assert feed._thread.is_alive()
-    feed.close()
-    assert not feed._thread.is_alive()
+    source = make_source(files, tokenizer, 0)
+    source.next()
+    assert source._thread.is_alive()
+    source.close()
+    assert not source._thread.is_alive()

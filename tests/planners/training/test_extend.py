@@ -11,14 +11,14 @@ from transformers import Qwen2ForCausalLM
 from keep_agent.errors import ConfigError
 from planners.tiny.checkpoint import BUNDLED, load_planner
 from planners.tiny.growth import widen
-from planners.tiny.tokenizer import FREQUENT, extend_tokenizer
+from planners.tiny.tokenizer import MIN_COUNT, extend_tokenizer
 from planners.train import parser
 from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
 from planners.training.trainer import Trainer
 from tests.planners.training.test_train import SMALL
 
 Make = Callable[..., Rollout]
-TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * FREQUENT
+TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * MIN_COUNT
 NAMES = ["zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12", "mug_2"]
 OLD = "task grounded put a mug on the countertop\nmug mug_2 countertop_1 hot\nnext go to countertop_1\n"
 
@@ -30,7 +30,7 @@ def ids(text: str, tokenizer) -> list[int]:
 def test_new_words_and_names_are_single_tokens_and_old_texts_keep_their_ids() -> None:
     _, tokenizer, _ = load_planner(BUNDLED)
     before, size = ids(OLD, tokenizer), tokenizer.get_vocab_size()
-    assert extend_tokenizer(tokenizer, TEXTS[: FREQUENT // 2], ()) == {}, "a rare word stays in pieces"
+    assert extend_tokenizer(tokenizer, TEXTS[: MIN_COUNT // 2], ()) == {}, "a rare word stays in pieces"
     new = extend_tokenizer(tokenizer, TEXTS, NAMES)
     assert set(new) == {"zyzzogeton", "zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12"}
     assert all(len(pieces) > 1 and max(pieces) < size for pieces in new.values())

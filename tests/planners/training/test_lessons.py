@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
 from planners.tiny.tokenizer import train_tokenizer
-from planners.training.lessons import Lesson, endless_lessons, lesson_files, packs, read_lessons, write_lessons
+from planners.training.lessons import Lesson, endless_lessons, lesson_files, pack_lessons, read_lessons, write_lessons
 from planners.training.packing import IGNORE, rounded
 
 STEPS = (("walk to the desk", "go desk"), ("take the mug", "find mug"), ("leave it on the bed", "put bed"))
@@ -39,7 +39,7 @@ def test_a_draw_is_the_task_or_some_neighbouring_steps() -> None:
 
 
 def test_packs_have_no_memory_and_only_goals_are_targets(tokenizer: Tokenizer) -> None:
-    result = list(packs([MUG] * 40, lambda text: tokenizer.encode(text).ids, 200, random.Random(1)))
+    result = list(pack_lessons([MUG] * 40, lambda text: tokenizer.encode(text).ids, 200, random.Random(1)))
     slots = [slot for pack in result for slot in pack.slots]
     assert len(slots) == 40 and len(result) > 1 and all(pack.memory == () for pack in result)
     assert all(len(pack.slots) * rounded(max(len(slot.ids) for slot in pack.slots)) <= 200 for pack in result)

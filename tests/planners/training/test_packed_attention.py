@@ -2,25 +2,25 @@ import pytest
 import torch
 
 from planners.training import packed_attention as attention
-from planners.training.packing import IGNORE, Pack, Slot
+from planners.training.packing import IGNORE, PackedExample, Slot
 
 HEADS, DIM = 2, 8
 
 
-def packs(count: int, widths: tuple[int, ...], hidden: frozenset[str] = frozenset()) -> list[Pack]:
+def packs(count: int, widths: tuple[int, ...], hidden: frozenset[str] = frozenset()) -> list[PackedExample]:
     memory = (("one", tuple(range(3, 10))), ("two", tuple(range(10, 14))))
     slots = tuple(Slot("step", tuple(range(width)), (IGNORE,) * width, hidden) for width in widths)
-    return [Pack(memory[: number + 1], slots) for number in range(count)]
+    return [PackedExample(memory[: number + 1], slots) for number in range(count)]
 
 
-def random_states(batch: attention.Batch, seed: int = 0) -> tuple[torch.Tensor, ...]:
+def random_states(batch: attention.PackedBatch, seed: int = 0) -> tuple[torch.Tensor, ...]:
     """Draw queries, keys and values (B, H, rows, D) of a batch."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(batch.ids), HEADS, batch.ids.shape[1], DIM)
     return tuple(torch.randn(shape, generator=generator) for _ in range(3))
 
 
-def divide(x: torch.Tensor, batch: attention.Batch) -> attention.Pair:
+def divide(x: torch.Tensor, batch: attention.PackedBatch) -> attention.Pair:
     return x.split([batch.memory, x.shape[2] - batch.memory], 2)
 
 
@@ -69,5 +69,5 @@ def test_short_padded_and_hiding_slots_have_a_mask(widths: tuple[int, ...], coun
 
 
 def test_separate_lines_are_masked_under_wide_slots_too() -> None:
-    batch = attention.collate(packs(1, (attention.MATMUL_ROWS + 1,) * 2), bos=1, pad=0, apart=True)
+    batch = attention.collate(packs(1, (attention.MATMUL_ROWS + 1,) * 2), bos=1, pad=0, separate=True)
     assert not batch.causal and batch.memory_bias is not None

@@ -10,16 +10,16 @@ from tokenizers import Tokenizer
 
 from planners.prompts.text import FOCUS, PROGRESS
 from planners.tiny.tokenizer import BOS, PAD
-from planners.training.packed_attention import HIDE, collate
-from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot, _picks
+from planners.training.packed_attention import MASKED_BIAS, collate
+from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix, _pick_count
 from planners.training.rollout_files import Rollout
 
 Make = Callable[..., Rollout]
 GOAL = "find mug put diningtable"
 
 
-def packs_of(tokenizer: Tokenizer, rollout: Rollout, style: str, **mix: int) -> list[Pack]:
-    return list(Packer(lambda text: tokenizer.encode(text).ids, Mix(**mix)).packs(rollout, style))
+def packs_of(tokenizer: Tokenizer, rollout: Rollout, style: str, **mix: int) -> list[PackedExample]:
+    return list(Packer(lambda text: tokenizer.encode(text).ids, SlotMix(**mix)).packs(rollout, style))
 
 
 def read(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
@@ -46,7 +46,7 @@ def test_a_repeated_pick_label_after_a_wrong_turn_counts_once(make_rollout: Make
     task = make_rollout(1).tasks[0]
     (pick,) = (step for step in task.steps if step.label.startswith("pick") and step.skill == step.label)
     wrong = replace(pick, skill="go to cabinet 1")
-    assert _picks(replace(task, steps=(wrong, wrong, *task.steps))) == 1
+    assert _pick_count(replace(task, steps=(wrong, wrong, *task.steps))) == 1
 
 
 def test_labels_are_the_experts_choice_where_a_rollout_was_perturbed(tokenizer: Tokenizer, make_rollout: Make) -> None:
@@ -89,7 +89,7 @@ def test_slots_see_the_memory_but_not_each_other(tokenizer: Tokenizer, make_roll
         assert batch.positions[0, batch.memory + number * width] == memory
         start = 1
         for name, ids in pack.memory:
-            hidden = batch.slot_bias[number, 0, 0, start : start + len(ids)] <= HIDE / 2
+            hidden = batch.slot_bias[number, 0, 0, start : start + len(ids)] <= MASKED_BIAS / 2
             assert hidden.all() if name in slot.hidden else not hidden.any()
             start += len(ids)
         assert torch.equal(batch.slot_bias[number, 0, :, batch.memory :] == 0, torch.ones(width, width).tril() == 1)
@@ -97,7 +97,7 @@ def test_slots_see_the_memory_but_not_each_other(tokenizer: Tokenizer, make_roll
 
 def test_separate_lines_see_themselves_and_the_first_token(tokenizer: Tokenizer, make_rollout: Make) -> None:
     (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=0, steps=2, probes=0)
-    batch = collate([pack], tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD), apart=True)
+    batch = collate([pack], tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD), separate=True)
     visible = batch.memory_bias[0, 0] == 0
     start = 1
     for _, ids in pack.memory:
@@ -121,7 +121,7 @@ def test_plans_have_no_memory_and_every_right_skill_is_a_target(tokenizer: Token
 def test_goals_in_the_house_follow_its_memory(tokenizer: Tokenizer, make_rollout: Make) -> None:
     for skills in ("lota", "grounded"):
         rollout = replace(make_rollout(1), skills=skills)
-        (pack,) = packs_of(tokenizer, rollout, "plain", plans=3, in_house=True)
+        (pack,) = packs_of(tokenizer, rollout, "plain", plans=3, after_memory=True)
         memory = "".join(read(tokenizer, ids) for _, ids in pack.memory)
         assert [slot.kind for slot in pack.slots] == ["goal"] and "mug_" in memory and not pack.slots[0].hidden
 
@@ -183,7 +183,7 @@ def test_probes_about_moved_things_ask_for_the_latest_place(tokenizer: Tokenizer
     mug = rollout.tasks[0].steps[3].facts[0].id
     places = set()
     for seed in range(12):
-        packer = Packer(lambda text: tokenizer.encode(text).ids, Mix(80, 0, 0, 8, 20), seed)
+        packer = Packer(lambda text: tokenizer.encode(text).ids, SlotMix(80, 0, 0, 8, 20), seed)
         (pack,) = packer.packs(rollout, "linked")
         for slot in pack.slots:
             text = read(tokenizer, slot.ids)

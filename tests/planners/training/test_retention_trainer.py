@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from keep_agent.errors import ConfigError, ModelError
 from memory.retention.residual_head import ResidualHead, load_head
 from planners.train_retention import RANGES, check_options, main, parser
-from planners.training.retention.replay import ArgumentMatcher, Example, replay
+from planners.training.retention.replay import ArgumentMatcher, TurnExample, replay
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
-from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
+from planners.training.retention.trainer import ALPHA_SHARES, HEAD, PROGRESS, STATE, Trainer, loss_of, read_state
 
 Arguments = Callable[..., Namespace]
 Check = Callable[..., None]
@@ -78,7 +78,7 @@ def test_sessions_are_replayed_under_the_budget(arguments: Arguments, sessions: 
         (session, *_) = trainer.sessions
         protected = replace(session, turns=(replace(session.turns[0], protected=3), *session.turns[1:]))
         examples = [
-            [moment.example for moment in replay(trainer.engine, item, trainer.matcher, trainer.head, 12, 0.5)]
+            [point.example for point in replay(trainer.engine, item, trainer.matcher, trainer.head, 12, 0.5)]
             for item in (session, protected)
         ]
     (first, *later), (first_protected, *_) = examples
@@ -146,7 +146,7 @@ def test_alpha_is_chosen_by_the_held_out_sessions(arguments: Arguments, sessions
     assert len(trainer.sessions) == 2 and [session.name for session in trainer.held_out] == ["s2"]
     candidates = json.loads((tmp_path / "run" / PROGRESS).read_text())["weighed"]
     trained, best = trainer.head.alpha.item(), min(candidates, key=lambda row: row["nats"])
-    assert [row["alpha"] for row in candidates] == pytest.approx([trained * share for share in SHARES], abs=1e-5)
+    assert [row["alpha"] for row in candidates] == pytest.approx([trained * share for share in ALPHA_SHARES], abs=1e-5)
     head = load_head(str(tmp_path / "run" / HEAD))
     assert head.alpha.item() == pytest.approx(best["alpha"], abs=1e-5)
     assert head.about["held_out"] == 1 and head.about["weighed"] == candidates
@@ -181,7 +181,7 @@ def test_a_missing_tokenizer_is_named(arguments: Arguments) -> None:
 def test_the_loss_has_the_papers_terms() -> None:
     """Compute them by hand for four rows, one of them positive, with an untrained head."""
     rule, labels = torch.tensor([0.3, -0.2, 0.1, 0.0]), torch.tensor([True, False, False, False])
-    example = Example(torch.zeros(4, 13), torch.zeros(2, 4), rule, labels, torch.tensor(1.5))
+    example = TurnExample(torch.zeros(4, 13), torch.zeros(2, 4), rule, labels, torch.tensor(1.5))
     weight, probability = (1 - 0.25) / 0.25, rule.sigmoid()
     entropy = -(weight * probability[0].log() + (1 - probability[1:]).log().sum()) / 4
     rank = torch.log1p((rule[1:] - rule[0]).exp()).mean()

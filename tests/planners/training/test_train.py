@@ -25,8 +25,8 @@ from planners.training.forward import forward
 from planners.training.induction_init import seed_induction
 from planners.training.options import OPTIMIZERS
 from planners.training.packed_attention import collate
-from planners.training.packing import Mix, Packer
-from planners.training.parallel import Team, in_parallel
+from planners.training.packing import Packer, SlotMix
+from planners.training.parallel import ProcessGroup, run_parallel
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
 from planners.training.trainer import Trainer, train
 
@@ -58,11 +58,11 @@ def trained(data: Path, tmp_path: Path) -> Trainer:
     return trainer
 
 
-def _train_and_write(team: Team, args: argparse.Namespace) -> None:
-    trainer = Trainer(args, team)
+def _train_and_write(dist: ProcessGroup, args: argparse.Namespace) -> None:
+    trainer = Trainer(args, dist)
     trainer.run()
     Path(args.out).mkdir(exist_ok=True)  # the leading process may still be saving
-    (Path(args.out) / f"sum{team.rank}").write_text(repr([p.double().sum().item() for p in trainer.model.parameters()]))
+    (Path(args.out) / f"sum{dist.rank}").write_text(repr([p.double().sum().item() for p in trainer.model.parameters()]))
     trainer.close()
 
 
@@ -90,11 +90,11 @@ def test_processes_that_train_together_have_equal_weights(data: Path, tmp_path: 
     sums = []
     for size in (1, 2):
         args = arguments(data, out := tmp_path / str(size), 4, "--accumulate", "2", "--threads", "1")
-        assert in_parallel(size, _train_and_write, args) == 0
+        assert run_parallel(size, _train_and_write, args) == 0
         sums.append([(out / f"sum{rank}").read_text() for rank in range(size)])
         assert json.loads((out / "training.json").read_text())["progress"]["step"] == 4
     assert len(set(sums[1])) == 1 and sums[0] != sums[1]
-    assert in_parallel(2, train, arguments(tmp_path / "nothing", tmp_path / "run", 1)) == 2
+    assert run_parallel(2, train, arguments(tmp_path / "nothing", tmp_path / "run", 1)) == 2
 
 
 @SLOW
@@ -102,7 +102,7 @@ def test_processes_that_train_together_have_equal_weights(data: Path, tmp_path: 
 def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> None:
     """With a clock each, their learning rates and then their weights would differ."""
     limits = ["--minutes", "0.1", "--decay", decay, "--threads", "1", "--accumulate", "2"]
-    assert in_parallel(2, _train_and_write, arguments(data, tmp_path / "run", -1, *limits)) == 0
+    assert run_parallel(2, _train_and_write, arguments(data, tmp_path / "run", -1, *limits)) == 0
     assert len({(tmp_path / "run" / f"sum{rank}").read_text() for rank in range(2)}) == 1
 
 
@@ -180,7 +180,7 @@ def test_packed_attention_equals_the_plain_model(data: Path, tmp_path: Path, tra
     packed.eval()
     plain = Qwen2ForCausalLM.from_pretrained(tmp_path / "run", dtype=torch.float32).eval()
     rollout = next(read_rollouts(data / "a.jsonl.gz"))
-    mix = Mix(trajectories=trajectories, steps=0, probes=trajectories - 1)
+    mix = SlotMix(trajectories=trajectories, steps=0, probes=trajectories - 1)
     (pack,) = Packer(lambda text: tokenizer.encode(text).ids, mix).packs(rollout, "linked")
     bos = tokenizer.token_to_id(BOS)
     batch = collate([pack], bos, tokenizer.token_to_id(PAD), torch.float32)
@@ -214,7 +214,7 @@ def test_the_seeded_model_attends_to_fixed_offsets() -> None:
 
 def test_labels_are_shifted_by_one(data: Path, tmp_path: Path) -> None:
     trainer = Trainer(arguments(data, tmp_path / "run", 1))
-    _, batch = trainer.feed.next()
+    _, batch = trainer.source.next()
     _, labels, rows = forward(trainer.model, batch)
     assert torch.equal(batch.ids.flatten()[rows + 1], labels)
 
