@@ -15,9 +15,18 @@ from types import TracebackType
 
 from keep_agent.errors import CapacityError, ConfigError, TooLongError
 from memory.agents.disk_cache import AgentRows, DiskCache, HostCache, Key
-from memory.agents.text_match import Exact, Kind, Match, TokenizerCoder, TokenText, common_length, match, resume
+from memory.agents.text_match import (
+    ExactPolicy,
+    Match,
+    MatchKind,
+    TokenizerCoder,
+    TokenText,
+    common_length,
+    match,
+    resume,
+)
 from memory.engine.base import ChunkSchedule, Engine, PersistentCache
-from memory.files.names import checked
+from memory.files.names import safe_id
 from memory.kv_cache.block import Entry
 from memory.kv_cache.quantization import PackFormat
 
@@ -32,7 +41,7 @@ class AgentPrompt:
     token_text: TokenText
     new: tuple[int, ...]
     reused: int
-    kind: Kind
+    kind: MatchKind
     origin: str  # source of the rows: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
     coder: TokenizerCoder = field(repr=False)
 
@@ -79,7 +88,7 @@ class AgentMemories:
     quota_bytes: int = 0
     ttl_seconds: float | None = None
     threshold: float = 0.8
-    exact: Exact = "reuse"
+    exact: ExactPolicy = "reuse"
     start: Sequence[int] = ()  # tokens in front of every prompt that cover no text
     pinned: Sequence[str] = ()  # agents that are pinned at the start
     clock: Callable[[], float] = time.time
@@ -92,7 +101,7 @@ class AgentMemories:
         self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
         self._shared_texts: dict[str, str] = {}  # by name
         self._shared_names: dict[str, str] = {}  # by agent
-        self._pinned = frozenset(map(checked, self.pinned))
+        self._pinned = frozenset(map(safe_id, self.pinned))
         self._deleting: set[str] = set()  # agents that `forget` is deleting
         self._closed = False
         self._lock = threading.Lock()
@@ -111,7 +120,7 @@ class AgentMemories:
         :raises ConfigError: the agent id is no safe name, the agent has an open prompt, or the text is empty
         """
         model = self._model
-        key = checked(agent), model.engine.model_key
+        key = safe_id(agent), model.engine.model_key
         token = self._claim(key)
         try:
             prompt = self._make_prompt(key, text, model, token)
@@ -181,7 +190,7 @@ class AgentMemories:
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"
             raise ConfigError(f"no prefix is shared as {name!r}; shared: {known}")
-        self._shared_names[checked(agent)] = name
+        self._shared_names[safe_id(agent)] = name
 
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. Rows of the old one stay stored, and are reused after a change back to it.
@@ -201,7 +210,7 @@ class AgentMemories:
     def pin(self, agent: str, pinned: bool = True) -> None:
         """Keep an agent's rows in memory and on the disk, regardless of budgets and age."""
         with self._lock:
-            self._pinned = self._pinned | {checked(agent)} if pinned else self._pinned - {checked(agent)}
+            self._pinned = self._pinned | {safe_id(agent)} if pinned else self._pinned - {safe_id(agent)}
 
     def forget(self, agent: str) -> bool:
         """Delete all rows of an agent, for every model; returns whether there were any.
@@ -209,7 +218,7 @@ class AgentMemories:
         An open prompt cannot be finished.
         """
         with self._lock:
-            self._deleting.add(checked(agent))
+            self._deleting.add(safe_id(agent))
             keys = [(rows, key) for rows in (self._host, self._open_prompts) for key in rows if key[0] == agent]
             for rows, key in keys:
                 del rows[key]

@@ -154,7 +154,7 @@ class PersistentCache(SessionCache, Protocol):
     def freeze(self) -> None:
         """Make its blocks read-only, so that forks copy what they change."""
 
-    def bytes_beside(self, caches: Iterable[PersistentCache]) -> int:
+    def unshared_bytes(self, caches: Iterable[PersistentCache]) -> int:
         """Count the bytes of its rows, without blocks shared with one of ``caches``."""
 
 

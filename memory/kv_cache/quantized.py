@@ -104,7 +104,7 @@ class QuantizedCache(EvictableRows):
         self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
-        self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
+        self.open = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
         self._next: torch.Tensor | None = None  # ``open`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
@@ -116,7 +116,7 @@ class QuantizedCache(EvictableRows):
         row = self.extents[0].row_bytes if self.extents else 0.0
         return round(row * self.packed) + (self.next_position - self.packed) * self.spec.bytes_per_token
 
-    def bytes_beside(self, caches: Iterable[QuantizedCache]) -> int:
+    def unshared_bytes(self, caches: Iterable[QuantizedCache]) -> int:
         """Count the bytes of its rows without those in blocks that one of the ``caches`` shares."""
         pointers = {extent.k.codes.data_ptr() for cache in caches for extent in cache.extents}
         shared = (
@@ -139,7 +139,7 @@ class QuantizedCache(EvictableRows):
         self._keep, self._count = keep, rows
         total = self.next_position - self.packed + rows
         if keep and total > PAGE:
-            self._next = self._room(max(PAGE, total % PAGE))
+            self._next = self._empty_rows(max(PAGE, total % PAGE))
             self._grow(self.packed + total // PAGE * PAGE)
 
     def end_at(self, rows: int) -> int:
@@ -182,7 +182,7 @@ class QuantizedCache(EvictableRows):
         rows = 0
         for start in range(0, pages, TILE):
             stop = min(pages, start + TILE)
-            live = self._live_in(start, stop)
+            live = self._live_rows(start, stop)
             count = stop - start if live is None else live.numel()
             rows += count
             if rows <= first:
@@ -195,7 +195,7 @@ class QuantizedCache(EvictableRows):
                 yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
                 del k, v
         if open_rows:
-            live = self._live_in(pages, pages + open_rows)
+            live = self._live_rows(pages, pages + open_rows)
             k, v = tail[0, layer, :, :, :open_rows], tail[1, layer, :, :, :open_rows]
             yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
 
@@ -270,7 +270,7 @@ class QuantizedCache(EvictableRows):
         """Return values (kv_heads, live rows, head_dim)."""
         return torch.cat([v for _, v in self._kept_tiles(layer)], 2)[0]
 
-    def _room(self, rows: int) -> torch.Tensor:
+    def _empty_rows(self, rows: int) -> torch.Tensor:
         spec = self.spec
         shape = 2, spec.layers, 1, spec.kv_heads, rows, spec.head_dim
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
@@ -285,7 +285,7 @@ class QuantizedCache(EvictableRows):
         k, v = (side[0] if len(side) == 1 else _join(side) for side in zip(*parts, strict=True))
         return k, v
 
-    def _live_in(self, start: int, stop: int) -> torch.Tensor | None:
+    def _live_rows(self, start: int, stop: int) -> torch.Tensor | None:
         """Number the live rows among ``start:stop`` from ``start``; None for all. New rows are live."""
         if not self.dropped:
             return None
@@ -297,7 +297,7 @@ class QuantizedCache(EvictableRows):
     def _grow(self, rows: int) -> None:
         """Make room for packed rows up to number ``rows``; only blocks that another cache has extended are copied."""
         self._shrink(self.packed)
-        self._leave_last_extent()
+        self._unshare_last_extent()
         room = sum(extent.capacity for extent in self.extents)
         if rows > room:
             blocks = max(-(-(rows - room) // BLOCK), min(len(self.extents) * 4, 64), 1)
@@ -305,7 +305,7 @@ class QuantizedCache(EvictableRows):
         for base, extent in self.bases():
             extent.used_rows = min(rows - base, extent.capacity)
 
-    def _leave_last_extent(self) -> None:
+    def _unshare_last_extent(self) -> None:
         """Replace the last extent if another cache uses rows after ours: share its whole blocks, or copy a few."""
         if not self.extents:
             return

@@ -73,7 +73,7 @@ class SegmentStore:
             new = Segment(id, category, text, old.version + 1, old.created, self.step, parent)
         if old is not None:
             self._unlink(old)
-        self._enter(new)
+        self._add(new)
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, new.version, text))
         return new
@@ -155,10 +155,10 @@ class SegmentStore:
         """Replace all segments; the change history begins empty."""
         self.clear()
         for segment in segments:
-            self._enter(segment)
+            self._add(segment)
         self.step, self.created = step, created
 
-    def _enter(self, segment: Segment) -> None:
+    def _add(self, segment: Segment) -> None:
         self._segments[segment.id] = segment
         self._by_category[segment.category].setdefault(segment.id)
         if segment.parent is not None:

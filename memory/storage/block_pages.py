@@ -27,7 +27,7 @@ PARTS = ("codes", "scale", "bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PageFormat:
     """Shape and format of all blocks of a file; ``dtype`` as torch prints it, without "torch."."""
 
     layers: int
@@ -37,12 +37,12 @@ class Form:
     format: PackFormat | None  # None: unpacked
 
     @classmethod
-    def of(cls, block: KVBlock, format: PackFormat | None) -> Form:
+    def of(cls, block: KVBlock, format: PackFormat | None) -> PageFormat:
         layers, kv_heads, _, head_dim = block.k.shape
         return cls(layers, kv_heads, head_dim, str(block.k.dtype).removeprefix("torch."), format)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Form:
+    def from_json(cls, values: Mapping[str, Any]) -> PageFormat:
         format = values["format"]
         return cls(**{**values, "format": None if format is None else PackFormat(**format)})
 
@@ -52,11 +52,11 @@ class Form:
         :raises ConfigError: it is another model's, or was rounded although the file is exact
         :raises DamagedError: it is in another file, which is damaged
         """
-        if Form.of(block, self.format) != self:
-            raise ConfigError(f"a block of {Form.of(block, self.format)} does not fit into a file of {self}")
+        if PageFormat.of(block, self.format) != self:
+            raise ConfigError(f"a block of {PageFormat.of(block, self.format)} does not fit into a file of {self}")
         if self.format is None and isinstance(block.k, PackedRows):
             raise ConfigError("a rounded block cannot be stored as exact: set bits of the disk")
-        block = block.settled()
+        block = block.in_memory()
         packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
         if self.format is None or packed:
             return block
@@ -91,7 +91,7 @@ class Form:
         return self.format.grid(self.kv_heads * self.head_dim)
 
 
-def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[KVBlock]) -> None:
+def save_pages(folder: Path, agent: str, key: str, form: PageFormat, blocks: Sequence[KVBlock]) -> None:
     """Replace the agent's file for ``key`` by `shaped` blocks. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
@@ -113,7 +113,7 @@ class Pages:
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report
-        self.form = Form.from_json(file.header["form"])
+        self.form = PageFormat.from_json(file.header["form"])
         self._index: Mapping[str, Sequence[Any]] = file.header["index"]
         layers, self._pages = self.form.layers, file.blocks // self.form.layers
         paged = {name: file.tensor(name) for name in file.names}

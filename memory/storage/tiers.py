@@ -79,7 +79,7 @@ class Tiers:
             if block is None:  # damaged
                 continue
             self._counts["hits"] += 1
-            if level and block.at_hand and identity not in self._pinned:
+            if level and block.is_loaded and identity not in self._pinned:
                 self._promote(level, block)
             return block
         self._ages.remove(identity)
@@ -176,7 +176,7 @@ class Tiers:
         First blocks beyond their namespace's quota, to which the new block counts; then further blocks of ``by``.
         """
         try:
-            block = self.tiers[level].form(block.settled())
+            block = self.tiers[level].form(block.in_memory())
         except DamagedError:  # on the disk that it was to move from
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.construction.isolated import joined
+from memory.construction.isolated import join_blocks
 from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, Priority, ReadCounts, ScoreResult
 from memory.engine.models.load import LoadedModel
 from memory.engine.trace import PrefillTrace
@@ -80,7 +80,7 @@ class DenseEngine:
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
                 before = [block for block in (unit_context, p.prefix_block) if block is not None]
-                context = joined(before) if before else None
+                context = join_blocks(before) if before else None
                 (encoded[p.fused],) = self.encode([(context, p.unit.token_ids)], [p.fused])
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:

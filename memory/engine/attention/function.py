@@ -124,7 +124,7 @@ class AttentionHook(Protocol):
         ...
 
 
-NAME = "kv_memory"
+ATTENTION_NAME = "kv_memory"
 
 
 @dataclass(slots=True)
@@ -258,4 +258,4 @@ def _prompt_attention(
     return attention.output() if hook is None else hook.attend(attention)
 
 
-AttentionInterface.register(NAME, memory_attention)
+AttentionInterface.register(ATTENTION_NAME, memory_attention)

@@ -52,7 +52,7 @@ class Throttle:
         return end
 
 
-class SideWorker:
+class ChooserThread:
     """Thread that chooses rows while a layer's MLP is computed; on CUDA with a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:

@@ -163,7 +163,7 @@ class FusedEncoding:
     def blocks(self) -> tuple[KVBlock, ...]:
         """Return the encoded blocks, after `close`."""
         pairs = zip(self._names, self._batch.pairs(), strict=True)
-        return tuple(KVBlock(name, resting(k), resting(v)) for name, (k, v) in pairs)
+        return tuple(KVBlock(name, to_host(k), to_host(v)) for name, (k, v) in pairs)
 
     def _join_angles(self, angles: Angles) -> Angles:
         """Append identity angles for the units' rows to ``angles``; cached for the same ``angles``."""
@@ -176,7 +176,7 @@ class FusedEncoding:
         return self._joined[1]
 
 
-def resting(x: torch.Tensor) -> torch.Tensor:
+def to_host(x: torch.Tensor) -> torch.Tensor:
     """Move keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
     From CUDA they go to pinned memory, token by token within a layer, so that every run of a layer's rows is contiguous

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
     quick, slow = Transport.of("auto", CPU, None, "before"), Transport.of("auto", CPU, Throttle(16), "before")
-    assert quick.link is None and slow.link is not None and slow.stream is None and slow.beside is None
+    assert quick.link is None and slow.link is not None and slow.stream is None and slow.chooser is None
     slow.close()
 
 
