@@ -124,7 +124,7 @@ class AgentMemories:
         token = self._claim(key)
         try:
             prompt = self._make_prompt(key, text, model, token)
-            self._hand_over(key, token, prompt)
+            self._replace_open(key, token, prompt)
         finally:
             self._release(key, token)  # no effect after success
         return prompt
@@ -147,7 +147,7 @@ class AgentMemories:
                 "(collect), before the prompt is finished"
             )
         token = object()
-        self._hand_over(prompt.key, prompt, token)
+        self._replace_open(prompt.key, prompt, token)
         try:
             rows = self._computed_rows(prompt, generated, text)
             if rows.token_text.text:
@@ -278,7 +278,7 @@ class AgentMemories:
             self._open_prompts[key] = token = object()
             return token
 
-    def _hand_over(self, key: Key, old: object, new: object) -> None:
+    def _replace_open(self, key: Key, old: object, new: object) -> None:
         """Replace the agent's ``old`` prompt or token by ``new``."""
         with self._lock:
             if self._open_prompts.get(key) is not old:
@@ -297,7 +297,7 @@ class AgentMemories:
         rows, origin = self._find(key, model, token)
         matched = None if rows is None else match(rows.token_text, text, self.threshold, self.exact)
         if rows is None or matched is None or matched.kind == "miss":
-            rows, matched, origin = self._begin(key, text, model)
+            rows, matched, origin = self._begin_shared(key, text, model)
         token_text, reused = resume(rows.token_text, matched, model.coder)
         if not token_text.ids:
             raise ConfigError(f"the prompt of agent {key[0]!r} is empty: give a text")
@@ -326,7 +326,7 @@ class AgentMemories:
                     self._host[key] = rows
         return rows if model.tokenized(rows.token_text) else None, origin
 
-    def _begin(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
+    def _begin_shared(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
         """Begin with the shared rows if the text begins with their text, else with no rows."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):

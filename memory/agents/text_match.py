@@ -62,7 +62,7 @@ class TokenizerCoder:
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
         self._tokenizer = _plain_tokenizer(tokenizer)
         self.key = hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
-        self.seams, self._anchors = self._choose()
+        self.seams, self._anchors = self._probe()
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
@@ -91,7 +91,7 @@ class TokenizerCoder:
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _choose(self) -> tuple[SeamRule, tuple[str, ...]]:
+    def _probe(self) -> tuple[SeamRule, tuple[str, ...]]:
         """Choose the least strict seams that pass all probes, and the anchors with which they do."""
         for seams in get_args(SeamRule):
             probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
@@ -178,7 +178,7 @@ class TokenText:
 
     def append(self, text: str, coder: TokenizerCoder) -> None:
         """Tokenise and append a piece, which should begin or follow a space if ``seams`` is ``spaces``."""
-        self._close(coder)
+        self._complete(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
     def extend(self, ids: Sequence[int], coder: TokenizerCoder, text: str | None = None) -> None:
@@ -187,12 +187,12 @@ class TokenText:
         A generated character whose last bytes are missing has no text until further tokens complete it.
         """
         if text is None:
-            ids = [*self._take_open(), *ids]
+            ids = [*self._pop_incomplete(), *ids]
             text = coder.decode(ids)
             encoded = coder.encode(text)
             self._add(*((encoded, text) if encoded.ids == ids else _spell_each(ids, coder)))
         else:
-            self._close(coder)
+            self._complete(coder)
             self._add(_locate(list(ids), text, coder, first=not self._length), text)
 
     def boundary(self, limit: int) -> tuple[int, int]:
@@ -239,16 +239,16 @@ class TokenText:
         self._parts.append(text)
         self._length += len(text)
 
-    def _take_open(self) -> list[int]:
+    def _pop_incomplete(self) -> list[int]:
         """Remove the tokens at the end that complete no character."""
         whole, _ = self.boundary(self._length)
         open_ids = self.ids[whole:]
         del self.ids[whole:], self.ends[whole:]
         return open_ids
 
-    def _close(self, coder: TokenizerCoder) -> None:
+    def _complete(self, coder: TokenizerCoder) -> None:
         """Complete the open tokens with the characters that the decoder outputs for them."""
-        ids = self._take_open()
+        ids = self._pop_incomplete()
         if ids:
             text = coder.decode(ids)
             self._add(EncodedText(ids, [0] * (len(ids) - 1) + [len(text)]), text)

@@ -110,7 +110,7 @@ class HarvestPool:
             name = identity(name, (), tokens[start:stop], self._namespace)
             entries.append(PooledBlock(name, start, stop))
         work = partial(self._harvest, tokens, entries, len(stops), rows)
-        self._pending = self._engine.later(work), work
+        self._pending = self._engine.in_background(work), work
 
     def _harvest(self, tokens: Tokens, entries: list[PooledBlock], count: int, rows: Callable[[], KVBlock]) -> Harvest:
         """Cut the rows into blocks, on the worker, without changing state that a session reads."""

@@ -107,7 +107,7 @@ class TurnsBuilder(PromptBuilder):
         if self._construction.survivors == "move":
             self._engine.compact(cache)
         self._provider.withdraw(cache, names[cache.exact // size :])  # blocks after a dropped row
-        cache.observer.settle()
+        cache.observer.save_queries()
 
     def _resume(self, ids: Sequence[int]) -> int:
         """Restore the rows of a prefix of ``ids``, the session's own or shared; returns their number.

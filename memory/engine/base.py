@@ -289,7 +289,7 @@ class Engine(Protocol):
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` after all queued plans, without waiting for it."""
 
-    def later(self, work: Callable[[], T]) -> Future[T]:
+    def in_background(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` in the background, after every queued plan."""
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from keep_agent.errors import ConfigError, CorruptError
-from memory.kv_cache.quantization import Along, Packed, PackFormat, pack
+from memory.kv_cache.quantization import Axis, Packed, PackFormat, pack
 
 ALL = slice(None)
 
@@ -55,7 +55,7 @@ class PackedRows(StoredRows):
     skip: int = 0
 
     @classmethod
-    def of(cls, x: torch.Tensor, format: PackFormat, along: Along = "token") -> PackedRows:
+    def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
         """Pack ``x``. By channel only whole groups of tokens are packed, the remaining tokens by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0

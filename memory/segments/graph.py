@@ -285,4 +285,4 @@ class SegmentGraph:
 def _in_use(group: Group, store: SegmentStore) -> bool:
     """Tell whether a group has a line of the log, which comes last in prompts until the task is finished."""
     latest = next(reversed(group.members))
-    return group.family == "history" and store.get(latest).created > store.finished
+    return group.family == "history" and store.get(latest).created > store.last_finished

@@ -109,13 +109,13 @@ class SegmentStore:
         return self._children.get((parent, category), ())
 
     @property
-    def finished(self) -> int:
+    def last_finished(self) -> int:
         """Creation number of the last finished task; -1 if there is none."""
         return max((self._segments[id].created for id in self._by_category["task"]), default=-1)
 
     def latest_actions(self, most: int) -> list[str]:
         """Return the ids of the agent's actions since its last finished task, the latest first, ``most`` at most."""
-        finished, latest = self.finished, islice(reversed(self._by_category["history"]), most)
+        finished, latest = self.last_finished, islice(reversed(self._by_category["history"]), most)
         return list(takewhile(lambda id: self._segments[id].created > finished, latest))
 
     @property
@@ -190,7 +190,7 @@ def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     the last change, then of creation: segments written together stay together, and the latest comes last. Segments that
     rarely change come first, where a prefix can be reused.
     """
-    group_of, finished = store.graph.group_of, store.finished
+    group_of, finished = store.graph.group_of, store.last_finished
 
     def key(segment: Segment) -> tuple[int, int, int, int, int]:
         group, age = group_of[segment.id], (segment.last_changed, segment.created)

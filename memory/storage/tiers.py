@@ -195,7 +195,7 @@ class Tiers:
             ledger.remove(new.key)
             return False
         for entry in victims:
-            self._push_out(level, entry.key, by)
+            self._demote(level, entry.key, by)
         self.tiers[level].put(block)
         return True
 
@@ -207,7 +207,7 @@ class Tiers:
         else:
             self.tiers[level].ledger.touch(block.identity)
 
-    def _push_out(self, level: int, identity: str, by: str) -> None:
+    def _demote(self, level: int, identity: str, by: str) -> None:
         """Remove a block from a tier, and move it down if no other tier has it."""
         block = self.tiers[level].peek(identity)
         self.tiers[level].delete(identity)

@@ -31,13 +31,13 @@ from memory.engine.attention.function import ATTENTION_NAME
 from memory.engine.cpu.allocator import return_freed_memory
 from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
-from memory.engine.models.model_path import check_place, refuse_adapter
+from memory.engine.models.model_path import check_model_path, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
 from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, run_packed_layers
 from memory.engine.transformers.decoder import Decoder, prepack
 
-UNUSED = (  # parts of names of tensors that do not change the model's output
+IGNORED_TENSORS = (  # parts of names of tensors that do not change the model's output
     ".rotary_emb.",  # computed from the config
     ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not use
     ".v_head.", ".mtp.",  # further heads: reward, multi-token prediction
@@ -189,7 +189,7 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
 
 def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
     """Tell whether the output does not depend on a tensor; GPTQ's tools write zeros for missing biases."""
-    if any(name in f".{key}" for name in UNUSED):
+    if any(name in f".{key}" for name in IGNORED_TENSORS):
         return True
     tensor = tensors.get(key) if key.endswith(".bias") else None
     return tensor is not None and (0 in tensor.get_shape() or not tensor[...].any())
@@ -198,7 +198,7 @@ def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
 def _config(name: str) -> PretrainedConfig:
     """Read the configuration of a folder, a config.json or a hub name."""
     path = Path(name)
-    check_place(name)
+    check_model_path(name)
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except StrictDataclassError as error:  # contradictory values

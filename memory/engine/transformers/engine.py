@@ -274,7 +274,7 @@ class TransformersEngine:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         return self._worker.submit(work)
 
-    def later(self, work: Callable[[], T]) -> Future[T]:
+    def in_background(self, work: Callable[[], T]) -> Future[T]:
         return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(

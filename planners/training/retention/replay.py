@@ -75,7 +75,7 @@ def replay(
         cache.observer.recent = turn.query
         engine.extend(cache, turn.ids)
         view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
-        memory = rule.follow(view)
+        memory = rule.update_memory(view)
         if view.rows > budget:
             arguments = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
             example = _example(view, memory, matcher.labels(view.tokens[view.history].tolist(), arguments))
@@ -84,7 +84,7 @@ def replay(
             cache.drop(keep_best(view, budget, scores.clone))
             following = session.turns[number + 1] if number + 1 < len(session.turns) else None
             yield Moment(example, cache, None if following is None or following.begins else following)
-        cache.observer.settle()
+        cache.observer.save_queries()
 
 
 def _example(view: CacheView, memory: torch.Tensor, labels: torch.Tensor) -> Example:
