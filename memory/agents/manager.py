@@ -15,16 +15,7 @@ from types import TracebackType
 
 from keep_agent.errors import CapacityError, ConfigError, TooLongError
 from memory.agents.disk_cache import AgentRows, DiskCache, HostCache, Key
-from memory.agents.text_match import (
-    ExactPolicy,
-    Match,
-    MatchKind,
-    TokenizerCoder,
-    TokenText,
-    common_length,
-    match,
-    resume,
-)
+from memory.agents.text_match import Exact, Match, MatchKind, TokenizerCoder, TokenText, common_length, match, resume
 from memory.engine.base import ChunkSchedule, Engine, PersistentCache
 from memory.files.names import safe_id
 from memory.kv_cache.block import Entry
@@ -88,7 +79,7 @@ class AgentMemories:
     quota_bytes: int = 0
     ttl_seconds: float | None = None
     threshold: float = 0.8
-    exact: ExactPolicy = "reuse"
+    exact: Exact = "reuse"
     start: Sequence[int] = ()  # tokens in front of every prompt that cover no text
     pinned: Sequence[str] = ()  # agents that are pinned at the start
     clock: Callable[[], float] = time.time

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MatchKind = Literal["exact", "extend", "diverge", "miss"]
-ExactPolicy = Literal["reuse", "recompute"]
+Exact = Literal["reuse", "recompute"]
 SeamRule = Literal["any", "composed", "spaces"]  # where tokens of two pieces of text may be joined
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
@@ -296,7 +296,7 @@ class Match:
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 
-def match(stored: TokenText, text: str, threshold: float = 0.8, exact: ExactPolicy = "reuse") -> Match:
+def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "reuse") -> Match:
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
     Equal texts: all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). A prompt that begins
@@ -305,7 +305,7 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: ExactPoli
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
-    check_choice("exact", exact, get_args(ExactPolicy))
+    check_choice("exact", exact, get_args(Exact))
     length, total = common_length(stored.text, text), len(stored.text)
     if length == total:
         kind = "exact" if length == len(text) else "extend"

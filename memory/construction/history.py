@@ -88,9 +88,7 @@ class HistoryBuilder(PromptBuilder):
         new = (*memory.token_ids[len(self._pool.tokens) :], *query)
         parts, token_layers = ([], 0) if layer_rows is not None else self._select(context.block, new, timer)
         computed, total = len(self._pool.tokens), len(memory.token_ids)
-        parts += (
-            [(self._pool.tail_start, computed, self._pool.tail)] if self._pool.tail_start < computed else []
-        )  # no whole block
+        parts += [(self._pool.tail_start, computed, self._pool.tail)] if self._pool.tail_start < computed else []
         parts += [(computed, total, None)] if computed < total else []
         pieces = memory.cut([edge for start, stop, _ in parts for edge in (start, stop)])[1::2]
         blocks = [block for _, _, block in parts]

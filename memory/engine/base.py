@@ -103,7 +103,7 @@ class ReadCounts:
     raw: int = 0  # rows of all positions, evicted ones included: the reads of a cache without retention
     live: int = 0
 
-    def note(self, raw: int, live: int) -> None:
+    def add(self, raw: int, live: int) -> None:
         self.raw += raw
         self.live += live
 

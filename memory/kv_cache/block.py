@@ -50,7 +50,7 @@ class KVBlock:
     @property
     def is_loaded(self) -> bool:
         """Tell whether it can be read without disk access; mapped rows can once all of them have been read."""
-        return not isinstance(self.k, Mapped) or self.k.guard.done
+        return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
     def in_memory(self) -> KVBlock:
         """Return the block in memory; mapped rows are copied, so that the file is no longer needed.

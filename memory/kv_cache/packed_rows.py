@@ -136,7 +136,7 @@ class Guard(Protocol):
         ...
 
     @property
-    def done(self) -> bool:
+    def is_verified(self) -> bool:
         """Tell whether all rows of all layers have been verified."""
         ...
 

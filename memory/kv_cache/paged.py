@@ -48,7 +48,7 @@ class PagedCache(EvictableRows):
 
     def end_at(self, rows: int) -> int:
         """Begin a pass that reads ``rows`` rows; returns the number to request, with masked padding."""
-        self.reads.note(rows + self.dropped + self._rows_forgotten, rows)
+        self.reads.add(rows + self.dropped + self._rows_forgotten, rows)
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
         if int(slots[-1]) - first + 1 == rows and bool((slots.diff() == 1).all()):

@@ -104,8 +104,8 @@ class QuantizedCache(EvictableRows):
         self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
-        self.open = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
-        self._next: torch.Tensor | None = None  # ``open`` after the current pass, if that packs pages
+        self.tail = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
+        self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
         self._keep, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
@@ -143,7 +143,7 @@ class QuantizedCache(EvictableRows):
             self._grow(self.packed + total // PAGE * PAGE)
 
     def end_at(self, rows: int) -> int:
-        self.reads.note(rows + self.dropped, rows)
+        self.reads.add(rows + self.dropped, rows)
         return rows + KEY_MULTIPLE
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -153,9 +153,9 @@ class QuantizedCache(EvictableRows):
             self._new = k, v
         elif self._next is None:
             for i, x in enumerate((k, v)):
-                self.open[i, layer, :, :, rows : rows + x.shape[2]] = x
+                self.tail[i, layer, :, :, rows : rows + x.shape[2]] = x
         else:
-            sides = [torch.cat([self.open[i, layer, :, :, :rows], x], 2) for i, x in enumerate((k, v))]
+            sides = [torch.cat([self.tail[i, layer, :, :, :rows], x], 2) for i, x in enumerate((k, v))]
             whole = sides[0].shape[2] // PAGE * PAGE
             self._put(slice(layer, layer + 1), *(x[:, :, :whole] for x in sides))
             for i, x in enumerate(sides):
@@ -173,7 +173,7 @@ class QuantizedCache(EvictableRows):
 
     def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
         """Read the tiles without rows that will be deleted, ``packed`` where allowed."""
-        open_rows, pages, tail = self.next_position - self.packed, self.packed, self.open
+        open_rows, pages, tail = self.next_position - self.packed, self.packed, self.tail
         if self._next is not None:
             total = open_rows + self._count
             pages, open_rows, tail = pages + total // PAGE * PAGE, total % PAGE, self._next
@@ -204,11 +204,11 @@ class QuantizedCache(EvictableRows):
         count = positions.numel()
         total = self.next_position - self.packed + count
         if self._next is not None:
-            self.open, self._next = self._next, None
+            self.tail, self._next = self._next, None
             self.packed += total // PAGE * PAGE
         elif total == PAGE:  # all layers at once, and first of all: an error leaves the cache unchanged
             self._grow(self.packed + PAGE)
-            self._put(slice(None), *self.open[:, :, 0, :, :PAGE])
+            self._put(slice(None), *self.tail[:, :, 0, :, :PAGE])
             self.packed += PAGE
         self.live = torch.cat([self.live, self.live.new_ones(count)])
         self._append(positions, logits, token_ids)
@@ -223,7 +223,7 @@ class QuantizedCache(EvictableRows):
         if position < self.packed:
             whole = position // PAGE * PAGE
             if position > whole:
-                self.open[:, :, :, :, : position - whole] = self._unpacked(whole, position)
+                self.tail[:, :, :, :, : position - whole] = self._unpacked(whole, position)
             self._shrink(whole)
             self.packed = whole
         self.live = self.live[:position]
@@ -236,7 +236,7 @@ class QuantizedCache(EvictableRows):
         self.live[self._drop(keep)] = False
 
     def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
-        """Begin with rows that are in the extents and in ``open`` already."""
+        """Begin with rows that are in the extents and in ``tail`` already."""
         self.tokens, self.packed = list(tokens), packed
         self.live = torch.ones(len(tokens), dtype=torch.bool, device=self.device)
         self.live[torch.tensor(list(dropped), dtype=torch.long, device=self.device)] = False
@@ -259,7 +259,7 @@ class QuantizedCache(EvictableRows):
         fork = QuantizedCache(self.spec, self.format, self.device)
         fork.tokens, fork.positions, fork.exact = list(self.tokens), self.positions, self.exact
         fork.extents, fork.packed = list(self.extents), self.packed
-        fork.open, fork.live, fork.logits = self.open.clone(), self.live.clone(), self.logits
+        fork.tail, fork.live, fork.logits = self.tail.clone(), self.live.clone(), self.logits
         return fork
 
     def keys(self, layer: int) -> torch.Tensor:

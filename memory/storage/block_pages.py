@@ -46,7 +46,7 @@ class PageFormat:
         format = values["format"]
         return cls(**{**values, "format": None if format is None else PackFormat(**format)})
 
-    def shaped(self, block: KVBlock) -> KVBlock:
+    def convert(self, block: KVBlock) -> KVBlock:
         """Convert ``block`` to the form of the file, in memory: the result's bytes are those of the file.
 
         :raises ConfigError: it is another model's, or was rounded although the file is exact
@@ -64,7 +64,7 @@ class PageFormat:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Split a `shaped` block into rows (layers, tokens, ...) by the name of their tensor."""
+        """Split a converted block into rows (layers, tokens, ...) by the name of their tensor."""
         tensors = {}
         for side, x in (("k", block.k), ("v", block.v)):
             x = x.whole() if isinstance(x, Mapped) else x
@@ -92,7 +92,7 @@ class PageFormat:
 
 
 def save_pages(folder: Path, agent: str, key: str, form: PageFormat, blocks: Sequence[KVBlock]) -> None:
-    """Replace the agent's file for ``key`` by `shaped` blocks. Raises CapacityError if the disk is full."""
+    """Replace the agent's file for ``key`` by converted blocks. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -145,13 +145,13 @@ class Pages:
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
-    def verified(self, layers: Any, start: int, stop: int) -> bool:
+    def are_verified(self, layers: Any, start: int, stop: int) -> bool:
         """Tell whether these rows of the file have been verified, for a number, slice or list of ``layers``."""
         return start >= stop or bool(self._verified[layers, start // PAGE : -(-stop // PAGE)].all())
 
     def verify(self, layers: Any, start: int, stop: int) -> None:
         """Verify these rows. Raises `CorruptError` at the first damaged page."""
-        if self.verified(layers, start, stop):
+        if self.are_verified(layers, start, stop):
             return
         first, last = start // PAGE, -(-stop // PAGE)
         for layer in np.atleast_1d(np.arange(self.form.layers)[layers]).tolist():
@@ -181,5 +181,5 @@ class PageGuard:
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property
-    def done(self) -> bool:
-        return self.pages.verified(slice(None), self.start, self.stop)
+    def is_verified(self) -> bool:
+        return self.pages.are_verified(slice(None), self.start, self.stop)

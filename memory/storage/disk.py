@@ -94,7 +94,7 @@ class Disk(BlockStore):
         """Return the block as it is stored. Raises ConfigError if its shape or format differs from the file's."""
         if self._form is None:
             self._form = PageFormat.of(block, self.format)
-        return self._form.shaped(block)
+        return self._form.convert(block)
 
     def put(self, block: KVBlock) -> None:
         if not self._model:

@@ -191,7 +191,7 @@ class DenseEngine:
             k[:, rows], v[:, rows] = k_new, v_new
             weights = model.attend(model.rotate(q, positions[rows]), model.rotate(k, positions), rows.tolist(), True)
             hidden = model.finish(layer, hidden, weights, v)
-        cache.reads.note(positions.numel(), positions.numel())
+        cache.reads.add(positions.numel(), positions.numel())
         cache.positions = positions
         cache.logits = model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
         return cache.logits

@@ -21,7 +21,7 @@ class SummedAttention:
     receivers: torch.Tensor  # (m,) positions of the visible rows
     weights: torch.Tensor  # (n, m) float32
 
-    def before(self, position: int) -> SummedAttention:
+    def cut(self, position: int) -> SummedAttention:
         """Return a copy without the rows from ``position`` on."""
         rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.receivers))
         return SummedAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
@@ -89,7 +89,7 @@ class AttentionObserver:
             return None
         return WeightCollector(blocks, self._attention[-1].weights, [])
 
-    def before(self, layer: int, query: torch.Tensor) -> None:
+    def on_queries(self, layer: int, query: torch.Tensor) -> None:
         """Change nothing: rotated queries are recorded."""
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -156,7 +156,7 @@ class AttentionObserver:
         while self._attention and int(self._attention[-1].places[-1]) >= position:
             last = self._attention.pop()
             if int(last.places[0]) < position:
-                self._attention.append(last.before(position))
+                self._attention.append(last.cut(position))
 
 
 def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:

@@ -260,7 +260,7 @@ class TransferExecutor:
                 self.transport.link.submit(self._drain)
                 self._busy = True  # set last: submit may raise
 
-    def note(self, layer: int, start: float, nbytes: int) -> None:
+    def record_copy(self, layer: int, start: float, nbytes: int) -> None:
         """Count a copy that ``layer`` made synchronously since ``start``."""
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
@@ -347,7 +347,7 @@ class TransferExecutor:
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
             start = started if self.transport.link is None else self._link_free_at
-            self._link_free_at = self.transport.throttle.hold(start, nbytes)
+            self._link_free_at = self.transport.throttle.delay(start, nbytes)
         if self.transport.stream is not None:
             event = self.transport.stream.record_event()
             self._events[first].append(event)

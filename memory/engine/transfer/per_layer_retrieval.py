@@ -52,7 +52,7 @@ class PerLayerRetrieval:
         if missing:
             rows_read, nbytes = self._fetch(layer, self._blocks(missing), "missing")
             rows.append(rows_read)
-        self.loader.note(layer, began, nbytes)
+        self.loader.record_copy(layer, began, nbytes)
         kv = rows[0] if numbers == (*present, *missing) else _ordered(numbers, (*present, *missing), rows)
         self._prefetch(layer + 1, numbers)
         return numbers, kv
@@ -88,7 +88,7 @@ class PerLayerRetrieval:
         nbytes = sum(piece.nbytes for side in sides for piece in side)
         keys, values = (mover.gather(f"{name} {side}", pieces) for side, pieces in zip("kv", sides, strict=True))
         if self.loader.transport.throttle is not None:
-            self.loader.transport.throttle.hold(began, nbytes)
+            self.loader.transport.throttle.delay(began, nbytes)
         return (keys, values), nbytes
 
 

@@ -65,7 +65,7 @@ class UnitBatch:
             decoder.rope.place_block(self.cache, context, 0)
         if prefix is not None:
             decoder.rope.place_block(self.cache, prefix, before)
-        angles = decoder.rope.at(places, first + max(self._lengths))
+        angles = decoder.rope.angles_at(places, first + max(self._lengths))
         plan = unit_plan(self._lengths, before, spec.dtype, device, ahead)
         self.state = PromptPass(self.cache, self.rows, visible, angles, plan, spec.rope_keys, unrotated=True)
         check_ids(token_ids, spec.vocab)
@@ -199,7 +199,7 @@ def query_states(
     if context is not None:
         decoder.rope.place_block(cache, context, 0)
     places = torch.arange(stop, device=device)
-    angles, plan = decoder.rope.at(places[before:], stop), causal_plan(places[before:], places, spec.dtype)
+    angles, plan = decoder.rope.angles_at(places[before:], stop), causal_plan(places[before:], places, spec.dtype)
     state = PromptPass(cache, slice(before, stop), cache.end_at(stop), angles, plan, spec.rope_keys)
     hidden, states = decoder.embed(torch.tensor(list(token_ids), device=device)), []
     for layer in range(layers[-1] + 1):

@@ -58,7 +58,7 @@ class RecordingHook:
         self._prefill, self._keeps_weights = prefill, keeps_weights
         self.attention: LayerAttention | None = None
 
-    def before(self, layer: int, query: torch.Tensor) -> None:
+    def on_queries(self, layer: int, query: torch.Tensor) -> None:
         self._prefill.fill_layer_rows(layer, query)
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -81,7 +81,7 @@ class RowChoiceHook(RecordingHook):
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         prefill = self._prefill
         attention.keeps_weights = self._keeps_weights
-        prefill.note(attention.layer, self._began, "attention")
+        prefill.record_time(attention.layer, self._began, "attention")
         output = MissingOutput(type(prefill.recompute).__name__)
         self.index = prefill.choose(prefill.probe(attention, self._layer_input, output))
         self.end = time.perf_counter()
@@ -122,7 +122,7 @@ class LayerwisePrefill:
         present += [] if context is None else [slice(0, layout.context)]
         present += [] if layer_rows is None else [layer_rows.rows]
         check_ids(layout.token_ids, decoder.spec.vocab)
-        self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
+        self._angles = decoder.rope.angles_at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, device, raw=keep_raw or layer_rows is not None)
         self._fused = FusedEncoding(decoder, fused, self.cache, self._angles, unit_context) if fused else None
         if context is not None:
@@ -175,7 +175,7 @@ class LayerwisePrefill:
                 )
             self._last_layer[before] = probe.layer
             self.active = self._activate(rows)
-        self.note(probe.layer, began, "importance")
+        self.record_time(probe.layer, began, "importance")
         if self.loading.overlaps:
             self._load(probe.layer + 1)
         return index
@@ -193,10 +193,10 @@ class LayerwisePrefill:
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._fused is None else self._fused.feed
         hidden = feed(layer, mixed)
-        self.note(layer, began, "mlp")
+        self.record_time(layer, began, "mlp")
         return hidden
 
-    def note(self, layer: int, began: float, kind: str) -> None:
+    def record_time(self, layer: int, began: float, kind: str) -> None:
         self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
@@ -240,7 +240,7 @@ class LayerwisePrefill:
         began = self._begin(layer)
         hook = RecordingHook(self, self._keeps_weights and self.active.weights_fit)
         mixed = self._attention_half(layer, hidden, hook)
-        self.note(layer, began, "attention")
+        self.record_time(layer, began, "attention")
         return mixed, hook.attention
 
     def _attention_half(self, layer: int, hidden: torch.Tensor, hook: AttentionHook) -> torch.Tensor:
@@ -258,10 +258,10 @@ class LayerwisePrefill:
                 self._fused.close()
             write_keys(self.decoder, layer, hidden, active.state)
             mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
-            self.note(layer, began, "attention")
+            self.record_time(layer, began, "attention")
         began = time.perf_counter()
         hidden = self.decoder.feed(layer, mixed)
-        self.note(layer, began, "mlp")
+        self.record_time(layer, began, "mlp")
         return hidden
 
     def _begin(self, layer: int) -> float:

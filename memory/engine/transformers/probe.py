@@ -49,7 +49,7 @@ class AwaitedOutput:
 
     def get(self) -> torch.Tensor:
         hidden = self.future.result()
-        self.chooser.catch_up()  # on CUDA the MLP may only be queued
+        self.chooser.wait_for_caller()  # on CUDA the MLP may only be queued
         return hidden
 
 

@@ -176,7 +176,7 @@ class Scorer:
         visible = cache.end_at(start + count)
         depth, whole = plan.depth[nodes], count == plan.tokens.numel()
         ancestry = plan.ancestry if whole else plan.ancestry[nodes[:, None], nodes]
-        angles = decoder.rope.at(depth + following, following + plan.levels)
+        angles = decoder.rope.angles_at(depth + following, following + plan.levels)
         mask = tree_plan(ancestry, depth, cache.positions, following, decoder.spec.dtype)
         state = PromptPass(cache, slice(start, start + count), visible, angles, mask, decoder.spec.rope_keys)
         return decoder.run(decoder.embed(plan.tokens[nodes]), state)[0]

@@ -200,7 +200,7 @@ def test_a_layer_is_never_whole_in_full_precision() -> None:
     with torch.inference_mode():
         for chunk in torch.tensor(tokens(4 * TILE, 1)).split(512):
             append(model.decoder, cache, chunk, last=False)
-        model.decoder.rope.at(torch.zeros(1, dtype=torch.long), 5 * TILE)  # so that the RoPE tables do not grow later
+        model.decoder.rope.angles_at(torch.zeros(1, dtype=torch.long), 5 * TILE)  # the RoPE tables do not grow later
         for count, cut in ((16, 0), (1, 0), (30, 0), (5, 4 * TILE - 30)):
             if cut:
                 cache.cut(cut)
@@ -218,7 +218,7 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
     model, rows = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32), 4 * TILE
     layer = 2 * rows * 4 * 32 * 4
     with torch.inference_mode():
-        model.decoder.rope.at(torch.zeros(1, dtype=torch.long), rows + TILE)
+        model.decoder.rope.angles_at(torch.zeros(1, dtype=torch.long), rows + TILE)
         alone, share_cache = (QuantizedCache(model.spec, format, model.decoder.device) for _ in range(2))
         for cache, count in ((alone, rows), (share_cache, rows // agents)):
             for chunk in torch.tensor(tokens(count, 1)).split(512):
@@ -229,7 +229,7 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
         batch.step([7] * agents)  # allocates the room of the last rows
         with Live() as live:
             batch.step([7] * agents)
-    at_rest = agents * share_cache.open.nbytes  # rows of incomplete pages are not packed
+    at_rest = agents * share_cache.tail.nbytes  # rows of incomplete pages are not packed
     assert live.peak - at_rest <= expected.peak < layer / 2, "keys and values of one layer"
     assert live.largest <= max(layer // 4, at_rest), "keys or values of a tile"
 
