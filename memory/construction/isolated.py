@@ -45,7 +45,7 @@ class Invalidation:
         Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task with its
         log. A block whose segments were not retrieved this time is still valid.
         """
-        changed = set(self._store.changed(self._cursor))
+        changed = set(self._store.changed_ids(self._cursor))
         retrieved = {span.segment for unit in units for span in unit.spans}
         present = {name: unit for name, unit in zip(names, units, strict=True) if name}
         tokens = 0

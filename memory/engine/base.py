@@ -68,11 +68,11 @@ class EngineCapabilities:
     session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
     quantized_caches: bool = True  # has caches that store rows in 4 or 8 bits
 
-    def require(self, needed: EngineCapabilities, whose: str) -> None:
-        """Raise ConfigError naming the caller, ``whose``, if a ``needed`` ability is missing."""
+    def require(self, needed: EngineCapabilities, owner: str) -> None:
+        """Raise ConfigError naming the caller, ``owner``, if a ``needed`` ability is missing."""
         missing = [f.name for f in fields(self) if getattr(needed, f.name) and not getattr(self, f.name)]
         if missing:
-            raise ConfigError(f"{whose} needs an engine with {', '.join(missing)}: use engine=transformers")
+            raise ConfigError(f"{owner} needs an engine with {', '.join(missing)}: use engine=transformers")
 
 
 class ModelInfo(Protocol):

@@ -41,7 +41,7 @@ class Extent:
     def blocks(self) -> int:
         return self.k.codes.shape[0]
 
-    def until(self, last: int) -> Extent:
+    def first_blocks(self, last: int) -> Extent:
         """View the blocks before ``last``, read-only."""
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
@@ -315,7 +315,7 @@ class QuantizedCache(EvictableRows):
         if start == last.used_rows or whole == last.blocks:
             return
         first = 0 if last.check is None and 2 * whole < last.blocks else whole
-        self.extents[-1:] = [last.until(first)] if first else []
+        self.extents[-1:] = [last.first_blocks(first)] if first else []
         self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []
 
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:

@@ -94,7 +94,7 @@ class SegmentGraph:
 
         :param settle: let groups without recent changes become static now, else at a later update
         """
-        touched, self._cursor = store.changed(self._cursor), store.changes
+        touched, self._cursor = store.changed_ids(self._cursor), store.changes
         store.drop(self._cursor)
         flips: list[Flip] = []
         nodes = self.graph.nodes

@@ -139,7 +139,7 @@ class SegmentStore:
         """Number of changes so far."""
         return self._dropped + len(self.history)
 
-    def changed(self, since: int) -> Collection[str]:
+    def changed_ids(self, since: int) -> Collection[str]:
         """Return the ids changed after the first ``since`` changes, in order; all ids if those were dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))

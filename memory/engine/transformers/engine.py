@@ -96,7 +96,7 @@ class Worker:
         self._closed, self._lock = False, threading.Lock()  # no job is queued after the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
-        _ALIVE.add(self)
+        _WORKERS.add(self)
 
     def submit(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> Future[T]:
         """Queue ``work``. Raises ModelError after ``close``."""
@@ -151,16 +151,16 @@ class Worker:
                 self._tidy()
 
 
-_ALIVE: WeakSet[Worker] = WeakSet()
+_WORKERS: WeakSet[Worker] = WeakSet()
 
 
 @atexit.register
-def _end_all() -> None:
+def _close_workers() -> None:
     """Wait for the running job, not for queued ones, if the process ends with an open engine.
 
     A thread that returns from torch after the interpreter has ended aborts the process.
     """
-    for worker in tuple(_ALIVE):
+    for worker in tuple(_WORKERS):
         worker._end(Priority.EXIT)
 
 
