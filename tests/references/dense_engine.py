@@ -146,7 +146,7 @@ class DenseEngine:
         future.set_result(work())
         return future
 
-    later = submit
+    in_background = submit
 
     def close(self) -> None:
         self._closed = True
