@@ -73,7 +73,7 @@ class DenseEngine:
 
     def prefill(
         self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
-        keep_raw: bool = False, slots: object = None, unit_context: KVBlock | None = None,
+        keep_raw: bool = False, layer_rows: object = None, unit_context: KVBlock | None = None,
     ) -> PrefillResult:  # fmt: skip
         active, cache, encoded = recompute.first(layout, self.info.layers), self._cache(None, keep_raw), {}
         cache.layers = [tuple(x.new_zeros(x.shape[0], layout.rows, x.shape[2]) for x in pair) for pair in cache.layers]
