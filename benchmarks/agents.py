@@ -89,7 +89,7 @@ def text_of(tokens: int, coder: TokenizerCoder) -> str:
 
 
 @dataclass
-class Bench:
+class AgentBenchmark:
     """Measurements on one model, with a folder for its agents."""
 
     engine: Engine
@@ -198,7 +198,7 @@ class Bench:
         return QuantizedCache(self.engine.info, PackFormat(), self.engine.device)
 
 
-def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
+def latency(benches: Sequence[tuple[str, AgentBenchmark, Sequence[int]]]) -> Table:
     names = ("cold", "plain", "hot", "exact", "warm")
     columns = *(f"{name} ms" for name in names), *(f"cold/{name}" for name in names[2:]), "file"
     caption = "file: its size relative to the rows in bfloat16, text included"
@@ -210,7 +210,7 @@ def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
     return table
 
 
-def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], turns: int) -> Table:
+def matching(benches: Sequence[tuple[str, AgentBenchmark, Sequence[int]]], turns: int) -> Table:
     columns = "shape", "tokens", "replies", "kept by text", "by tokens", "ms by text", "ms by tokens"
     table = Table(*columns, title="By text and by tokens")
     for shape, bench, lengths in benches:
@@ -295,7 +295,7 @@ def main() -> None:
         benches = []
         for shape in args.shapes if {"latency", "matching"} & set(args.parts) else ():
             engine = stack.enter_context(make_engine(shape))
-            bench = Bench(engine, make_coder(), Path(folder) / shape, args.repeats, PROGRESS.print)
+            bench = AgentBenchmark(engine, make_coder(), Path(folder) / shape, args.repeats, PROGRESS.print)
             benches.append((shape, bench, args.tokens or TOKENS.get(shape, (1024,))))
         if "latency" in args.parts:
             show(latency(benches), args.markdown, console)

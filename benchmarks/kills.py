@@ -27,11 +27,11 @@ from keep_agent.agent.durable import DurableAgent
 from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.rollout.run_folder import EPISODES, TRACE, find_runs
 
-COMPACT = 9  # acknowledged calls between two compactions; few, so that kills also hit a compaction
-LONGEST = 0.3  # seconds of work before a kill, at most
-START = 120.0  # seconds until a child must start to work
-CLOCK = ("seconds",)  # fields of an episode's line that differ between runs
-Tell = Callable[[dict[str, Any]], None]
+COMPACT_EVERY = 9  # acknowledged calls between two compactions; few, so that kills also hit a compaction
+MAX_SECONDS = 0.3  # seconds of work before a kill, at most
+START_SECONDS = 120.0  # seconds until a child must start to work
+TIME_FIELDS = ("seconds",)  # fields of an episode's line that differ between runs
+Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass
@@ -51,18 +51,18 @@ class KillResult:
 def kill_durable(make: Callable[[], PlannerResources], folder: Path, kills: int, rng: Random) -> Iterator[KillResult]:
     """Kill agents with a journal; yield after each kill."""
 
-    def work(tell: Tell) -> None:
+    def work(report: Report) -> None:
         agent = DurableAgent(Agent(make().planner("x"), "x", ahead=False, limit=10**6), folder)
         number = _facts_in(agent.dump())
-        tell({"start": number})
+        report({"start": number})
         while True:
             number += 1
             agent.observe([_fact(number)])
-            tell({"done": number})
+            report({"done": number})
             if number % 8 == 0:
                 decision = agent.plan("put a mug in the fridge", ["go to fridge 1", "done"])
                 agent.report(Outcome(True), decision.number)
-            if number % COMPACT == 0:
+            if number % COMPACT_EVERY == 0:
                 agent.compact()
 
     yield from _kill_all("agent with a journal (observe, plan, report, compact)", work, kills, rng)
@@ -71,17 +71,17 @@ def kill_durable(make: Callable[[], PlannerResources], folder: Path, kills: int,
 def kill_save(make: Callable[[], PlannerResources], path: Path, kills: int, rng: Random) -> Iterator[KillResult]:
     """Kill agents that repeatedly save their memory to a file; yield after each kill."""
 
-    def work(tell: Tell) -> None:
+    def work(report: Report) -> None:
         agent = Agent(make().planner("x"), "x", ahead=False)
         if path.exists():
             agent.load(path)
         number = _facts_in(agent.dump())
-        tell({"start": number})
+        report({"start": number})
         while True:
             number += 1
             agent.observe([_fact(number)])
             agent.save(path)
-            tell({"done": number})
+            report({"done": number})
 
     yield from _kill_all("Agent.save", work, kills, rng)
 
@@ -95,9 +95,9 @@ def kill_eval(folder: Path, kills: int, rng: Random) -> Iterator[KillResult]:
     killed, arguments = folder / "torn", [*settings, f"eval.out={folder / 'torn'}"]
     while result.tries < kills:
         size = _committed(killed)
-        child = _Child(lambda tell, arguments=arguments: _play(arguments))
+        child = _ChildProcess(lambda report, arguments=arguments: _play(arguments))
         finished = child.wait_until(lambda size=size: _committed(killed) > size)
-        time.sleep(0 if finished else rng.uniform(0, LONGEST))
+        time.sleep(0 if finished else rng.uniform(0, MAX_SECONDS))
         child.kill()
         result.tries += 1
         result.raw += child.raw
@@ -106,16 +106,16 @@ def kill_eval(folder: Path, kills: int, rng: Random) -> Iterator[KillResult]:
         arguments = [f"eval.resume={find_runs(killed)[0]}"]
         yield result
     for last in (arguments, [*settings, f"eval.out={folder / 'whole'}"]):
-        _Child(lambda tell, arguments=last: _play(arguments)).wait()
+        _ChildProcess(lambda report, arguments=last: _play(arguments)).wait()
     if _rows(killed) != _rows(folder / "whole"):
         result.add_loss("the results differ from those of an uninterrupted run")
     yield result
 
 
-class _Child:
+class _ChildProcess:
     """Forked process that reports its progress to the parent, line by line."""
 
-    def __init__(self, work: Callable[[Tell], None]) -> None:
+    def __init__(self, work: Callable[[Report], None]) -> None:
         self.raw = 0
         read, write = os.pipe()
         self._pid = os.fork()
@@ -127,9 +127,9 @@ class _Child:
 
     def line(self) -> dict[str, Any] | None:
         """Return the next message, or None if the process has ended."""
-        if not select.select([self._stream], [], [], START)[0]:
+        if not select.select([self._stream], [], [], START_SECONDS)[0]:
             self.kill()
-            raise SystemExit(f"a child process sent no message within {START} s")
+            raise SystemExit(f"a child process sent no message within {START_SECONDS} s")
         line = self._stream.readline()
         return self._take(json.loads(line)) if line.endswith(b"\n") else None
 
@@ -161,7 +161,7 @@ class _Child:
         return message
 
 
-def _run(work: Callable[[Tell], None], pipe: int) -> NoReturn:
+def _run(work: Callable[[Report], None], pipe: int) -> NoReturn:
     try:
         work(lambda message: os.write(pipe, json.dumps(message).encode() + b"\n") and None)
     except BaseException:
@@ -170,14 +170,14 @@ def _run(work: Callable[[Tell], None], pipe: int) -> NoReturn:
         os._exit(1)
 
 
-def _kill_all(name: str, work: Callable[[Tell], None], kills: int, rng: Random) -> Iterator[KillResult]:
+def _kill_all(name: str, work: Callable[[Report], None], kills: int, rng: Random) -> Iterator[KillResult]:
     result, done = KillResult(name), 0
     while result.tries < kills:
-        child = _Child(work)
+        child = _ChildProcess(work)
         first = child.line() or {}
         if first.get("start", -1) < done:
             result.add_loss(f"{done} facts were acknowledged, but the next process started with {first}")
-        time.sleep(rng.uniform(0, LONGEST))
+        time.sleep(rng.uniform(0, MAX_SECONDS))
         done = max([done, *(message.get("done", 0) for message in child.kill())])
         result.tries += 1
         result.raw += child.raw
@@ -223,4 +223,4 @@ def _rows(folder: Path) -> list[list[dict[str, Any]]]:
     """Return episodes and trace of the only run below a folder, without times and checksums."""
     (run,) = find_runs(folder)
     files = [[json.loads(line) for line in (run / name).read_bytes().splitlines()] for name in (EPISODES, TRACE)]
-    return [[{key: row[key] for key in row if key not in (*CLOCK, "sum")} for row in rows] for rows in files]
+    return [[{key: row[key] for key in row if key not in (*TIME_FIELDS, "sum")} for row in rows] for rows in files]

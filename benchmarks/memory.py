@@ -53,7 +53,7 @@ def methods() -> list[MemoryMethod]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class MemorySetting:
     size: int
     budget: int
     churn: int
@@ -61,7 +61,7 @@ class Setting:
     steps: int
 
 
-def run(engine: Engine, method: MemoryMethod, setting: Setting) -> Iterator[tuple[Prefill, float]]:
+def run(engine: Engine, method: MemoryMethod, setting: MemorySetting) -> Iterator[tuple[Prefill, float]]:
     """Yield the prefill of each step, and the milliseconds of its recompute stage; the house changes before each."""
     session = MemorySession(engine, method, make_encoder("hashed"), encode_text, setting.budget)
     house = House(setting.size, setting.steady, session.store)
@@ -109,7 +109,7 @@ def main() -> None:
             print(f"\n{size} segments in the store, at most {budget} in the prompt, {churn} changes a step")
             print(f"{'':16}" + row(["rows", "flips", *PARTS, "policy", "after", "overhead", "p90"]))
             for method in selection:
-                done = list(run(engine, method, Setting(size, budget, churn, args.steady, args.steps)))
+                done = list(run(engine, method, MemorySetting(size, budget, churn, args.steady, args.steps)))
                 print(f"{method.name:16}" + row(summary(done)), flush=True)
 
 

@@ -41,7 +41,7 @@ SHAPES = {"planner-tiny": Shape(12, 6, 6, 32), "qwen2.5-0.5b": Shape(24, 14, 2, 
 
 
 @dataclass(frozen=True)
-class Memory:
+class PackedMemory:
     """Keys and values of all layers (layers, 1, kv_heads, tokens, head_dim), in bfloat16 and packed."""
 
     shape: Shape
@@ -50,7 +50,7 @@ class Memory:
     packed: tuple[Packed, Packed]
 
     @classmethod
-    def random(cls, shape: Shape, tokens: int, format: PackFormat) -> Memory:
+    def random(cls, shape: Shape, tokens: int, format: PackFormat) -> PackedMemory:
         size = (2, shape.layers, 1, shape.kv_heads, tokens, shape.head_dim)
         k, v = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(DTYPE)
         return cls(shape, k, v, (pack(k, format, format.keys), pack(v, format)))
@@ -63,7 +63,7 @@ class Memory:
         return unpacked_tiles(*(x[layer] for x in self.packed), DTYPE)
 
 
-def pack_time(memory: Memory, format: PackFormat, repeats: int) -> float:
+def pack_time(memory: PackedMemory, format: PackFormat, repeats: int) -> float:
     """Return the milliseconds for all layers, packed one by one as in a prefill."""
 
     def work() -> None:
@@ -73,7 +73,7 @@ def pack_time(memory: Memory, format: PackFormat, repeats: int) -> float:
     return memory.shape.layers * take_turns({"pack": work}, repeats)["pack"]
 
 
-def contenders(memory: Memory, rows: int) -> dict[str, Callable[[], None]]:
+def contenders(memory: PackedMemory, rows: int) -> dict[str, Callable[[], None]]:
     """Return the contenders: attention of the last ``rows`` rows at every layer."""
     shape, tokens = memory.shape, memory.packed[0].tokens
     q = torch.randn(1, shape.heads, rows, shape.head_dim, generator=torch.Generator().manual_seed(1)).to(DTYPE)
@@ -111,7 +111,7 @@ def main() -> None:
     for name in args.shapes:
         for format in FORMATS:
             with torch.inference_mode():
-                memory = Memory.random(SHAPES[name], args.tokens, format)
+                memory = PackedMemory.random(SHAPES[name], args.tokens, format)
                 packing = 1e3 * pack_time(memory, format, args.repeats) / args.tokens
                 cost = f"{100 * memory.share:.1f} %", f"{packing:.1f}"
                 for rows in args.rows:

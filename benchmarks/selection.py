@@ -52,7 +52,7 @@ STAGES: dict[str, Recompute] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SelectionTimes:
     prefill: float  # ms
     choice: float  # ms
     computed: float  # share of token-layers
@@ -62,35 +62,35 @@ class Run:
         return self.choice / self.prefill
 
 
-def run(engine: Engine, layout: Layout, stage: Recompute) -> Run:
+def time_stage(engine: Engine, layout: Layout, stage: Recompute) -> SelectionTimes:
     timed = TimedStage(stage)
     start = time.perf_counter()
     result = engine.prefill(layout, timed, LayerBalanced())
     whole = 1e3 * (time.perf_counter() - start)
-    return Run(whole, sum(timed.times), result.trace.computed_ratio)
+    return SelectionTimes(whole, sum(timed.times), result.trace.computed_ratio)
 
 
-def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, Run]:
+def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, SelectionTimes]:
     """Return medians by stage; the first two rounds warm up."""
     prompt = Prompt.random(tokens, engine.info.vocab)
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
-    runs: dict[str, list[Run]] = {name: [] for name in STAGES}
+    runs: dict[str, list[SelectionTimes]] = {name: [] for name in STAGES}
     for number in range(repeats + 2):
         for name, stage in STAGES.items():
-            result = run(engine, layout, stage)
+            result = time_stage(engine, layout, stage)
             if number >= 2:
                 runs[name].append(result)
     return {name: _median(results) for name, results in runs.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class LatentRun:
+class LatentTimes:
     prefill: float  # ms, the query over the selected blocks
     choice: float  # ms, from boxes to block numbers
     query_pass: float  # ms, the pass for query states
 
 
-def measure_latent(engine: Engine, tokens: int, repeats: int, scoring_layers: str) -> LatentRun:
+def measure_latent(engine: Engine, tokens: int, repeats: int, scoring_layers: str) -> LatentTimes:
     """Return medians; the first two rounds warm up."""
     retrieval = Latent(layers=scoring_layers)
     layers = retrieval.scoring_layers(engine.info.layers)
@@ -114,12 +114,12 @@ def measure_latent(engine: Engine, tokens: int, repeats: int, scoring_layers: st
         marks.append(time.perf_counter())
         query_pass, choice, _, prefill = (1e3 * (b - a) for a, b in pairwise(marks))
         times.append((prefill, choice, query_pass))
-    return LatentRun(*map(statistics.median, zip(*times[2:], strict=True)))
+    return LatentTimes(*map(statistics.median, zip(*times[2:], strict=True)))
 
 
-def _median(runs: Sequence[Run]) -> Run:
+def _median(runs: Sequence[SelectionTimes]) -> SelectionTimes:
     prefill, choice = (statistics.median(getattr(run, part) for run in runs) for part in ("prefill", "choice"))
-    return Run(prefill, choice, sorted(runs, key=lambda run: run.share)[len(runs) // 2].computed)
+    return SelectionTimes(prefill, choice, sorted(runs, key=lambda run: run.share)[len(runs) // 2].computed)
 
 
 def main() -> None:

@@ -138,7 +138,7 @@ class Robot:
 
 
 @dataclass(frozen=True)
-class Result:
+class LoadResult:
     robots: list[Robot]
     seconds: float
     start_megabytes: float
@@ -165,7 +165,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def load(agents: int, plans: int, motion: float, kill: bool, folder: Path, overrides: Sequence[str] = ()) -> Result:
+def load(agents: int, plans: int, motion: float, kill: bool, folder: Path, overrides: Sequence[str] = ()) -> LoadResult:
     """Start a server, run all robots, and collect the results."""
     server = Server(folder / "server", overrides)
     server.folder.mkdir(parents=True)
@@ -183,7 +183,7 @@ def load(agents: int, plans: int, motion: float, kill: bool, folder: Path, overr
         took = time.perf_counter() - began
         with Client(server.url) as client:
             losses = [line for robot in robots if not robot.error for line in robot.losses(client, folder)]
-        return Result(robots, took, first, max(sizes), losses, down)
+        return LoadResult(robots, took, first, max(sizes), losses, down)
     finally:
         server.stop()
 
@@ -215,7 +215,7 @@ def _sample_memory(server: Server) -> Iterator[list[float]]:
         thread.join()
 
 
-def show(result: Result, agents: int, plans: int) -> None:
+def show(result: LoadResult, agents: int, plans: int) -> None:
     times = 1e3 * np.array([seconds for robot in result.robots for seconds in robot.seconds])
     traces = [trace for robot in result.robots for trace in robot.traces[1:] if trace]  # the first plan is cold
     encoded = [trace["counts"].get("encoded_token_layers", 0) / trace["counts"]["layers"] for trace in traces]

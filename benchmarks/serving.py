@@ -35,25 +35,25 @@ from memory.kv_cache.quantized import QuantizedCache
 
 SHAPES = ("planner-tiny", "qwen2.5-0.5b")
 FORMATS = {"bfloat16": None, "4 bits": PackFormat(4)}
-LONG = {"planner-tiny": 3072, "qwen2.5-0.5b": 2048}  # tokens in A's prompt
-SHORT, ANSWER = 32, 16
+LONG_PROMPT = {"planner-tiny": 3072, "qwen2.5-0.5b": 2048}  # tokens in A's prompt
+SHORT_PROMPT, ANSWER_TOKENS = 32, 16
 
 
 def some_ids(count: int, seed: int = 0) -> list[int]:
     return torch.randint(5, 4000, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def empty(engine: Engine, format: PackFormat | None) -> Member:
+def empty_cache(engine: Engine, format: PackFormat | None) -> Member:
     spec, device = engine.info, engine.device
     if format is not None:
         return QuantizedCache(spec, format, device)
     return PagedCache(KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, device))
 
 
-def agents(engine: Engine, format: PackFormat | None, count: int, tokens: int) -> list[Member]:
+def filled_caches(engine: Engine, format: PackFormat | None, count: int, tokens: int) -> list[Member]:
     """Return caches of about ``tokens`` rows each, all different; paged caches share one pool."""
-    first = empty(engine, format)
-    caches = [first, *(empty(engine, format) if format else PagedCache(first.pool) for _ in range(count - 1))]
+    first = empty_cache(engine, format)
+    caches = [first, *(empty_cache(engine, format) if format else PagedCache(first.pool) for _ in range(count - 1))]
     for number, cache in enumerate(caches):
         engine.extend(cache, some_ids(tokens - 3 * number, number))
     return caches
@@ -69,7 +69,7 @@ class Rates:
 @torch.inference_mode()
 def rates(engine: Engine, format: PackFormat | None, count: int, tokens: int, repeats: int) -> Rates:
     """Return medians of ``repeats`` turns, after two turns to warm up."""
-    caches, batched = (agents(engine, format, count, tokens) for _ in range(2))
+    caches, batched = (filled_caches(engine, format, count, tokens) for _ in range(2))
     batch = Batch(engine.decoder, batched)
 
     def alone() -> None:
@@ -93,15 +93,15 @@ def staggered(engine: Engine, format: PackFormat | None, rows: int, few: int, in
     """Run a long request, and a short one that arrives after the first chunk of the long one."""
     config = SchedulerConfig(ChunkSchedule(steps=(), rest=few), shared_chunk=few)
     scheduler = Scheduler(engine, config, automatic=False)
-    start, a, b = time.perf_counter(), empty(engine, format), empty(engine, format)
-    long = scheduler.submit("A", a, some_ids(rows), ANSWER)
+    start, a, b = time.perf_counter(), empty_cache(engine, format), empty_cache(engine, format)
+    long = scheduler.submit("A", a, some_ids(rows), ANSWER_TOKENS)
     scheduler.turn()
     scheduler.turn()
     arrival = time.perf_counter()
     if not interleaved:
         first = until_first(scheduler, long)
         scheduler.run_until_idle()
-    short = until_first(scheduler, scheduler.submit("B", b, some_ids(SHORT, 1), ANSWER))
+    short = until_first(scheduler, scheduler.submit("B", b, some_ids(SHORT_PROMPT, 1), ANSWER_TOKENS))
     return Waits(short - arrival, (until_first(scheduler, long) if interleaved else first) - start)
 
 
@@ -132,10 +132,10 @@ def waiting(args: argparse.Namespace) -> Table:
                 results: dict[str, list[Waits]] = {"interleaved": [], "in order of arrival": []}
                 for _ in range(args.staggers):
                     for order, waits in results.items():
-                        waits.append(staggered(engine, format, LONG[shape], args.few, order == "interleaved"))
+                        waits.append(staggered(engine, format, LONG_PROMPT[shape], args.few, order == "interleaved"))
                 for order, waits in results.items():
                     times = (1e3 * statistics.median(getattr(w, name) for w in waits) for name in ("short", "long"))
-                    table.add_row(shape, name, str(LONG[shape]), order, *(f"{ms:.0f}" for ms in times))
+                    table.add_row(shape, name, str(LONG_PROMPT[shape]), order, *(f"{ms:.0f}" for ms in times))
     return table
 
 

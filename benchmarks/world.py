@@ -27,7 +27,7 @@ SECONDS = 2.0  # minimum duration of a measurement
 REQUIRED = 5_000  # steps per second
 
 
-def draw(skills: tuple[str, ...], random: Random) -> str:
+def draw_skill(skills: tuple[str, ...], random: Random) -> str:
     """Draw a verb and then a skill with this verb; never ``done``."""
     groups: dict[str, list[str]] = defaultdict(list)
     for skill in skills:
@@ -36,7 +36,7 @@ def draw(skills: tuple[str, ...], random: Random) -> str:
     return random.choice(random.choice(list(groups.values())))
 
 
-def bare(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
+def world_rollout(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
     """Return a rollout of the world alone, which returns its seconds without the reset and the draws."""
     random, houses = Random(0), cycle(episodes)
 
@@ -46,7 +46,7 @@ def bare(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
         knowledge.update()
         skills, seconds = setting.space.admissible(house, knowledge), 0.0
         for _ in range(EPISODE_STEPS):
-            skill, start = draw(skills, random), perf_counter()
+            skill, start = draw_skill(skills, random), perf_counter()
             setting.space.execute(house, skill)
             knowledge.update()
             skills = setting.space.admissible(house, knowledge)
@@ -56,7 +56,7 @@ def bare(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
     return rollout
 
 
-def whole_environment(env: gymnasium.Env) -> Callable[[], float]:
+def environment_rollout(env: gymnasium.Env) -> Callable[[], float]:
     """Return a rollout of the gymnasium environment, which returns its seconds with the reset, without the draws."""
     random = Random(0)
 
@@ -65,7 +65,7 @@ def whole_environment(env: gymnasium.Env) -> Callable[[], float]:
         _, info = env.reset()
         seconds = perf_counter() - start
         for _ in range(EPISODE_STEPS):
-            skill, start = draw(info["skills"], random), perf_counter()
+            skill, start = draw_skill(info["skills"], random), perf_counter()
             _, _, _, _, info = env.step(skill)
             seconds += perf_counter() - start
         return seconds
@@ -73,7 +73,7 @@ def whole_environment(env: gymnasium.Env) -> Callable[[], float]:
     return rollout
 
 
-def rate(rollout: Callable[[], float]) -> float:
+def steps_per_second(rollout: Callable[[], float]) -> float:
     """Return the steps per second over at least ``SECONDS``."""
     rollout()
     rollouts, seconds = 0, 0.0
@@ -90,7 +90,7 @@ def measure(name: str, world: WorldEntry, episodes: Sequence[Episode]) -> float:
         setting = world.spec.setting(skills=skills, observability=observability, max_steps=EPISODE_STEPS)
         choices = {"skills": skills, "observability": observability, "max_steps": EPISODE_STEPS}
         env = make_world(world.id, episodes=episodes, **choices)
-        alone, together = rate(bare(setting, episodes)), rate(whole_environment(env))
+        alone, together = steps_per_second(world_rollout(setting, episodes)), steps_per_second(environment_rollout(env))
         slowest = min(slowest, alone)
         print(f"{name:8}{skills:10}{observability:15}{alone:12,.0f}{together:14,.0f}")
     return slowest

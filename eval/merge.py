@@ -27,7 +27,7 @@ from keep_agent.rollout import run_folder
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder
-from memory.files.atomic import appearing
+from memory.files.atomic import create_folder
 
 SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys of a shard's config
 SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # keys of a summary
@@ -111,7 +111,7 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     summary = summary_of(results, config, _versions(parts))
     _check_sums(summary, parts)
     traces = {part.shard: spans(part.path / TRACE) for part in parts}
-    with appearing(out) as folder, RunFolder.create(folder, config) as run:
+    with create_folder(out) as folder, RunFolder.create(folder, config) as run:
         for result, part in pairs:
             has_trace = config["eval"]["trace"]
             entries = _entries(part.path / TRACE, result.id, traces[part.shard]) if has_trace else ()

@@ -113,9 +113,9 @@ class MemorySession:
             persist = builder.harvests
             builder = builder if persist else RecomputeAllBuilder(self.engine)
         elif not persist:
-            builder = builder.detached()
+            builder = builder.temporary()
         if self.method.construction.capabilities.keeps_cache:
-            builder.instruct(common_prefix(query_ids, instruction_ids))
+            builder.mark_instruction(common_prefix(query_ids, instruction_ids))
         if not latent:
             rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)
             self._check_length(rows, 0)  # before any row is encoded
@@ -147,7 +147,7 @@ class MemorySession:
         if self._transcript is not None:
             return 0, 0
         context, self._new_context_tokens = self._need_context(), 0
-        with self._graph.settled(self.store):
+        with self._graph.quiet_as_static(self.store):
             units, _, builder = self._plan(query_text, (), None, (), persist=False)
         if not self.method.retrieval.capabilities.latent:
             units = _fitting(units, self.engine.info.max_positions - len(context.ids))
@@ -222,7 +222,7 @@ class MemorySession:
         self.store.clear()
         self._flips = []
         if blocks:
-            self._builder.unshare()
+            self._builder.stop_sharing()
         self._builder.reset()
         if self._transcript is not None:
             self._transcript.clear()
@@ -232,7 +232,7 @@ class MemorySession:
 
     def close(self) -> None:
         """Release the memory; a storage that persists keeps the blocks for a later session."""
-        self._builder.unshare()
+        self._builder.stop_sharing()
         self.reset(blocks=False)
         self._lease.release(delete=not self.method.storage.capabilities.persists)
 
@@ -358,7 +358,7 @@ class MemorySession:
         """Keep the computed rows for later prompts, and report the prompt."""
         began = time.perf_counter()
         if persist:
-            self._builder.after(prompt, result)
+            self._builder.store_rows(prompt, result)
             if self._transcript is not None:
                 self._transcript.close(self.store, query_ids)
         after_ms = 1e3 * (time.perf_counter() - began) if persist else 0.0

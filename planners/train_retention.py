@@ -18,7 +18,7 @@ from pathlib import Path
 from keep_agent.errors import check_choice
 from keep_agent.options import ANY, SEEDS, THREADS, check_model_place
 from memory.config.choices import DTYPES
-from memory.files.atomic import alone
+from memory.files.atomic import lock_folder
 from planners.training import options
 from planners.training.options import Option
 from planners.training.retention.tool_sessions import read_sessions
@@ -71,7 +71,7 @@ def main() -> None:
 
         if args.threads:
             torch.set_num_threads(args.threads)
-        with alone(Path(args.out)), closing(Trainer(args)) as trainer:
+        with lock_folder(Path(args.out)), closing(Trainer(args)) as trainer:
             trainer.run()
 
 

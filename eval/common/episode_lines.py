@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.files import read_json
 from memory.files.atomic import lock_is_held, sync, write_atomic
 from memory.files.end_mark import MarkedFile, end_of, read_marked, read_marks
-from memory.files.json_lines import Chain, LineFile, encoded, read_lines
+from memory.files.json_lines import Chain, LineFile, encode_json, read_lines
 
 REMEDY = "restore the file, or name another one"
 
@@ -35,7 +35,7 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFil
 
 
 def _open_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
-    about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.bound(encoded(config))
+    about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.for_owner(encode_json(config))
     new = not path.stat().st_size and not any(mark.count for mark in read_marks(path))
     if new and not about.exists():
         write_atomic(about, json.dumps(config, indent=1))

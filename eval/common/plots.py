@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from eval.common.hydra_command import check_target
 from keep_agent.errors import ConfigError
-from memory.files.atomic import replacing
+from memory.files.atomic import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
         for spine in axis.spines.values():
             spine.set_color(GRID)
     yield axes
-    with replacing(file) as stream:
+    with replace_file(file) as stream:
         canvas.savefig(stream, format=_kind(file), dpi=150)
 
 

@@ -19,7 +19,7 @@ from keep_agent.config.setting_types import ValueKind, check_kinds
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.rollout.run_folder import AGAIN, CONFIG, RunFolder
 from memory.config.component_names import check_names, named_classes
-from memory.segments.sentence_encoder import chosen_encoder, warn_of_fallback
+from memory.segments.sentence_encoder import resolve_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
 Create = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
@@ -72,7 +72,7 @@ def begin(
 def _resolve_encoder(config: DictConfig) -> None:
     """Resolve the encoder ``auto``, so that a run resumed on another machine keeps its encoder."""
     if "prompt" in config:
-        config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
+        config.prompt.encoder = literal(resolve_encoder(config.prompt.encoder))
 
 
 def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eval.common.plots import GRID, INK, PAPER, check_figure
 from eval.loading.compare import BASELINE, StageRun
 from eval.loading.timeline import COMPUTE, LANES, LINK, Event
-from memory.files.atomic import replacing
+from memory.files.atomic import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def gantt(runs: Sequence[StageRun], file: Path, title: str = "") -> None:
         axis.set_title(_headline(run, runs), loc="left", fontsize=9.5, color=INK)
     panels[-1].set_xlabel("ms", fontsize=8.5, color=INK)
     _legend(canvas, colours, max(1, *(event.layer for event in runs[0].timeline.events)), title)
-    with replacing(file) as stream:
+    with replace_file(file) as stream:
         canvas.savefig(stream, format="png", dpi=130)
 
 

@@ -178,14 +178,14 @@ class DurableAgent:
         self._incomplete = True  # until both files are written, no call may be appended
         content = packed({**self.agent.dump(), OWNER: self.name})
         start = self._start(content)
-        self._journal.announce(start)  # after a kill before `restart`, the journal is valid for the old memory, too
+        self._journal.prepare_restart(start)  # after a kill before `restart`, the journal fits the old memory, too
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
         """Return the hash chain of a journal that continues a memory file of this content; empty for none."""
-        return Chain.bound(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # the line with its checksum
+        return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # the line with its checksum
 
     def _read(self) -> None:
         """Load the folder. A memory file of version 0.2, which names no agent, is rewritten."""

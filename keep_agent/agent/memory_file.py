@@ -10,7 +10,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import count_values, parsed, reading, writing
-from memory.files.atomic import clean, write_atomic
+from memory.files.atomic import remove_temp, write_atomic
 
 MAGIC = "keep-agent memory 1 sha256:"
 
@@ -26,7 +26,7 @@ def write_packed(path: Path, content: bytes) -> None:
     """Write content of `packed` atomically; missing folders are made."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    clean(path.parent)  # of partial files of a killed writer
+    remove_temp(path.parent)  # of partial files of a killed writer
     write_atomic(path, content)
 
 

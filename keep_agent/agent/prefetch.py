@@ -35,7 +35,7 @@ class Prefetcher:
         """Queue a job, since segments may have changed."""
         if not self._queued and not self._stopped:
             self._queued = True
-            self._session.engine.later(self._work)
+            self._session.engine.in_background(self._work)
 
     def take(self) -> Encoded:
         """Return the background encoding since the last call."""

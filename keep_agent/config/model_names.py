@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import QuotedString, Transformer
 from keep_agent.config.literal import as_override, quoted
 from keep_agent.errors import ConfigError, ModelError, did_you_mean
 from keep_agent.options import HUB
-from memory.engine.models.model_path import check_place
+from memory.engine.models.model_path import check_model_path
 from memory.engine.models.model_shapes import SHAPES
 
 ENCODERS = ("auto", "hashed", "hashed_ngrams", "minilm", "all-minilm-l6-v2", "mpnet", "all-mpnet-base-v2")
@@ -31,7 +31,7 @@ def check_model(name: str) -> None:
         return
     if name and Path(name).exists():
         try:
-            check_place(name)
+            check_model_path(name)
         except ModelError as error:
             raise ConfigError(f"model={name} does not work: {error}") from error
     elif not HUB.fullmatch(name):

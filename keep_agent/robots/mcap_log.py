@@ -23,7 +23,7 @@ from keep_agent.robots.mcap.messages import CHANNELS, Message, of_entry, of_even
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.runs import picture
-from memory.files.atomic import replacing
+from memory.files.atomic import replace_file
 
 if TYPE_CHECKING:
     from mcap.writer import Writer
@@ -108,7 +108,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
         file = (run or Path()) / name
         return picture(run, name).read_bytes() if run is not None and file.is_file() else None
 
-    with replacing(path) as stream, closing(McapLog(stream)) as log:
+    with replace_file(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:
             count += 1
             with unpacking(f"entry {count} of the episode", "no entry of a trace", AGAIN):

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from keep_agent.errors import DataError, KeepError
-from memory.files.atomic import appearing
+from memory.files.atomic import create_folder
 
 FRAMES = "frames"  # in the run folder
 ENDINGS = {"jpeg": "jpg", "png": "png"}
@@ -50,7 +50,7 @@ class Frames:
         try:
             if path.exists():
                 shutil.rmtree(path)  # of an uncommitted attempt
-            with appearing(path) as folder:
+            with create_folder(path) as folder:
                 for name, content in self.files.items():
                     (folder / name).write_bytes(content)
         except OSError as error:

@@ -25,9 +25,9 @@ from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import unpacking
 from keep_agent.rollout.frames import Frames, keep_frames
 from keep_agent.rollout.results import EpisodeResult, typed
-from memory.files.atomic import SUFFIX, clean, lock_is_held
+from memory.files.atomic import SUFFIX, lock_is_held, remove_temp
 from memory.files.end_mark import Mark, MarkedFile, end_of, find_mark, read_marked, read_marks
-from memory.files.json_lines import Chain, Line, LineFile, encoded, read_lines
+from memory.files.json_lines import Chain, Line, LineFile, encode_json, read_lines
 from memory.files.sealed_json import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
@@ -98,7 +98,7 @@ class RunFolder(AbstractContextManager):
         return run
 
     def _read_back(self) -> None:
-        clean(self.path)  # of temporary files of a killed run
+        remove_temp(self.path)  # of temporary files of a killed run
         start, lines = opening(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
             log.warning("%s was made by a version without checksums: damage to it is not noticed", self.path)
@@ -201,13 +201,13 @@ def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
     """Return the config to save, with a name of the run, and the start of its files' hash chains."""
     saved = {**config, RUN: token_hex(8)}
-    return saved, Chain.bound(encoded(saved))
+    return saved, Chain.for_owner(encode_json(saved))
 
 
 def opening(path: Path) -> Chain:
     """Return the start of the hash chains of a run's files; empty for an older version, or without a config."""
     config = _saved_config(path) if (path / CONFIG).exists() else {}
-    return Chain.bound(encoded(config)) if RUN in config else Chain()
+    return Chain.for_owner(encode_json(config)) if RUN in config else Chain()
 
 
 def _saved_config(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 from memory.agents.text_match import TokenText
 from memory.engine.base import Engine, PersistentCache
 from memory.files import agent_files as disk
-from memory.files.atomic import clean
+from memory.files.atomic import remove_temp
 from memory.files.background_writer import Writer
 from memory.kv_cache.block import Entry
 from memory.kv_cache.block_store import CacheLedger
@@ -41,7 +41,7 @@ class HostCache(OrderedDict[Key, AgentRows]):
         """Make a ledger of the bytes of each agent, without blocks of the ``shared`` caches."""
         caches = [rows.cache for rows in shared]
         return CacheLedger(
-            Entry(key, rows.cache.bytes_beside(caches), key, rows.last_use) for key, rows in self.items()
+            Entry(key, rows.cache.unshared_bytes(caches), key, rows.last_use) for key, rows in self.items()
         )
 
 
@@ -74,7 +74,7 @@ class DiskCache:
         self._failed: dict[Key, Exception] = {}
         self.damaged: list[str] = []  # errors of files that could not be read
         if self.folder is not None:
-            clean(self.folder)
+            remove_temp(self.folder)
         self.evict()
 
     @property

@@ -15,9 +15,9 @@ from types import TracebackType
 
 from keep_agent.errors import CapacityError, ConfigError, TooLongError
 from memory.agents.disk_cache import AgentRows, DiskCache, HostCache, Key
-from memory.agents.text_match import Exact, Kind, Match, TokenizerCoder, TokenText, common_length, match, resume
+from memory.agents.text_match import Exact, Match, MatchKind, TokenizerCoder, TokenText, common_length, match, resume
 from memory.engine.base import ChunkSchedule, Engine, PersistentCache
-from memory.files.names import checked
+from memory.files.names import safe_id
 from memory.kv_cache.block import Entry
 from memory.kv_cache.quantization import PackFormat
 
@@ -32,7 +32,7 @@ class AgentPrompt:
     token_text: TokenText
     new: tuple[int, ...]
     reused: int
-    kind: Kind
+    kind: MatchKind
     origin: str  # source of the rows: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
     coder: TokenizerCoder = field(repr=False)
 
@@ -92,7 +92,7 @@ class AgentMemories:
         self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
         self._shared_texts: dict[str, str] = {}  # by name
         self._shared_names: dict[str, str] = {}  # by agent
-        self._pinned = frozenset(map(checked, self.pinned))
+        self._pinned = frozenset(map(safe_id, self.pinned))
         self._deleting: set[str] = set()  # agents that `forget` is deleting
         self._closed = False
         self._lock = threading.Lock()
@@ -111,11 +111,11 @@ class AgentMemories:
         :raises ConfigError: the agent id is no safe name, the agent has an open prompt, or the text is empty
         """
         model = self._model
-        key = checked(agent), model.engine.model_key
+        key = safe_id(agent), model.engine.model_key
         token = self._claim(key)
         try:
             prompt = self._make_prompt(key, text, model, token)
-            self._hand_over(key, token, prompt)
+            self._replace_open(key, token, prompt)
         finally:
             self._release(key, token)  # no effect after success
         return prompt
@@ -138,7 +138,7 @@ class AgentMemories:
                 "(collect), before the prompt is finished"
             )
         token = object()
-        self._hand_over(prompt.key, prompt, token)
+        self._replace_open(prompt.key, prompt, token)
         try:
             rows = self._computed_rows(prompt, generated, text)
             if rows.token_text.text:
@@ -181,7 +181,7 @@ class AgentMemories:
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"
             raise ConfigError(f"no prefix is shared as {name!r}; shared: {known}")
-        self._shared_names[checked(agent)] = name
+        self._shared_names[safe_id(agent)] = name
 
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. Rows of the old one stay stored, and are reused after a change back to it.
@@ -201,7 +201,7 @@ class AgentMemories:
     def pin(self, agent: str, pinned: bool = True) -> None:
         """Keep an agent's rows in memory and on the disk, regardless of budgets and age."""
         with self._lock:
-            self._pinned = self._pinned | {checked(agent)} if pinned else self._pinned - {checked(agent)}
+            self._pinned = self._pinned | {safe_id(agent)} if pinned else self._pinned - {safe_id(agent)}
 
     def forget(self, agent: str) -> bool:
         """Delete all rows of an agent, for every model; returns whether there were any.
@@ -209,7 +209,7 @@ class AgentMemories:
         An open prompt cannot be finished.
         """
         with self._lock:
-            self._deleting.add(checked(agent))
+            self._deleting.add(safe_id(agent))
             keys = [(rows, key) for rows in (self._host, self._open_prompts) for key in rows if key[0] == agent]
             for rows, key in keys:
                 del rows[key]
@@ -269,7 +269,7 @@ class AgentMemories:
             self._open_prompts[key] = token = object()
             return token
 
-    def _hand_over(self, key: Key, old: object, new: object) -> None:
+    def _replace_open(self, key: Key, old: object, new: object) -> None:
         """Replace the agent's ``old`` prompt or token by ``new``."""
         with self._lock:
             if self._open_prompts.get(key) is not old:
@@ -288,7 +288,7 @@ class AgentMemories:
         rows, origin = self._find(key, model, token)
         matched = None if rows is None else match(rows.token_text, text, self.threshold, self.exact)
         if rows is None or matched is None or matched.kind == "miss":
-            rows, matched, origin = self._begin(key, text, model)
+            rows, matched, origin = self._begin_shared(key, text, model)
         token_text, reused = resume(rows.token_text, matched, model.coder)
         if not token_text.ids:
             raise ConfigError(f"the prompt of agent {key[0]!r} is empty: give a text")
@@ -317,7 +317,7 @@ class AgentMemories:
                     self._host[key] = rows
         return rows if model.tokenized(rows.token_text) else None, origin
 
-    def _begin(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
+    def _begin_shared(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
         """Begin with the shared rows if the text begins with their text, else with no rows."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
-Kind = Literal["exact", "extend", "diverge", "miss"]
+MatchKind = Literal["exact", "extend", "diverge", "miss"]
 Exact = Literal["reuse", "recompute"]
-Seams = Literal["any", "composed", "spaces"]  # where tokens of two pieces of text may be joined
+SeamRule = Literal["any", "composed", "spaces"]  # where tokens of two pieces of text may be joined
 
-BROKEN = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
+REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
 WINDOW = 16  # characters on each side of a seam that may compose
-LONGEST = 8  # most tokens that complete no character, which has at most four bytes
+MAX_INCOMPLETE = 8  # most tokens that complete no character, which has at most four bytes
 ANCHORS = ("", "\n", "0", ";", "q")  # tried before a text until one does not merge with it
 PROBES = (
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
@@ -60,9 +60,9 @@ class TokenizerCoder:
     """
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
-        self._tokenizer = _bare(tokenizer)
+        self._tokenizer = _plain_tokenizer(tokenizer)
         self.key = hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
-        self.seams, self._anchors = self._choose()
+        self.seams, self._anchors = self._probe()
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
@@ -91,9 +91,9 @@ class TokenizerCoder:
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _choose(self) -> tuple[Seams, tuple[str, ...]]:
+    def _probe(self) -> tuple[SeamRule, tuple[str, ...]]:
         """Choose the least strict seams that pass all probes, and the anchors with which they do."""
-        for seams in get_args(Seams):
+        for seams in get_args(SeamRule):
             probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
             if all(any(self._joins(anchor, *probe) for anchor in anchors) for probe in probes):
@@ -112,7 +112,7 @@ class TokenizerCoder:
         return self._decode([*self.encode(before, first=True).ids, *encoded.ids]) == self._decode(whole)
 
 
-def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
+def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     """Copy a tokenizer without truncation, padding and trimmed offsets: a token's spaces belong to it."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
@@ -135,7 +135,7 @@ def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
     return np.maximum.accumulate(np.where(offsets[:, 1] <= begins, begins, 0)).tolist()
 
 
-def is_seam(text: str, at: int, seams: Seams) -> bool:
+def is_seam(text: str, at: int, seams: SeamRule) -> bool:
     """Tell whether tokens of ``text[:at]`` and of ``text[at:]`` may be joined."""
     if seams == "any" or at in (0, len(text)):
         return True
@@ -156,7 +156,7 @@ class TokenText:
     ``tokenizer``: key of the tokenizer of all tokens.
     """
 
-    def __init__(self, seams: Seams = "any", start: Sequence[int] = (), tokenizer: str = "") -> None:
+    def __init__(self, seams: SeamRule = "any", start: Sequence[int] = (), tokenizer: str = "") -> None:
         self.seams, self.tokenizer = seams, tokenizer
         self.start = len(start)
         self.ids = list(start)
@@ -178,7 +178,7 @@ class TokenText:
 
     def append(self, text: str, coder: TokenizerCoder) -> None:
         """Tokenise and append a piece, which should begin or follow a space if ``seams`` is ``spaces``."""
-        self._close(coder)
+        self._complete(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
     def extend(self, ids: Sequence[int], coder: TokenizerCoder, text: str | None = None) -> None:
@@ -187,12 +187,12 @@ class TokenText:
         A generated character whose last bytes are missing has no text until further tokens complete it.
         """
         if text is None:
-            ids = [*self._take_open(), *ids]
+            ids = [*self._pop_incomplete(), *ids]
             text = coder.decode(ids)
             encoded = coder.encode(text)
             self._add(*((encoded, text) if encoded.ids == ids else _spell_each(ids, coder)))
         else:
-            self._close(coder)
+            self._complete(coder)
             self._add(_locate(list(ids), text, coder, first=not self._length), text)
 
     def boundary(self, limit: int) -> tuple[int, int]:
@@ -217,7 +217,7 @@ class TokenText:
         """Read the JSON of `to_json`. Raises DataError if tokens and text do not fit together."""
         ids, ends, start, text, seams = (entry.get(name) for name in ("ids", "ends", "start", "text", "seams"))
         tokenizer = entry.get("tokenizer", "")  # missing in older files
-        words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(Seams)
+        words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(SeamRule)
         if not (words and _numbers(ids, ends, [start])):
             raise DataError(f"the text of a cache lacks a part, or has one of a wrong kind: {sorted(entry)}; remove it")
         places = [*([0] * start), *ends[start:], len(text)]
@@ -239,16 +239,16 @@ class TokenText:
         self._parts.append(text)
         self._length += len(text)
 
-    def _take_open(self) -> list[int]:
+    def _pop_incomplete(self) -> list[int]:
         """Remove the tokens at the end that complete no character."""
         whole, _ = self.boundary(self._length)
         open_ids = self.ids[whole:]
         del self.ids[whole:], self.ends[whole:]
         return open_ids
 
-    def _close(self, coder: TokenizerCoder) -> None:
+    def _complete(self, coder: TokenizerCoder) -> None:
         """Complete the open tokens with the characters that the decoder outputs for them."""
-        ids = self._take_open()
+        ids = self._pop_incomplete()
         if ids:
             text = coder.decode(ids)
             self._add(EncodedText(ids, [0] * (len(ids) - 1) + [len(text)]), text)
@@ -264,7 +264,7 @@ def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str
     ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
         more = coder.decode(ids[begin:stop])
-        if not more.endswith(BROKEN) or stop - begin > LONGEST:
+        if not more.endswith(REPLACEMENT) or stop - begin > MAX_INCOMPLETE:
             text, begin = text + more, stop
         ends.append(len(text))
     return EncodedText(ids, ends), text
@@ -285,7 +285,7 @@ def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> En
 class Match:
     """Common prefix of a stored text and a new one. ``kind`` is the paper's term, by text alone."""
 
-    kind: Kind
+    kind: MatchKind
     tokens: int  # stored tokens that are a prefix of the new prompt
     matched: int  # characters of the common prefix
     rest: str  # text after those tokens, to tokenise

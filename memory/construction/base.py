@@ -90,7 +90,7 @@ class PromptBuilder(Protocol):
         """Find stored keys and values of ``units``, encode missing ones, and lay out the prompt's rows."""
         ...
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Keep computed rows for later prompts."""
         ...
 
@@ -98,18 +98,18 @@ class PromptBuilder(Protocol):
         """Forget the session's earlier prompts."""
         ...
 
-    def detached(self) -> PromptBuilder:
-        """Return a builder whose prompt leaves this one unchanged: itself if only `after` changes state."""
+    def temporary(self) -> PromptBuilder:
+        """Return a builder whose prompt leaves this one unchanged: itself if only `store_rows` changes state."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
         """Encode about ``tokens`` missing tokens in the background; returns (tokens encoded, tokens still missing)."""
         return 0, 0
 
-    def instruct(self, tokens: int) -> None:
+    def mark_instruction(self, tokens: int) -> None:
         """Mark the first ``tokens`` of the next query as the instruction; 0: keep the last instruction."""
 
-    def unshare(self) -> None:
+    def stop_sharing(self) -> None:
         """Withdraw everything that this session shares with others besides its blocks."""
 
 
@@ -139,7 +139,7 @@ class Construction(Protocol):
         ...
 
 
-def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
+def storable_units(units: Sequence[Unit], namespace: str) -> list[Unit]:
     """Return the leading units that may be stored in an exact prefix of ``namespace``."""
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
 
@@ -156,7 +156,7 @@ class RecomputeAllBuilder(PromptBuilder):
         placements = place(units, len(context.ids))
         return PreparedPrompt(lay_out(context.ids, placements, query, False, self._device))
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         pass
 
     def reset(self) -> None:

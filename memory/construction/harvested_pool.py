@@ -65,24 +65,24 @@ class HarvestPool:
         self._keep([])
 
     @property
-    def begin(self) -> int:
+    def tail_start(self) -> int:
         """Index of the transcript's first token that is in no whole block."""
         return len(self.tokens) - (0 if self.tail is None else self.tail.tokens)
 
     def block(self, number: int) -> KVBlock:
-        """Read a block; raises DamagedError if the storage has evicted it since `follow`."""
+        """Read a block; raises DamagedError if the storage has evicted it since `sync`."""
         name = self.blocks[number].name
         block = self._lease.get(name)
         if block is None:
             raise DamagedError(name, f"the block {name[:12]} is no longer stored")
         return block
 
-    def follow(self, transcript: Tokens) -> int:
+    def sync(self, transcript: Tokens) -> int:
         """Wait for the last turn's harvest; drop blocks that are no part of ``transcript``, or that were evicted.
 
         Returns the number of dropped tokens.
         """
-        self._settle()
+        self._collect()
         before = len(self.tokens)
         if transcript[:before] != self.tokens:
             self.clear()
@@ -98,31 +98,31 @@ class HarvestPool:
         self._keep(stored)
         return total - sum(entry.size for entry in self.blocks)
 
-    def grow(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
-        """Add the transcript from ``begin`` on in the background, in blocks that end at ``stops``.
+    def extend(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
+        """Add the transcript from ``tail_start`` on in the background, in blocks that end at ``stops``.
 
         :param tokens: the whole transcript
         :param origin: everything besides the tokens that determines the rows; part of the blocks' names
         :param rows: returns their keys and values; called on the engine's worker
         """
-        edges, name, entries = [self.begin, *stops], origin, []
+        edges, name, entries = [self.tail_start, *stops], origin, []
         for start, stop in pairwise([*edges, len(tokens)] if edges[-1] < len(tokens) else edges):
             name = identity(name, (), tokens[start:stop], self._namespace)
             entries.append(PooledBlock(name, start, stop))
         work = partial(self._harvest, tokens, entries, len(stops), rows)
-        self._pending = self._engine.later(work), work
+        self._pending = self._engine.in_background(work), work
 
-    def _harvest(self, tokens: Tokens, entries: list[PooledBlock], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
+    def _harvest(self, tokens: Tokens, entries: list[PooledBlock], count: int, rows: Callable[[], KVBlock]) -> Harvest:
         """Cut the rows into blocks, on the worker, without changing state that a session reads."""
         block, sizes = rows(), [entry.size for entry in entries]
         parts = zip(entries, block.k.split(sizes, 2), block.v.split(sizes, 2), strict=True)
         blocks = [KVBlock(entry.name, k.contiguous(), v.contiguous()) for entry, k, v in parts]
-        boxed = self._index is not None and whole > 0
-        boxes = KeyBoxes.around([block.k for block in blocks[:whole]], self._index.layers) if boxed else None
-        tail = blocks[whole] if whole < len(blocks) else None
-        return Harvest(tokens, entries[:whole], blocks[:whole], tail, boxes)
+        boxed = self._index is not None and count > 0
+        boxes = KeyBoxes.around([block.k for block in blocks[:count]], self._index.layers) if boxed else None
+        tail = blocks[count] if count < len(blocks) else None
+        return Harvest(tokens, entries[:count], blocks[:count], tail, boxes)
 
-    def _settle(self) -> None:
+    def _collect(self) -> None:
         """Make the pending harvest part of the pool."""
         if self._pending is None:
             return

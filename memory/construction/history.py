@@ -17,7 +17,7 @@ from keep_agent.errors import check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.harvested_pool import HarvestPool
 from memory.construction.latent_choice import BlockChoice, RetrievedRows
-from memory.construction.prefix import WholeMemory
+from memory.construction.prefix import SingleUnitMemory
 from memory.engine.base import PrefillResult
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.block_store import identity
@@ -29,7 +29,7 @@ Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, a
 
 
 @dataclass(frozen=True)
-class History(WholeMemory):
+class History(SingleUnitMemory):
     """MemArt's memory: the transcript's keys and values in blocks, among which a latent retrieval may choose.
 
     A block holds ``block_size`` tokens; tokens of the last turn that fill no block yet are always in the prompt.
@@ -83,14 +83,12 @@ class HistoryBuilder(PromptBuilder):
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         (memory,) = units
-        invalidated, self._memory = self._pool.follow(memory.token_ids), memory
+        invalidated, self._memory = self._pool.sync(memory.token_ids), memory
         layer_rows = self._retrieved_rows(len(context.ids))
         new = (*memory.token_ids[len(self._pool.tokens) :], *query)
         parts, token_layers = ([], 0) if layer_rows is not None else self._select(context.block, new, timer)
         computed, total = len(self._pool.tokens), len(memory.token_ids)
-        parts += (
-            [(self._pool.begin, computed, self._pool.tail)] if self._pool.begin < computed else []
-        )  # no whole block
+        parts += [(self._pool.tail_start, computed, self._pool.tail)] if self._pool.tail_start < computed else []
         parts += [(computed, total, None)] if computed < total else []
         pieces = memory.cut([edge for start, stop, _ in parts for edge in (start, stop)])[1::2]
         blocks = [block for _, _, block in parts]
@@ -106,9 +104,9 @@ class HistoryBuilder(PromptBuilder):
             layer_rows=layer_rows,
         )  # fmt: skip
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest the new rows, and those of the last turn that filled no block."""
-        ids, layout, begin = prompt.layout.token_ids.tolist(), prompt.layout, self._pool.begin
+        ids, layout, begin = prompt.layout.token_ids.tolist(), prompt.layout, self._pool.tail_start
         tokens = (*self._memory.token_ids, *ids[layout.query :])
         stops = self._construction.stops(self._memory, begin, len(tokens))
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
@@ -116,7 +114,7 @@ class HistoryBuilder(PromptBuilder):
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
         origin = " ".join([self._rules, *where, *(p.identity for p in prompt.layout.placements), *selected])
         name = identity(self._engine.model_key, ids[: layout.context], (), origin)
-        self._pool.grow(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
+        self._pool.extend(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 
     def _select(self, context: KVBlock | None, new: Sequence[int], timer: StepTimer) -> tuple[list[Part], int]:
         """Return the blocks of the prompt, in order of time, and the token-layers of their selection."""

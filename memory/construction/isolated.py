@@ -23,8 +23,8 @@ from memory.prompt.report import StepTimer
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
-FUSED = 512  # most tokens that a prefill encodes, so that its activations stay bounded
-MOST_NAMES = 50_000  # identities cached by unit
+MAX_FUSED_TOKENS = 512  # most tokens that a prefill encodes, so that its activations stay bounded
+MAX_CACHED_NAMES = 50_000  # identities cached by unit
 
 
 class Invalidation:
@@ -45,7 +45,7 @@ class Invalidation:
         Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task with its
         log. A block whose segments were not retrieved this time is still valid.
         """
-        changed = set(self._store.changed(self._cursor))
+        changed = set(self._store.changed_ids(self._cursor))
         retrieved = {span.segment for unit in units for span in unit.spans}
         present = {name: unit for name, unit in zip(names, units, strict=True) if name}
         tokens = 0
@@ -56,7 +56,7 @@ class Invalidation:
         self._present = present, self._store.changes
         return tokens
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Compare the next prompt with the units counted last; not called for prompts of which nothing is kept."""
         self._previous, self._cursor = self._present
 
@@ -92,7 +92,7 @@ class IsolatedBuilder(PromptBuilder):
         names = [self._name(unit, context) for unit in units]
         blocks = {name: self._lease.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
-        fuses = self._choice is None and _tokens(missing.values()) <= FUSED
+        fuses = self._choice is None and _tokens(missing.values()) <= MAX_FUSED_TOKENS
         prefixes = self._fused_prefix(missing, context) if fuses else {}
         chained = {name: unit for name, unit in missing.items() if unit.preceding and name not in prefixes}
         first, tokens = chained if fuses else missing, 0
@@ -127,8 +127,8 @@ class IsolatedBuilder(PromptBuilder):
         )
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
-        chains = (self._chain(unit, context) for unit in units if self._lacks(self._name(unit, context)))
-        missing = {name: link for links in chains for name, link in links.items() if self._lacks(name)}
+        chains = (self._chain(unit, context) for unit in units if self._is_missing(self._name(unit, context)))
+        missing = {name: link for links in chains for name, link in links.items() if self._is_missing(name)}
         batch: dict[str, Unit] = {}
         for name, unit in missing.items():
             if batch and _tokens(batch.values()) + len(unit.token_ids) > tokens:
@@ -137,9 +137,9 @@ class IsolatedBuilder(PromptBuilder):
         encoded = sum(block.tokens for block in self._encode(batch, context, Priority.BACKGROUND))
         return encoded, _tokens(missing.values()) - _tokens(batch.values())
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Settle the count of invalidated tokens: blocks were stored when they were encoded."""
-        self._invalidation.settle()
+        self._invalidation.commit()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
         """Encode and store units: single ones in one packed forward, others with the missing part of their chain."""
@@ -160,7 +160,7 @@ class IsolatedBuilder(PromptBuilder):
         name, unit = chained[0]
         blocks = [self._lease.get(before) for before in [*self._chain(unit, context)][:-1]]
         stored = [block for block in blocks if block is not None]
-        return {name: joined(stored)} if len(stored) == len(blocks) else {}
+        return {name: join_blocks(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
         """Return the units that ``unit`` is computed after, and itself, by name."""
@@ -173,7 +173,7 @@ class IsolatedBuilder(PromptBuilder):
         ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
-        prefix = joined([block for block in (context.unit_context, *stored) if block])
+        prefix = join_blocks([block for block in (context.unit_context, *stored) if block])
         (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
         if len(new) == 1:  # without a copy, which would leave pinned memory
             return [replace(block, identity=names[0])]
@@ -183,7 +183,7 @@ class IsolatedBuilder(PromptBuilder):
             for name, (i, j) in zip(names, cuts, strict=True)
         ]
 
-    def _lacks(self, name: str) -> bool:
+    def _is_missing(self, name: str) -> bool:
         return bool(name) and not self._lease.contains(name)
 
     def _store(self, blocks: list[KVBlock]) -> list[KVBlock]:
@@ -199,14 +199,14 @@ class IsolatedBuilder(PromptBuilder):
         key = unit.preceding, unit.token_ids, namespace
         name = self._names.get(key)
         if name is None:
-            if len(self._names) > MOST_NAMES:
+            if len(self._names) > MAX_CACHED_NAMES:
                 self._names.clear()
             prefix = (*context.unit_context_ids, *chain.from_iterable(unit.preceding))
             name = self._names[key] = identity(self._engine.model_key, prefix, unit.token_ids, namespace)
         return name
 
 
-def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
+def join_blocks(blocks: Sequence[KVBlock]) -> KVBlock | None:
     """Join the rows of all blocks in one unnamed block on the device of the last; None for no blocks."""
     if len(blocks) < 2:
         return blocks[0] if blocks else None

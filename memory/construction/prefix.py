@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable_units
 from memory.engine.base import Engine, PrefillResult
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.prompt.layout import Unit, common_prefix, lay_out, place
@@ -23,7 +23,7 @@ from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
-class WholeMemory:
+class SingleUnitMemory:
     """Base of constructions whose memory is one unit, in blocks of ``block_size`` tokens."""
 
     block_size: int = 16
@@ -37,7 +37,7 @@ class WholeMemory:
 
 
 @dataclass(frozen=True)
-class Prefix(WholeMemory):
+class Prefix(SingleUnitMemory):
     """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything after them is fresh."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
@@ -55,7 +55,7 @@ class PrefixBuilder(PromptBuilder):
     def __init__(self, session: SessionResources, block_size: int) -> None:
         self._engine, self._lease, self._size = session.engine, session.lease, block_size
         self._namespace = session.namespace
-        self._whole = session.method.layout == "append"  # the query becomes part of the next prompt's memory
+        self._appends_query = session.method.layout == "append"  # the query becomes part of the next prompt's memory
         self._exact = session.method.capabilities.exact  # else its rows may not enter the prefix index
         self._index: PrefixIndex | None = None
         self.reset()
@@ -68,9 +68,9 @@ class PrefixBuilder(PromptBuilder):
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._lease, self._size, key, context.ids, self._namespace)
-        memory, leading = Unit.joined(units), storable(units, self._namespace)
+        memory, leading = Unit.join(units), storable_units(units, self._namespace)
         total, stored = len(memory.token_ids), sum(len(unit.token_ids) for unit in leading)
-        prefix_ids = [*memory.token_ids[:stored], *(query if self._whole and stored == total else ())]
+        prefix_ids = [*memory.token_ids[:stored], *(query if self._appends_query and stored == total else ())]
         names = self._index.chain(prefix_ids)
         matches = self._index.match(names[: stored // self._size])
         stops = [self._size * number for number in range(1, len(matches) + 1)]
@@ -88,7 +88,7 @@ class PrefixBuilder(PromptBuilder):
             prefix=len(context.ids) + len(matches) * self._size,
         )
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest the full blocks that were not stored."""
         self._previous = self._present
         extend_chain(self._index, self._engine, prompt, result, prompt.chain, self._exact)

@@ -19,7 +19,7 @@ class Instruction:
     queries: torch.Tensor  # (layers, heads, head_dim)
     rows: int
 
-    def holds(self, tokens: list[int], query: int) -> bool:
+    def precedes(self, tokens: list[int], query: int) -> bool:
         """Tell whether it still precedes ``query``; a restarted transcript has other tokens at its positions."""
         return self.places.stop <= query and tokens[self.places] == self.tokens
 
@@ -54,7 +54,7 @@ class QuerySpan:
         last_turn = observer.places >= query
         total, count = states[:, :, last_turn].float().sum(2), int(last_turn.sum())
         span, earlier = positions >= query, self._instruction
-        if earlier is not None and earlier.holds(cache.tokens, query):
+        if earlier is not None and earlier.precedes(cache.tokens, query):
             span = span | ((positions >= earlier.places.start) & (positions < earlier.places.stop))
             total, count = total + earlier.queries, count + earlier.rows
         return CacheView(

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable_units
 from memory.construction.isolated import Invalidation
-from memory.construction.prefix import WholeMemory, extend_chain
+from memory.construction.prefix import SingleUnitMemory, extend_chain
 from memory.engine.base import PrefillResult, Priority
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.block_store import identity
@@ -32,7 +32,7 @@ from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
-class Segments(WholeMemory):
+class Segments(SingleUnitMemory):
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
     No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
@@ -86,7 +86,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def reset(self) -> None:
         self._invalidation.reset()
 
-    def detached(self) -> AnyOffsetBuilder:
+    def temporary(self) -> AnyOffsetBuilder:
         """Return a builder that refreshes nothing, because its rows are not kept."""
         return AnyOffsetBuilder(self._session, replace(self._construction, refresh=0.0), self)
 
@@ -114,9 +114,9 @@ class AnyOffsetBuilder(PromptBuilder):
             missing=missing,
         )
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest exact rows into the prefix index, and missing units into the segment index."""
-        self._invalidation.settle()
+        self._invalidation.commit()
         exact = exact_rows(prompt.layout)
         names = prompt.chain[: exact // self._size]
         extend_chain(self._index, self._engine, prompt, result, names, exact=True)
@@ -153,7 +153,7 @@ class AnyOffsetBuilder(PromptBuilder):
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._lease, self._size, key, context.ids, self._namespace)
-        leading = storable(units, self._namespace)
+        leading = storable_units(units, self._namespace)
         names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in leading)))
         return names, self._index.match(names)
 

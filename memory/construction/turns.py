@@ -11,7 +11,7 @@ import torch
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
-from memory.construction.prefix import WholeMemory
+from memory.construction.prefix import SingleUnitMemory
 from memory.construction.query_span import QuerySpan
 from memory.engine.base import PrefillResult, ReadCounts, SessionCache
 from memory.prompt.layout import Unit, common_prefix, lay_out, place
@@ -20,7 +20,7 @@ from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
-class Turns(WholeMemory):
+class Turns(SingleUnitMemory):
     """Session cache that continues with the next turn; a retention stage may drop rows of it between turns.
 
     ``survivors=stay``: a dropped position is redirected to the sentinel slot, all others keep slot, position and
@@ -65,19 +65,19 @@ class TurnsBuilder(PromptBuilder):
         self._name = f"{self._session.namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
 
-    def unshare(self) -> None:
+    def stop_sharing(self) -> None:
         """Withdraw the blocks that the session's transcripts share, unless another session uses them."""
         self._provider.withdraw(self.cache, self._shared)
         self._shared = []
 
-    def instruct(self, tokens: int) -> None:
+    def mark_instruction(self, tokens: int) -> None:
         self._instruction = tokens
 
-    def detached(self) -> TurnsBuilder:
+    def temporary(self) -> TurnsBuilder:
         return TurnsBuilder(self._session, self._construction, self.cache.fork())
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
-        memory = Unit.joined(units)
+        memory = Unit.join(units)
         ids = [*context.ids, *memory.token_ids, *query]
         before, prefix, cache = self.cache.next_position, self._resume(ids), self.cache
         cache.reads = ReadCounts()
@@ -92,7 +92,7 @@ class TurnsBuilder(PromptBuilder):
         invalidated = max(0, before - prefix)
         return PreparedPrompt(layout, invalidated=invalidated, cache=cache, prefix=prefix)
 
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+    def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Share exact rows, then evict rows beyond the budget."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
@@ -107,7 +107,7 @@ class TurnsBuilder(PromptBuilder):
         if self._construction.survivors == "move":
             self._engine.compact(cache)
         self._provider.withdraw(cache, names[cache.exact // size :])  # blocks after a dropped row
-        cache.observer.settle()
+        cache.observer.save_queries()
 
     def _resume(self, ids: Sequence[int]) -> int:
         """Restore the rows of a prefix of ``ids``, the session's own or shared; returns their number.

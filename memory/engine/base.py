@@ -68,11 +68,11 @@ class EngineCapabilities:
     session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
     quantized_caches: bool = True  # has caches that store rows in 4 or 8 bits
 
-    def require(self, needed: EngineCapabilities, whose: str) -> None:
-        """Raise ConfigError naming the caller, ``whose``, if a ``needed`` ability is missing."""
+    def require(self, needed: EngineCapabilities, owner: str) -> None:
+        """Raise ConfigError naming the caller, ``owner``, if a ``needed`` ability is missing."""
         missing = [f.name for f in fields(self) if getattr(needed, f.name) and not getattr(self, f.name)]
         if missing:
-            raise ConfigError(f"{whose} needs an engine with {', '.join(missing)}: use engine=transformers")
+            raise ConfigError(f"{owner} needs an engine with {', '.join(missing)}: use engine=transformers")
 
 
 class ModelInfo(Protocol):
@@ -103,7 +103,7 @@ class ReadCounts:
     raw: int = 0  # rows of all positions, evicted ones included: the reads of a cache without retention
     live: int = 0
 
-    def note(self, raw: int, live: int) -> None:
+    def add(self, raw: int, live: int) -> None:
         self.raw += raw
         self.live += live
 
@@ -154,7 +154,7 @@ class PersistentCache(SessionCache, Protocol):
     def freeze(self) -> None:
         """Make its blocks read-only, so that forks copy what they change."""
 
-    def bytes_beside(self, caches: Iterable[PersistentCache]) -> int:
+    def unshared_bytes(self, caches: Iterable[PersistentCache]) -> int:
         """Count the bytes of its rows, without blocks shared with one of ``caches``."""
 
 
@@ -289,7 +289,7 @@ class Engine(Protocol):
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` after all queued plans, without waiting for it."""
 
-    def later(self, work: Callable[[], T]) -> Future[T]:
+    def in_background(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` in the background, after every queued plan."""
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from keep_agent.errors import CapacityError, ConfigError, DataError
 from keep_agent.files import read_json
-from memory.files.atomic import clean, replacing, sync
+from memory.files.atomic import remove_temp, replace_file, sync
 from memory.files.block_file import NONE, BlockFile, Tensors, open_blocks, write_blocks
 from memory.files.names import AGENT_DIGITS, agent_stem, is_safe, short_hash
 from memory.kv_cache.block import Entry
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replacing(root / INDEX, private=True) as stream:  # no index is needed
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # no index is needed
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -129,7 +129,7 @@ def evict(
     """
     if (budget_bytes or 0) < 0:
         raise ConfigError(f"budget_bytes={budget_bytes} is negative: use 0 or more")
-    clean(root)
+    remove_temp(root)
     ledger = CacheLedger(entries(root))
     victims = [file for file in ledger.expired(latest_expired) if file.owner not in pinned]
     for file in victims:

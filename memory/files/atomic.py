@@ -22,7 +22,7 @@ SUFFIX = ".partial"
 
 
 @contextmanager
-def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
+def replace_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """Open a stream that replaces ``path`` at the end of the block, and survives a power cut after that.
 
     Until then, and after any error, the old file is valid. The last of several writers wins. Missing folders are made.
@@ -32,7 +32,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     with writing(path, "free some, or lower the budget"):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise StorageError(f"{path} is a device, pipe or socket: name a file")
-        _make(path.parent)
+        _make_folder(path.parent)
         with _temporary(path) as temporary, _create(temporary, 0o600 if private else 0o666) as stream:
             yield stream
             stream.flush()
@@ -41,19 +41,19 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a whole file or nothing, as `replacing` does."""
-    with replacing(path) as stream:
+    """Write a whole file or nothing, as `replace_file` does."""
+    with replace_file(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
+def create_folder(folder: Path) -> Iterator[Path]:
     """Make a folder that gets its name at the end of the block, with all its files, or not at all.
 
     It then survives a power cut. All files are written before the first is synced, so that the disk writes them
     together. It replaces an empty folder; for one with files it raises OSError.
     """
-    _make(folder.parent)
+    _make_folder(folder.parent)
     with _temporary(folder) as temporary:
         temporary.mkdir()
         yield temporary
@@ -69,7 +69,7 @@ def link_atomic(path: Path, target: Path) -> None:
         temporary.replace(path)
 
 
-def clean(folder: Path) -> list[Path]:
+def remove_temp(folder: Path) -> list[Path]:
     """Remove the temporary files of killed writers, not those of active ones, and return their names."""
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _remove_abandoned(file)]
 
@@ -98,13 +98,13 @@ def lock_is_held(file: BinaryIO | int) -> bool:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, made if missing, against processes that do the same; an empty one is removed at the end.
 
     Raises `ConfigError` while another process holds it, `StorageError` if no folder can be made.
     """
     with writing(folder):
-        _make(folder)
+        _make_folder(folder)
     number = os.open(folder, os.O_RDONLY)
     try:
         if lock_is_held(number):
@@ -118,10 +118,10 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(number)
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make the folder and those above it; new names survive a power cut."""
     if not folder.is_dir():
-        _make(folder.parent)
+        _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync(folder.parent)
 
@@ -148,7 +148,7 @@ def _create(path: Path, mode: int) -> BinaryIO:
             fcntl.flock(stream, fcntl.LOCK_EX)
         if os.fstat(stream.fileno()).st_nlink:
             return stream
-        stream.close()  # `clean` removed it between creating and locking
+        stream.close()  # `remove_temp` removed it between creating and locking
 
 
 def _remove_abandoned(file: Path) -> bool:

@@ -21,7 +21,7 @@ class Writer:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
         self._state = threading.Condition()
         self._waiting: OrderedDict[Hashable, Callable[[], object]] = OrderedDict()
-        self._at_work: Hashable | None = None
+        self._running: Hashable | None = None
         self._closed = False
 
     def put(self, key: Hashable, work: Callable[[], object]) -> None:
@@ -36,7 +36,7 @@ class Writer:
     def wait(self, select: Callable[[Hashable], bool] = lambda key: True) -> None:
         """Wait until the current work under the keys that ``select`` accepts is done."""
         with self._state:
-            for key in filter(select, [*self._waiting, *([] if self._at_work is None else [self._at_work])]):
+            for key in filter(select, [*self._waiting, *([] if self._running is None else [self._running])]):
                 self._state.wait_for(partial(self._is_done, key))
 
     def drop(self, select: Callable[[Hashable], bool]) -> None:
@@ -45,7 +45,7 @@ class Writer:
             for key in list(filter(select, self._waiting)):
                 del self._waiting[key]
             self._state.notify_all()
-            self._state.wait_for(lambda: self._at_work is None or not select(self._at_work))
+            self._state.wait_for(lambda: self._running is None or not select(self._running))
 
     def close(self) -> None:
         """Finish the remaining work, and stop. May be called twice."""
@@ -54,19 +54,19 @@ class Writer:
         self._pool.shutdown()
 
     def _is_done(self, key: Hashable) -> bool:
-        return key not in self._waiting and key != self._at_work
+        return key not in self._waiting and key != self._running
 
     def _next(self) -> None:
         with self._state:
             if not self._waiting:  # it was dropped
                 return
-            self._at_work, work = self._waiting.popitem(last=False)
+            self._running, work = self._waiting.popitem(last=False)
         try:
             work()
         except Exception:
-            logger.exception("background work for %r failed", self._at_work)
+            logger.exception("background work for %r failed", self._running)
         finally:
             del work  # release its rows while the thread is idle
             with self._state:
-                self._at_work = None
+                self._running = None
                 self._state.notify_all()

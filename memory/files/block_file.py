@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from memory.files.atomic import replacing
+from memory.files.atomic import replace_file
 
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
@@ -41,7 +41,7 @@ class TensorSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class FileHeader:
     """Content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
 
     spans: Mapping[str, TensorSpan]  # by the name of the tensor, in the order of the file
@@ -76,7 +76,7 @@ class Head:
         return size.to_bytes(LENGTH, "little") + PREFIX + _seal(rest) + rest
 
     @classmethod
-    def decode(cls, buffer: Any, where: object) -> tuple[Head, int]:
+    def decode(cls, buffer: Any, where: object) -> tuple[FileHeader, int]:
         """Decode the header of a file, and its length in bytes. ``buffer`` returns bytes for a slice.
 
         Raises `CorruptError` for any changed bit, `DataError` for a newer schema; both name ``where``.
@@ -135,8 +135,8 @@ def write_blocks(path: Path, tensors: Tensors, header: Mapping[str, Any], extra:
     in_blocks = [raw[name] for name in spans if name in tensors]
     sums = [_checksum(number, in_blocks, blocks) for number in range(blocks)]
     extra_sums = {name: f"{zlib.crc32(raw[name]):08x}" for name in spans if name in extra}
-    head = Head(spans, header, sums, extra_sums).encode()
-    with replacing(path, private=True) as stream:
+    head = FileHeader(spans, header, sums, extra_sums).encode()
+    with replace_file(path, private=True) as stream:
         stream.write(head)
         for content in raw.values():
             stream.write(content)
@@ -156,7 +156,7 @@ def open_blocks(path: Path) -> BlockFile:
         raise corrupt(path, "is empty") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): make it readable, or delete it") from error
-    head, start = Head.decode(memory, path)
+    head, start = FileHeader.decode(memory, path)
     if len(memory) != start + head.data:
         raise corrupt(path, f"has {len(memory)} bytes of {start + head.data}")
     return BlockFile(path, head, memory, start)
@@ -169,7 +169,7 @@ class BlockFile:
     refers to it, and holds one file descriptor until then. Threads may share it.
     """
 
-    def __init__(self, path: Path, head: Head, memory: mmap.mmap, start: int) -> None:
+    def __init__(self, path: Path, head: FileHeader, memory: mmap.mmap, start: int) -> None:
         self.path = path
         self.header = head.header  # as JSON returns it
         self.blocks = len(head.blocks)

@@ -3,7 +3,7 @@
     5b1fd0a4 000000003 9ad0c2e7     start of the chain, lines that were acknowledged, checksum of the last one
 
 The mark detects lines missing at the end, and a file or mark of another owner, whose start differs. While a file is
-replaced by one with another start (`MarkedFile.announce`) there is a mark for each.
+replaced by one with another start (`MarkedFile.prepare_restart`) there is a mark for each.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class MarkedFile(LineFile):
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
         super().append(values, synced)
-        self._acknowledge()
+        self._write_mark()
 
-    def announce(self, start: Chain) -> None:
+    def prepare_restart(self, start: Chain) -> None:
         """Prepare to `restart` with another start: a reader accepts the file with either of the two."""
         marks = tuple(dict.fromkeys((self.mark, *self._marks_to_keep, Mark(start.sum, 0, start.sum))))
         write_atomic(end_of(self.path), b"".join(map(bytes, marks)))
@@ -79,9 +79,9 @@ class MarkedFile(LineFile):
 
     def restart(self, start: Chain) -> None:
         super().restart(start)
-        self._acknowledge()
+        self._write_mark()
 
-    def _acknowledge(self) -> None:
+    def _write_mark(self) -> None:
         """Mark the last line, unsynced: after a power cut the mark may be of an earlier line, never of a later one."""
         end = end_of(self.path)
         with writing(end), end.open("r+b", buffering=0) as stream:
@@ -117,13 +117,13 @@ def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """
     mark = find_mark(path, start, owner, remedy)  # read before the lines, which are written first
-    before = any(_fits(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)
+    before = any(_begins_with(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)
     lines = [] if before else list(read_lines(path, remedy, start))
     mark.check(lines, path, remedy)
     return lines
 
 
-def _fits(path: Path, start: Chain) -> bool:
+def _begins_with(path: Path, start: Chain) -> bool:
     """Tell whether the first line of a file follows a start."""
     try:
         return next(read_lines(path, start=start), None) is not None

@@ -5,7 +5,7 @@
     RUN/checkpoints/latest     -> step-200             the link that is renamed
     RUN/config.json            -> checkpoints/latest/config.json
 
-Readers of RUN's files read those of one version. One writer at a time is allowed (`memory.files.atomic.alone`).
+Readers of RUN's files read those of one version. One writer at a time is allowed (`memory.files.atomic.lock_folder`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from keep_agent.errors import DataError
 from keep_agent.files import writing
-from memory.files.atomic import SUFFIX, appearing, link_atomic
+from memory.files.atomic import SUFFIX, create_folder, link_atomic
 
 VERSIONS, LATEST = "checkpoints", "latest"
 
@@ -58,7 +58,7 @@ def new_version(folder: Path, name: str) -> Iterator[Path]:
     with writing(folder / VERSIONS / name):
         _settle(folder)
         version = _unused(folder / VERSIONS, name)
-        with appearing(version) as new:
+        with create_folder(version) as new:
             yield new
         _publish(folder, version)
 

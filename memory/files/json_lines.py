@@ -4,7 +4,7 @@ The last key of a line, ``sum``, is CRC-32 over the bytes before that key in thi
 are plain JSON, and changed bits and missing, repeated or moved lines are detected: accidents, not forgery. A last line
 without a line break was never acknowledged, because its writer was killed.
 
-A chain may begin with a text that names the file's owner (`Chain.bound`): then all lines have sums, and lines of other
+A chain may begin with a text that names the file's owner (`Chain.for_owner`): then all lines have sums; lines of other
 files raise errors. `memory.files.end_mark` detects lines that are missing at the end.
 
 Files of older versions, whose first line has no sum, are read and extended without sums.
@@ -40,13 +40,13 @@ class Chain:
     sealed: bool | None = None
 
     @classmethod
-    def bound(cls, text: bytes) -> Chain:
+    def for_owner(cls, text: bytes) -> Chain:
         """Start the chain of a file with the owner ``text``; a line without a sum is not part of it."""
         return cls(zlib.crc32(text), True)
 
     def seal(self, value: Mapping[str, Any]) -> bytes:
         """Encode the next line of a file, with its line break. ``value`` must not be empty."""
-        body = encoded(value)[:-1]
+        body = encode_json(value)[:-1]
         if self.sealed is False:
             return body + b"}\n"
         self.sealed, self.sum = True, zlib.crc32(body, self.sum)
@@ -182,7 +182,7 @@ def _read_sum(tail: bytes, path: Path) -> tuple[int, bool]:
     raise CorruptError(f"{path} is damaged in its last line; restore it")
 
 
-def encoded(value: Mapping[str, Any]) -> bytes:
+def encode_json(value: Mapping[str, Any]) -> bytes:
     """Encode JSON without blanks. Raises DataError for half a surrogate pair, which no file can contain."""
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

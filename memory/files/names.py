@@ -12,7 +12,7 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECA
 AGENT_DIGITS = 8  # of SHA-256
 
 
-def checked(agent: str) -> str:
+def safe_id(agent: str) -> str:
     """Return ``agent`` if it is a safe name for a file. Raises ConfigError."""
     if not is_safe(agent):
         raise ConfigError(
@@ -24,7 +24,7 @@ def checked(agent: str) -> str:
 
 def agent_stem(agent: str) -> str:
     """Make the agent's part of a name: its id and a hash of it, which distinguishes upper and lower case."""
-    return f"{checked(agent)}-{short_hash(agent, AGENT_DIGITS)}"
+    return f"{safe_id(agent)}-{short_hash(agent, AGENT_DIGITS)}"
 
 
 def is_safe(agent: str) -> bool:

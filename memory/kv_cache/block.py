@@ -48,11 +48,11 @@ class KVBlock:
         return replace(self, k=self.k.to(device), v=self.v.to(device))
 
     @property
-    def at_hand(self) -> bool:
+    def is_loaded(self) -> bool:
         """Tell whether it can be read without disk access; mapped rows can once all of them have been read."""
-        return not isinstance(self.k, Mapped) or self.k.guard.done
+        return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
-    def settled(self) -> KVBlock:
+    def in_memory(self) -> KVBlock:
         """Return the block in memory; mapped rows are copied, so that the file is no longer needed.
 
         :raises DamagedError: the file has changed since it was written

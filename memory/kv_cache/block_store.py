@@ -20,7 +20,7 @@ from keep_agent.errors import ConfigError
 from memory.kv_cache.block import Entry, KVBlock
 from memory.stages import Storage
 
-UNUSED = 1000  # prompts after which a session drops its reference to an unused block
+MAX_UNUSED_PROMPTS = 1000  # prompts after which a session drops its reference to an unused block
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
@@ -39,7 +39,7 @@ def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int
 
 
 E = TypeVar("E", bound=Entry)
-Rule = Callable[[E, int], bool]  # whether an entry may be evicted while its owner has so many bytes
+EvictionRule = Callable[[E, int], bool]  # whether an entry may be evicted while its owner has so many bytes
 
 
 class CacheLedger(Generic[E]):
@@ -91,7 +91,7 @@ class CacheLedger(Generic[E]):
         """List the entries of ``latest`` or before, in a ledger whose order is that of the timestamps."""
         return list(takewhile(lambda entry: entry.timestamp <= latest, self))
 
-    def victims(self, excess: float, *rules: Rule[E]) -> list[E]:
+    def victims(self, excess: float, *rules: EvictionRule[E]) -> list[E]:
         """Choose the least recently used entries that free ``excess`` bytes, or fewer if the rules allow no more.
 
         Without a rule any entry may be evicted; of several rules, each applies if the ones before it free too little.
@@ -253,9 +253,9 @@ class BlockLease:
             self._unreference(identity)
 
     def next_prompt(self) -> None:
-        """Finish a prompt; references to blocks that the last `UNUSED` prompts did not use are dropped."""
+        """Finish a prompt; references to blocks that the last `MAX_UNUSED_PROMPTS` prompts did not use are dropped."""
         self._prompts += 1
-        oldest = self._prompts - UNUSED
+        oldest = self._prompts - MAX_UNUSED_PROMPTS
         for identity in [*takewhile(lambda identity: self._last_use[identity] < oldest, self._last_use)]:
             self.drop(identity)
 

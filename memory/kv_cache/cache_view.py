@@ -57,21 +57,21 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], 
         raise ConfigError(f"{ranked.numel()} scores do not fit the {history.numel()} rows that may be dropped")
     room = max(0, budget - int(mask.sum()))
     whole = grain == "segment" and view.parts is not None
-    mask[history[_whole_parts(view.parts[history], ranked, room) if whole else _last_best(ranked, room)]] = True
+    mask[history[_best_parts(view.parts[history], ranked, room) if whole else _best_indices(ranked, room)]] = True
     return mask
 
 
-def _last_best(ranked: torch.Tensor, count: int) -> torch.Tensor:
+def _best_indices(ranked: torch.Tensor, count: int) -> torch.Tensor:
     """Return the indices of the ``count`` best; ties go to the later."""
     return ranked.numel() - 1 - ranked.flip(0).sort(descending=True, stable=True).indices[:count]
 
 
-def _whole_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.Tensor:
+def _best_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.Tensor:
     """Return (rows,) bool: up to ``count`` rows, part by part, the best first; a part that does not fit is skipped."""
     names, owner, sizes = parts.unique(return_inverse=True, return_counts=True)
     means = ranked.double().new_zeros(names.numel()).index_add_(0, owner, ranked.double()) / sizes
     selected = torch.zeros_like(means, dtype=torch.bool)
-    for number in _last_best(means, names.numel()).tolist():
+    for number in _best_indices(means, names.numel()).tolist():
         size = int(sizes[number])
         if size <= count:
             selected[number], count = True, count - size

@@ -89,13 +89,13 @@ class DenseCache:
         """Change nothing: no other cache reads these rows."""
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
-        put(self.k[layer], rows, k)
-        put(self.v[layer], rows, v)
+        write_rows(self.k[layer], rows, k)
+        write_rows(self.v[layer], rows, v)
 
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
         """Keep unrotated keys too, if this cache is to be harvested."""
         if self.raw is not None:
-            put(self.raw[layer], rows, k)
+            write_rows(self.raw[layer], rows, k)
 
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
@@ -126,7 +126,7 @@ class DenseCache:
         return self.raw[:, 0].index_select(2, rows), self.v[:, 0].index_select(2, rows)
 
 
-def put(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
+def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
     """Write ``values`` at ``rows`` of ``target`` (requests or layers, kv_heads, capacity, head_dim)."""
     if isinstance(rows, slice):
         target[:, :, rows] = values

@@ -75,7 +75,7 @@ class KVPool:
         """Bytes of one row over all layers."""
         return 2 * self.k[:, :, 0].nbytes
 
-    def none(self) -> torch.Tensor:
+    def no_slots(self) -> torch.Tensor:
         """Empty tensor of slots, (0,)."""
         return torch.empty(0, dtype=torch.long, device=self.device)
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from keep_agent.errors import ConfigError, CorruptError
-from memory.kv_cache.quantization import Along, Packed, PackFormat, pack
+from memory.kv_cache.quantization import Axis, Packed, PackFormat, pack
 
 ALL = slice(None)
 
 
-def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
+def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
     """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; errors name the rows ``what``."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
@@ -55,7 +55,7 @@ class PackedRows(StoredRows):
     skip: int = 0
 
     @classmethod
-    def of(cls, x: torch.Tensor, format: PackFormat, along: Along = "token") -> PackedRows:
+    def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
         """Pack ``x``. By channel only whole groups of tokens are packed, the remaining tokens by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
@@ -80,7 +80,7 @@ class PackedRows(StoredRows):
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """Unpack ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step. Raises ConfigError."""
-        layers, start, stop = indexed(index, self.tokens, "packed rows")
+        layers, start, stop = parse_index(index, self.tokens, "packed rows")
         part = self.narrow(2, start, stop - start)
         unpacked = [piece[layers].unpack(self.dtype) for piece in part.pieces]
         whole = torch.cat(unpacked, -2) if len(unpacked) > 1 else unpacked[0]
@@ -136,7 +136,7 @@ class Guard(Protocol):
         ...
 
     @property
-    def done(self) -> bool:
+    def is_verified(self) -> bool:
         """Tell whether all rows of all layers have been verified."""
         ...
 
@@ -232,7 +232,7 @@ Mapped = MappedRows | MappedPacked
 
 def _layers_and_rows(index: Any, tokens: int) -> tuple[Any, int, int]:
     """Parse an index to layers, start and stop."""
-    layers, start, stop = indexed(index, tokens, "mapped rows")
+    layers, start, stop = parse_index(index, tokens, "mapped rows")
     if not isinstance(layers, int | slice | list | torch.Tensor):
         raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
     return layers.tolist() if isinstance(layers, torch.Tensor) else layers, start, stop

@@ -29,8 +29,8 @@ class PagedCache(EvictableRows):
     def __init__(self, pool: KVPool, observer: AttentionObserver | None = None) -> None:
         super().__init__(observer, pool.device)
         self.pool = pool
-        self.slot_map = pool.none()
-        self._vanished = 0  # rows dropped before a renumbering, without a position
+        self.slot_map = pool.no_slots()
+        self._rows_forgotten = 0  # rows dropped before a renumbering, without a position
         self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the current pass reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)
@@ -48,7 +48,7 @@ class PagedCache(EvictableRows):
 
     def end_at(self, rows: int) -> int:
         """Begin a pass that reads ``rows`` rows; returns the number to request, with masked padding."""
-        self.reads.note(rows + self.dropped + self._vanished, rows)
+        self.reads.add(rows + self.dropped + self._rows_forgotten, rows)
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
         if int(slots[-1]) - first + 1 == rows and bool((slots.diff() == 1).all()):
@@ -98,8 +98,8 @@ class PagedCache(EvictableRows):
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # the vanished rows came later
-            self._vanished = 0
+        if position <= self.exact:  # the forgotten rows came later
+            self._rows_forgotten = 0
         super().cut(position)
 
     def __del__(self) -> None:
@@ -124,7 +124,7 @@ class PagedCache(EvictableRows):
         :param keys: (layers, kv_heads, rows after ``first``, head_dim) rotated for their new positions
         """
         old = self._rows[first:]
-        self._vanished += self.dropped
+        self._rows_forgotten += self.dropped
         slots = self.pool.allocate(old.numel())
         self.pool.k.index_copy_(2, slots, keys)
         self.pool.v.index_copy_(2, slots, self.pool.v.index_select(2, old))
@@ -142,7 +142,7 @@ class PagedCache(EvictableRows):
         self.pool.share(self._rows)
         fork.slot_map, fork.positions, fork._rows = self.slot_map.clone(), self.positions, self._rows
         fork.tokens, fork.exact, fork.logits = list(self.tokens), self.exact, self.logits
-        fork._vanished = self._vanished
+        fork._rows_forgotten = self._rows_forgotten
         return fork
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:

@@ -107,7 +107,7 @@ class SlotPrefixIndex:
             prefix = list(takewhile(self._blocks.__contains__, names))
             for name in reversed(prefix):
                 self._blocks.move_to_end(name)
-            return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in prefix)])
+            return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
         """Add the blocks ``names`` of a prompt in ``slots``. Raises ConfigError beyond its first ``exact`` rows."""
@@ -151,4 +151,4 @@ class SlotPrefixIndex:
     def slots(self) -> torch.Tensor:
         """All slots the index refers to."""
         with self.pool.lock:
-            return torch.cat([self.pool.none(), *(block.slots for block in self._blocks.values())])
+            return torch.cat([self.pool.no_slots(), *(block.slots for block in self._blocks.values())])

@@ -11,8 +11,8 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 
-Along = Literal["token", "channel"]  # a group is along one token's numbers, or along the tokens of one channel
-SMALLEST = 8  # numbers in a group
+Axis = Literal["token", "channel"]  # a group is along one token's numbers, or along the tokens of one channel
+MIN_GROUP = 8  # numbers in a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class PackFormat:
 
     bits: int = 4
     group: int = 64
-    keys: Along = "token"
+    keys: Axis = "token"
 
     def __post_init__(self) -> None:
         if self.bits not in (4, 8):
             raise ConfigError(f"bits={self.bits} is no width of a code: use 4 or 8")
-        if self.group < SMALLEST or self.group & (self.group - 1):
-            raise ConfigError(f"group={self.group} is no power of two from {SMALLEST} on: use 32, 64 or 128")
+        if self.group < MIN_GROUP or self.group & (self.group - 1):
+            raise ConfigError(f"group={self.group} is no power of two from {MIN_GROUP} on: use 32, 64 or 128")
         check_choice("keys", self.keys, ("token", "channel"))
 
-    def grid(self, numbers: int, along: Along = "token") -> Grid:
+    def grid(self, numbers: int, along: Axis = "token") -> Grid:
         """Choose the groups of tokens of ``numbers`` numbers (kv_heads * head_dim).
 
         Along a token the group is the power of two up to ``group`` with the fewest bytes, tokens padded to whole
@@ -43,7 +43,7 @@ class PackFormat:
         """
         if along == "channel":
             return Grid(numbers + numbers % 2, 1, self.group, self.bits)
-        sizes = (1 << power for power in range(SMALLEST.bit_length() - 1, self.group.bit_length()))
+        sizes = (1 << power for power in range(MIN_GROUP.bit_length() - 1, self.group.bit_length()))
         grids = (Grid(-(-numbers // size) * size, size, 1, self.bits) for size in sizes)
         return min(grids, key=lambda grid: (grid.bytes_per_token, grid.width))
 
@@ -90,7 +90,7 @@ class Packed:
 
     @classmethod
     def empty(
-        cls, shape: tuple[int, ...], format: PackFormat, along: Along = "token", device: torch.device | str = "cpu"
+        cls, shape: tuple[int, ...], format: PackFormat, along: Axis = "token", device: torch.device | str = "cpu"
     ) -> Packed:
         """Make room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
         *lead, kv_heads, tokens, head_dim = shape
@@ -161,7 +161,7 @@ class Packed:
         return heads.to(dtype).transpose(-3, -2).contiguous()  # convert first: the copy is half as large
 
 
-def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
+def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
     """Pack ``x`` (..., kv_heads, tokens, head_dim): keys along ``format.keys``, values along "token".
 
     The same input gives the same bytes. Unpacked numbers differ by at most half a scale, and float32's rounding and

@@ -41,7 +41,7 @@ class Extent:
     def blocks(self) -> int:
         return self.k.codes.shape[0]
 
-    def until(self, last: int) -> Extent:
+    def first_blocks(self, last: int) -> Extent:
         """View the blocks before ``last``, read-only."""
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
@@ -104,8 +104,8 @@ class QuantizedCache(EvictableRows):
         self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
-        self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
-        self._next: torch.Tensor | None = None  # ``open`` after the current pass, if that packs pages
+        self.tail = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
+        self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
         self._keep, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
@@ -116,7 +116,7 @@ class QuantizedCache(EvictableRows):
         row = self.extents[0].row_bytes if self.extents else 0.0
         return round(row * self.packed) + (self.next_position - self.packed) * self.spec.bytes_per_token
 
-    def bytes_beside(self, caches: Iterable[QuantizedCache]) -> int:
+    def unshared_bytes(self, caches: Iterable[QuantizedCache]) -> int:
         """Count the bytes of its rows without those in blocks that one of the ``caches`` shares."""
         pointers = {extent.k.codes.data_ptr() for cache in caches for extent in cache.extents}
         shared = (
@@ -139,11 +139,11 @@ class QuantizedCache(EvictableRows):
         self._keep, self._count = keep, rows
         total = self.next_position - self.packed + rows
         if keep and total > PAGE:
-            self._next = self._room(max(PAGE, total % PAGE))
+            self._next = self._empty_rows(max(PAGE, total % PAGE))
             self._grow(self.packed + total // PAGE * PAGE)
 
     def end_at(self, rows: int) -> int:
-        self.reads.note(rows + self.dropped, rows)
+        self.reads.add(rows + self.dropped, rows)
         return rows + KEY_MULTIPLE
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -153,9 +153,9 @@ class QuantizedCache(EvictableRows):
             self._new = k, v
         elif self._next is None:
             for i, x in enumerate((k, v)):
-                self.open[i, layer, :, :, rows : rows + x.shape[2]] = x
+                self.tail[i, layer, :, :, rows : rows + x.shape[2]] = x
         else:
-            sides = [torch.cat([self.open[i, layer, :, :, :rows], x], 2) for i, x in enumerate((k, v))]
+            sides = [torch.cat([self.tail[i, layer, :, :, :rows], x], 2) for i, x in enumerate((k, v))]
             whole = sides[0].shape[2] // PAGE * PAGE
             self._put(slice(layer, layer + 1), *(x[:, :, :whole] for x in sides))
             for i, x in enumerate(sides):
@@ -173,7 +173,7 @@ class QuantizedCache(EvictableRows):
 
     def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
         """Read the tiles without rows that will be deleted, ``packed`` where allowed."""
-        open_rows, pages, tail = self.next_position - self.packed, self.packed, self.open
+        open_rows, pages, tail = self.next_position - self.packed, self.packed, self.tail
         if self._next is not None:
             total = open_rows + self._count
             pages, open_rows, tail = pages + total // PAGE * PAGE, total % PAGE, self._next
@@ -182,7 +182,7 @@ class QuantizedCache(EvictableRows):
         rows = 0
         for start in range(0, pages, TILE):
             stop = min(pages, start + TILE)
-            live = self._live_in(start, stop)
+            live = self._live_rows(start, stop)
             count = stop - start if live is None else live.numel()
             rows += count
             if rows <= first:
@@ -195,7 +195,7 @@ class QuantizedCache(EvictableRows):
                 yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
                 del k, v
         if open_rows:
-            live = self._live_in(pages, pages + open_rows)
+            live = self._live_rows(pages, pages + open_rows)
             k, v = tail[0, layer, :, :, :open_rows], tail[1, layer, :, :, :open_rows]
             yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
 
@@ -204,11 +204,11 @@ class QuantizedCache(EvictableRows):
         count = positions.numel()
         total = self.next_position - self.packed + count
         if self._next is not None:
-            self.open, self._next = self._next, None
+            self.tail, self._next = self._next, None
             self.packed += total // PAGE * PAGE
         elif total == PAGE:  # all layers at once, and first of all: an error leaves the cache unchanged
             self._grow(self.packed + PAGE)
-            self._put(slice(None), *self.open[:, :, 0, :, :PAGE])
+            self._put(slice(None), *self.tail[:, :, 0, :, :PAGE])
             self.packed += PAGE
         self.live = torch.cat([self.live, self.live.new_ones(count)])
         self._append(positions, logits, token_ids)
@@ -223,7 +223,7 @@ class QuantizedCache(EvictableRows):
         if position < self.packed:
             whole = position // PAGE * PAGE
             if position > whole:
-                self.open[:, :, :, :, : position - whole] = self._unpacked(whole, position)
+                self.tail[:, :, :, :, : position - whole] = self._unpacked(whole, position)
             self._shrink(whole)
             self.packed = whole
         self.live = self.live[:position]
@@ -236,7 +236,7 @@ class QuantizedCache(EvictableRows):
         self.live[self._drop(keep)] = False
 
     def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
-        """Begin with rows that are in the extents and in ``open`` already."""
+        """Begin with rows that are in the extents and in ``tail`` already."""
         self.tokens, self.packed = list(tokens), packed
         self.live = torch.ones(len(tokens), dtype=torch.bool, device=self.device)
         self.live[torch.tensor(list(dropped), dtype=torch.long, device=self.device)] = False
@@ -259,7 +259,7 @@ class QuantizedCache(EvictableRows):
         fork = QuantizedCache(self.spec, self.format, self.device)
         fork.tokens, fork.positions, fork.exact = list(self.tokens), self.positions, self.exact
         fork.extents, fork.packed = list(self.extents), self.packed
-        fork.open, fork.live, fork.logits = self.open.clone(), self.live.clone(), self.logits
+        fork.tail, fork.live, fork.logits = self.tail.clone(), self.live.clone(), self.logits
         return fork
 
     def keys(self, layer: int) -> torch.Tensor:
@@ -270,7 +270,7 @@ class QuantizedCache(EvictableRows):
         """Return values (kv_heads, live rows, head_dim)."""
         return torch.cat([v for _, v in self._kept_tiles(layer)], 2)[0]
 
-    def _room(self, rows: int) -> torch.Tensor:
+    def _empty_rows(self, rows: int) -> torch.Tensor:
         spec = self.spec
         shape = 2, spec.layers, 1, spec.kv_heads, rows, spec.head_dim
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
@@ -285,7 +285,7 @@ class QuantizedCache(EvictableRows):
         k, v = (side[0] if len(side) == 1 else _join(side) for side in zip(*parts, strict=True))
         return k, v
 
-    def _live_in(self, start: int, stop: int) -> torch.Tensor | None:
+    def _live_rows(self, start: int, stop: int) -> torch.Tensor | None:
         """Number the live rows among ``start:stop`` from ``start``; None for all. New rows are live."""
         if not self.dropped:
             return None
@@ -297,7 +297,7 @@ class QuantizedCache(EvictableRows):
     def _grow(self, rows: int) -> None:
         """Make room for packed rows up to number ``rows``; only blocks that another cache has extended are copied."""
         self._shrink(self.packed)
-        self._leave_last_extent()
+        self._unshare_last_extent()
         room = sum(extent.capacity for extent in self.extents)
         if rows > room:
             blocks = max(-(-(rows - room) // BLOCK), min(len(self.extents) * 4, 64), 1)
@@ -305,7 +305,7 @@ class QuantizedCache(EvictableRows):
         for base, extent in self.bases():
             extent.used_rows = min(rows - base, extent.capacity)
 
-    def _leave_last_extent(self) -> None:
+    def _unshare_last_extent(self) -> None:
         """Replace the last extent if another cache uses rows after ours: share its whole blocks, or copy a few."""
         if not self.extents:
             return
@@ -315,7 +315,7 @@ class QuantizedCache(EvictableRows):
         if start == last.used_rows or whole == last.blocks:
             return
         first = 0 if last.check is None and 2 * whole < last.blocks else whole
-        self.extents[-1:] = [last.until(first)] if first else []
+        self.extents[-1:] = [last.first_blocks(first)] if first else []
         self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []
 
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:

@@ -41,7 +41,7 @@ def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str
             if parts:
                 tensors[f"{side}.{name}"] = _copied([part[index] for part in parts], blocks, cache.packed % BLOCK)
     rows = cache.next_position - cache.packed
-    return tensors, {OPEN: cache.open[..., :rows, :].cpu()}
+    return tensors, {OPEN: cache.tail[..., :rows, :].cpu()}
 
 
 def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
     except (KeyError, TypeError, ConfigError) as error:
         raise DataError(f"{file.path} holds no packed rows of this version ({error!r}); delete it") from error
     cache = QuantizedCache(spec, format, device)
-    room = list(cache.open.shape)
+    room = list(cache.tail.shape)
     room[-2] = len(ids) - packed
     if file.blocks != -(-packed // BLOCK) or list(open_rows.shape) != room or open_rows.dtype != spec.dtype:
         raise CorruptError(
@@ -77,7 +77,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
         )
     if packed:
         _add_blocks(cache, file, packed)
-    cache.open[..., : room[-2], :] = open_rows.to(device)
+    cache.tail[..., : room[-2], :] = open_rows.to(device)
     cache.adopt(ids, packed, dropped)
     return cache
 

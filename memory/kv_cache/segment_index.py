@@ -41,7 +41,7 @@ class SegmentIndex:
         self._pool = pool
         self._entries: dict[str, SegmentEntry] = {}
         self._numbers = count()
-        self._bound = 1024  # entries beyond which those without a block are dropped
+        self._prune_above = 1024  # entries beyond which those without a block are dropped
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -53,10 +53,10 @@ class SegmentIndex:
     def insert(self, name: str, physical: str, start: int, stop: int) -> None:
         """Map ``name`` to rows ``start:stop`` of ``physical``."""
         self._entries[name] = SegmentEntry(physical, start, stop, next(self._numbers))
-        if len(self._entries) > self._bound:
+        if len(self._entries) > self._prune_above:
             stored = self._pool.storage.contains
             self._entries = {name: entry for name, entry in self._entries.items() if stored(entry.physical)}
-            self._bound = 2 * len(self._entries) + 1024
+            self._prune_above = 2 * len(self._entries) + 1024
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
         """Return the rows, as a view of their block, to which ``lease`` refers from now on."""

@@ -49,7 +49,7 @@ class Unit:
         return cls(kind, tuple(tokens), tuple(spans), preceding=preceding)
 
     @classmethod
-    def joined(cls, units: Sequence[Unit]) -> Unit:
+    def join(cls, units: Sequence[Unit]) -> Unit:
         """Concatenate units to one unit of the last one's kind."""
         tokens: list[int] = []
         spans: list[SegmentSpan] = []

@@ -113,7 +113,7 @@ class Prefill:
 
     def with_costs_of(self, goal: Prefill) -> Prefill:
         """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""
-        self.reads.note(goal.reads.raw, goal.reads.live)
+        self.reads.add(goal.reads.raw, goal.reads.live)
         counts = _sums(self.counts, goal.counts) | {
             "layers": self.counts.layers,
             "live_tokens": self.counts.live_tokens,

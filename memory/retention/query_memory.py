@@ -65,10 +65,10 @@ class QueryMemory(BudgetedRetention):
         self._known_models.add(weights_key)
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        memory = self.follow(view)
+        memory = self.update_memory(view)
         return keep_best(view, self.budget, lambda: self.scores(view, memory), self.grain)
 
-    def follow(self, view: CacheView) -> torch.Tensor:
+    def update_memory(self, view: CacheView) -> torch.Tensor:
         """Return the session's query memory (layers, heads, head_dim), updated with this turn's queries."""
         encoded, name = view.intent.float(), session_key(view)
         before = self._memories.pop(name, None) if name and self.memory else None

@@ -77,14 +77,14 @@ class Embedding:
 
     def _ranking(self, scores: Scores, store: SegmentStore, budget: int) -> Iterator[Candidate]:
         """Yield all items, the best first; ties go to the older first segment."""
-        leads = self._leads(scores, store, budget)
-        values = self._values(scores, leads)
-        for row in _falling(values, scores.created, np.flatnonzero(leads == np.arange(len(leads)))):
+        first_rows = self._first_rows(scores, store, budget)
+        values = self._values(scores, first_rows)
+        for row in _ranked_rows(values, scores.created, np.flatnonzero(first_rows == np.arange(len(first_rows)))):
             segment = store.get(scores.ids[row])
             if segment.category != "agent":
                 yield -float(values[row]), segment.created, self._item(segment, store, budget), True
 
-    def _leads(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
+    def _first_rows(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
         """Return (segments,) by row: the row of its item's first segment."""
         rows = np.arange(len(scores.ids))
         if not self.mixed:
@@ -93,17 +93,17 @@ class Embedding:
         for group in store.graph.groups.values():
             if group.static and len(group.members) < budget:
                 firsts[group.id] = scores.rows[next(iter(group.members))]
-        leads = firsts[scores.groups]
-        return np.where(leads < 0, rows, leads)
+        first_rows = firsts[scores.groups]
+        return np.where(first_rows < 0, rows, first_rows)
 
-    def _values(self, scores: Scores, leads: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _values(self, scores: Scores, first_rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return (segments,) the item's score, at the row of its first segment."""
         values = scores.values.astype(np.float64)
         if self.group_score == "mean":
             size = len(values)
-            return np.bincount(leads, values, size) / np.maximum(np.bincount(leads, minlength=size), 1)
+            return np.bincount(first_rows, values, size) / np.maximum(np.bincount(first_rows, minlength=size), 1)
         best = np.full(len(values), -np.inf)
-        np.maximum.at(best, leads, values)
+        np.maximum.at(best, first_rows, values)
         return best
 
     def _closure(self, item: Item, store: SegmentStore, largest: int, room: int) -> set[str]:
@@ -119,7 +119,7 @@ class Embedding:
         return closure
 
 
-def _falling(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
+def _ranked_rows(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
     """Yield ``rows`` by their values, the highest first, ties to the older; the best are sorted before the rest."""
     least = np.partition(values[rows], -SORTED_FIRST)[-SORTED_FIRST] if len(rows) > SORTED_FIRST else -np.inf
     for part in (rows[values[rows] >= least], rows[values[rows] < least]):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memory.segments.snapshot import Snapshot
     from memory.segments.store import SegmentStore
 
-TOGETHER = 256  # new segments compared with the others in one product: bounds the matrix of cosines
+BATCH = 256  # new segments compared with the others in one product: bounds the matrix of cosines
 
 
 class SegmentGraph:
@@ -43,7 +43,7 @@ class SegmentGraph:
         self.graph = nx.Graph()
         self.groups: dict[int, Group] = {}
         self.group_of: dict[str, Group] = {}  # by segment
-        self.founded = 0  # groups ever created
+        self.next_group = 0  # groups ever created
         self._cursor = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that similarity may join
         self._due: list[tuple[int, int]] = []  # heap of (last change, group), an entry per change
@@ -70,31 +70,31 @@ class SegmentGraph:
     def restore(self, store: SegmentStore, snapshot: Snapshot) -> None:
         """Restore the groups of a snapshot, whose segments are in ``store``."""
         self.clear()
-        self.founded = snapshot.founded
+        self.next_group = snapshot.next_group
         states, segments = {group.id: group for group in snapshot.groups}, list(snapshot.segments)
         vectors = self._encode([segment.text for segment in segments])
         self._grow(segments, vectors)
         order = np.argsort([segment.created for segment in segments], kind="stable")
-        for start in range(0, len(segments), TOGETHER):
-            rows = order[start : start + TOGETHER]
+        for start in range(0, len(segments), BATCH):
+            rows = order[start : start + BATCH]
             similar = vectors[rows] @ vectors.T
             for row, values in zip(rows.tolist(), similar, strict=True):
                 segment, state = segments[row], states[snapshot.group_of[row]]
                 group = self.groups.setdefault(state.id, Group(state.id, FAMILY[segment.category], state.last_changed))
                 group.static_since = state.static_since
-                self._put_in(group, segment, row)
+                self._add_member(group, segment, row)
                 self._link(segment, row, values[: row + 1])
         for group in self.groups.values():
-            self._reopen(group)
+            self._update_open(group)
             if not group.static:
-                self._await(group)
+                self._schedule(group)
 
     def update(self, store: SegmentStore, settle: bool = True) -> list[Flip]:
         """Read the store's changes since the last update; returns the groups that changed their kind.
 
         :param settle: let groups without recent changes become static now, else at a later update
         """
-        touched, self._cursor = store.changed(self._cursor), store.changes
+        touched, self._cursor = store.changed_ids(self._cursor), store.changes
         store.drop(self._cursor)
         flips: list[Flip] = []
         nodes = self.graph.nodes
@@ -107,10 +107,10 @@ class SegmentGraph:
             new = np.array([segment.id not in self._row for segment in present])
             flips += self._refresh([s for s in present if s.id in self._row], vectors[~new])
             flips += self._insert([s for s in present if s.id not in self._row], vectors[new])
-        return flips + self._settle(store) if settle else flips
+        return flips + self._make_static(store) if settle else flips
 
     @contextmanager
-    def settled(self, store: SegmentStore) -> Iterator[None]:
+    def quiet_as_static(self, store: SegmentStore) -> Iterator[None]:
         """Treat groups without recent changes as static, as an update would make them."""
         step, window = store.step, self.grouping.window
         groups = [group for group in self.groups.values() if group.family != "agent" and not group.static]
@@ -143,25 +143,25 @@ class SegmentGraph:
     def _insert(self, segments: list[Segment], vectors: NDArray[np.float32]) -> list[Flip]:
         headers = {segment.parent for segment in segments}
         flips: list[Flip] = []
-        for start in range(0, len(segments), TOGETHER):
-            part = slice(start, start + TOGETHER)
+        for start in range(0, len(segments), BATCH):
+            part = slice(start, start + BATCH)
             first = len(self._ids)
             self._grow(segments[part], vectors[part])
             similar = vectors[part] @ self._vectors[: len(self._ids)].T
             for row, (segment, values) in enumerate(zip(segments[part], similar, strict=True), first):
-                flips += self._enter(segment, row, values[: row + 1], segment.id in headers)
+                flips += self._assign(segment, row, values[: row + 1], segment.id in headers)
         return flips
 
-    def _enter(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
+    def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
         """Put a new segment into a group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
         if group is None or group.family != family:  # else the parent's, of any size: both are adjacent in prompts
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
-            group = self.groups[self.founded] = Group(self.founded, family, segment.last_changed)
-            self.founded += 1
-            self._await(group)
-        self._put_in(group, segment, row)
+            group = self.groups[self.next_group] = Group(self.next_group, family, segment.last_changed)
+            self.next_group += 1
+            self._schedule(group)
+        self._add_member(group, segment, row)
         flips = self._change(group, segment.last_changed)
         self._link(segment, row, values)
         return flips
@@ -199,7 +199,7 @@ class SegmentGraph:
         best = int(mean.argmax())
         return self.groups[int(candidates[best])] if mean[best] >= self.grouping.threshold else None
 
-    def _put_in(self, group: Group, segment: Segment, row: int) -> None:
+    def _add_member(self, group: Group, segment: Segment, row: int) -> None:
         group.members[segment.id] = None
         self.group_of[segment.id] = group
         self._row_group[row] = group.id
@@ -226,16 +226,16 @@ class SegmentGraph:
         if flipped or step > group.last_changed:
             group.last_changed = max(group.last_changed, step)
             group.static_since = None
-            self._await(group)
-        self._reopen(group)
+            self._schedule(group)
+        self._update_open(group)
         return [Flip(step, group.id, False)] if flipped else []
 
-    def _await(self, group: Group) -> None:
+    def _schedule(self, group: Group) -> None:
         """Schedule a group to become static after a window without changes; the agent's own group never does."""
         if group.family != "agent":
             heappush(self._due, (group.last_changed, group.id))
 
-    def _settle(self, store: SegmentStore) -> list[Flip]:
+    def _make_static(self, store: SegmentStore) -> list[Flip]:
         """Make groups static that did not change for a whole window; groups in use wait for another one."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
@@ -245,13 +245,13 @@ class SegmentGraph:
         for id in [id for id in quiet if _in_use(self.groups[id], store)]:
             quiet.remove(id)
             self.groups[id].last_changed = step
-            self._await(self.groups[id])
+            self._schedule(self.groups[id])
         for group in map(self.groups.__getitem__, sorted(quiet)):
             group.static_since = step
-            self._reopen(group)
+            self._update_open(group)
         return [Flip(step, id, True) for id in sorted(quiet)]
 
-    def _reopen(self, group: Group) -> None:
+    def _update_open(self, group: Group) -> None:
         """Open a group to joins by similarity, or close it if it is static or full."""
         closed = group.static_since is not None or len(group.members) >= self.grouping.bound
         (self._open[group.family].discard if closed else self._open[group.family].add)(group.id)
@@ -285,4 +285,4 @@ class SegmentGraph:
 def _in_use(group: Group, store: SegmentStore) -> bool:
     """Tell whether a group has a line of the log, which comes last in prompts until the task is finished."""
     latest = next(reversed(group.members))
-    return group.family == "history" and store.get(latest).created > store.finished
+    return group.family == "history" and store.get(latest).created > store.last_finished

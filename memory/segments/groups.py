@@ -79,7 +79,7 @@ class SegmentGroups(Protocol):
 
     groups: dict[int, Group]  # by id
     group_of: dict[str, Group]  # by segment
-    founded: int  # groups ever created
+    next_group: int  # groups ever created
 
     def clear(self) -> None: ...
 

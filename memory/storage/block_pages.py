@@ -27,7 +27,7 @@ PARTS = ("codes", "scale", "bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PageFormat:
     """Shape and format of all blocks of a file; ``dtype`` as torch prints it, without "torch."."""
 
     layers: int
@@ -37,26 +37,26 @@ class Form:
     format: PackFormat | None  # None: unpacked
 
     @classmethod
-    def of(cls, block: KVBlock, format: PackFormat | None) -> Form:
+    def of(cls, block: KVBlock, format: PackFormat | None) -> PageFormat:
         layers, kv_heads, _, head_dim = block.k.shape
         return cls(layers, kv_heads, head_dim, str(block.k.dtype).removeprefix("torch."), format)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Form:
+    def from_json(cls, values: Mapping[str, Any]) -> PageFormat:
         format = values["format"]
         return cls(**{**values, "format": None if format is None else PackFormat(**format)})
 
-    def shaped(self, block: KVBlock) -> KVBlock:
+    def convert(self, block: KVBlock) -> KVBlock:
         """Convert ``block`` to the form of the file, in memory: the result's bytes are those of the file.
 
         :raises ConfigError: it is another model's, or was rounded although the file is exact
         :raises DamagedError: it is in another file, which is damaged
         """
-        if Form.of(block, self.format) != self:
-            raise ConfigError(f"a block of {Form.of(block, self.format)} does not fit into a file of {self}")
+        if PageFormat.of(block, self.format) != self:
+            raise ConfigError(f"a block of {PageFormat.of(block, self.format)} does not fit into a file of {self}")
         if self.format is None and isinstance(block.k, PackedRows):
             raise ConfigError("a rounded block cannot be stored as exact: set bits of the disk")
-        block = block.settled()
+        block = block.in_memory()
         packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
         if self.format is None or packed:
             return block
@@ -64,7 +64,7 @@ class Form:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Split a `shaped` block into rows (layers, tokens, ...) by the name of their tensor."""
+        """Split a converted block into rows (layers, tokens, ...) by the name of their tensor."""
         tensors = {}
         for side, x in (("k", block.k), ("v", block.v)):
             x = x.whole() if isinstance(x, Mapped) else x
@@ -91,8 +91,8 @@ class Form:
         return self.format.grid(self.kv_heads * self.head_dim)
 
 
-def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[KVBlock]) -> None:
-    """Replace the agent's file for ``key`` by `shaped` blocks. Raises CapacityError if the disk is full."""
+def save_pages(folder: Path, agent: str, key: str, form: PageFormat, blocks: Sequence[KVBlock]) -> None:
+    """Replace the agent's file for ``key`` by converted blocks. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -113,7 +113,7 @@ class Pages:
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report
-        self.form = Form.from_json(file.header["form"])
+        self.form = PageFormat.from_json(file.header["form"])
         self._index: Mapping[str, Sequence[Any]] = file.header["index"]
         layers, self._pages = self.form.layers, file.blocks // self.form.layers
         paged = {name: file.tensor(name) for name in file.names}
@@ -145,13 +145,13 @@ class Pages:
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
-    def verified(self, layers: Any, start: int, stop: int) -> bool:
+    def are_verified(self, layers: Any, start: int, stop: int) -> bool:
         """Tell whether these rows of the file have been verified, for a number, slice or list of ``layers``."""
         return start >= stop or bool(self._verified[layers, start // PAGE : -(-stop // PAGE)].all())
 
     def verify(self, layers: Any, start: int, stop: int) -> None:
         """Verify these rows. Raises `CorruptError` at the first damaged page."""
-        if self.verified(layers, start, stop):
+        if self.are_verified(layers, start, stop):
             return
         first, last = start // PAGE, -(-stop // PAGE)
         for layer in np.atleast_1d(np.arange(self.form.layers)[layers]).tolist():
@@ -181,5 +181,5 @@ class PageGuard:
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property
-    def done(self) -> bool:
-        return self.pages.verified(slice(None), self.start, self.stop)
+    def is_verified(self) -> bool:
+        return self.pages.are_verified(slice(None), self.start, self.stop)

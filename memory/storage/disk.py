@@ -12,13 +12,13 @@ from platformdirs import user_cache_path
 
 from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import agent_path, forget, open_agent
-from memory.files.atomic import clean
+from memory.files.atomic import remove_temp
 from memory.kv_cache.block import Entry, KVBlock
 from memory.kv_cache.block_store import BlockStore
 from memory.kv_cache.packed_rows import DamagedError
 from memory.kv_cache.quantization import PackFormat
 from memory.stages import Capabilities
-from memory.storage.block_pages import Form, Pages, save_pages
+from memory.storage.block_pages import PageFormat, Pages, save_pages
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Disk(BlockStore):
         self._model = ""
         self._waiting = 0  # bytes of the blocks in memory
         self._pages: Pages | None = None
-        self._form: Form | None = None
+        self._form: PageFormat | None = None
         self._loss_lock = threading.Lock()
         self._counts["corrupt"] = 0
 
@@ -77,7 +77,7 @@ class Disk(BlockStore):
         if self._model:
             return
         self._model = model_key
-        clean(self.folder)
+        remove_temp(self.folder)
         if not agent_path(self.folder, self.agent, self._key).exists():
             return
         try:
@@ -93,8 +93,8 @@ class Disk(BlockStore):
     def form(self, block: KVBlock) -> KVBlock:
         """Return the block as it is stored. Raises ConfigError if its shape or format differs from the file's."""
         if self._form is None:
-            self._form = Form.of(block, self.format)
-        return self._form.shaped(block)
+            self._form = PageFormat.of(block, self.format)
+        return self._form.convert(block)
 
     def put(self, block: KVBlock) -> None:
         if not self._model:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.packed_rows import PackedRows
-from memory.kv_cache.quantization import Along, PackFormat
+from memory.kv_cache.quantization import Axis, PackFormat
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 
@@ -22,7 +22,7 @@ class Quantized(Ram):
 
     bits: Literal[4, 8] = 4
     group: int = 64  # values that share a scale and a bias
-    keys: Along = "token"
+    keys: Axis = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, in_memory=True)
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class Tiers:
         self._ages: CacheLedger[Entry] = CacheLedger()  # every block once, the oldest first
         counts = ("hits", "misses", "evicted", "rejected", "promoted", "demoted", "expired")
         self._counts = dict.fromkeys(counts, 0)
-        self._adopt()
+        self._add_stored()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -53,7 +53,7 @@ class Tiers:
         """Find the blocks that earlier processes stored in the tiers."""
         for tier in self.tiers:
             tier.open(model_key)
-        self._adopt()
+        self._add_stored()
 
     def pin(self, identity: str) -> None:
         """Keep a block where it is, now or when it is put, until it is deleted."""
@@ -79,7 +79,7 @@ class Tiers:
             if block is None:  # damaged
                 continue
             self._counts["hits"] += 1
-            if level and block.at_hand and identity not in self._pinned:
+            if level and block.is_loaded and identity not in self._pinned:
                 self._promote(level, block)
             return block
         self._ages.remove(identity)
@@ -152,7 +152,7 @@ class Tiers:
         """Return the numbers of the tiers with a copy of a block, fastest first."""
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
-    def _adopt(self) -> None:
+    def _add_stored(self) -> None:
         """Add the blocks that the tiers already store."""
         ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
         ages |= {entry.key: entry for entry in self._ages}
@@ -166,17 +166,17 @@ class Tiers:
                 self.delete(entry.key)
                 self._counts["expired"] += 1
 
-    def _store(self, first: int, block: KVBlock, by: str) -> bool:
+    def _store(self, first: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into the first tier from ``first`` on that has space for it."""
-        return any(self._store_in(level, block, by) for level in range(first, len(self.tiers)))
+        return any(self._store_in(level, block, namespace) for level in range(first, len(self.tiers)))
 
-    def _store_in(self, level: int, block: KVBlock, by: str) -> bool:
-        """Put a block into one tier, if enough others may be evicted for the namespace ``by``.
+    def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
+        """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        First blocks beyond their namespace's quota, to which the new block counts; then further blocks of ``by``.
+        First blocks beyond their namespace's quota, to which the new block counts; then further blocks of it.
         """
         try:
-            block = self.tiers[level].form(block.settled())
+            block = self.tiers[level].form(block.in_memory())
         except DamagedError:  # on the disk that it was to move from
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
@@ -189,13 +189,13 @@ class Tiers:
         victims = ledger.victims(
             excess,
             lambda entry, share: movable(entry) and share - entry.nbytes >= self.quotas.get(entry.owner, 0) * budget,
-            lambda entry, _: movable(entry) and entry.owner == by,
+            lambda entry, _: movable(entry) and entry.owner == namespace,
         )
         if sum(entry.nbytes for entry in victims) < excess:
             ledger.remove(new.key)
             return False
         for entry in victims:
-            self._push_out(level, entry.key, by)
+            self._demote(level, entry.key, namespace)
         self.tiers[level].put(block)
         return True
 
@@ -207,7 +207,7 @@ class Tiers:
         else:
             self.tiers[level].ledger.touch(block.identity)
 
-    def _push_out(self, level: int, identity: str, by: str) -> None:
+    def _demote(self, level: int, identity: str, namespace: str) -> None:
         """Remove a block from a tier, and move it down if no other tier has it."""
         block = self.tiers[level].peek(identity)
         self.tiers[level].delete(identity)
@@ -215,7 +215,7 @@ class Tiers:
         if copies:
             if copies[-1] > level:
                 self.tiers[copies[-1]].ledger.touch(identity)
-        elif block is not None and self._store(level + 1, block, by):
+        elif block is not None and self._store(level + 1, block, namespace):
             self._counts["demoted"] += 1
         else:
             self._ages.remove(identity)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
-from memory.files.atomic import alone
+from memory.files.atomic import lock_folder
 from memory.files.folder_versions import latest
 from planners.tiny.tokenizer import BOS, PAD
 
@@ -33,7 +33,7 @@ def is_planner(folder: Path) -> bool:
 
 def lock(folder: Path) -> AbstractContextManager[None]:
     """Lock a planner's folder for its trainer. Raises ConfigError while another process holds the lock."""
-    return alone(folder)
+    return lock_folder(folder)
 
 
 @dataclass(frozen=True, slots=True)

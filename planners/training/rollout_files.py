@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from keep_agent.errors import DataError
 from keep_agent.files import parsed
-from memory.files.atomic import clean, replacing
+from memory.files.atomic import remove_temp, replace_file
 from planners.prompts.text import Turn
 
 VERSION = 4
@@ -29,9 +29,9 @@ BROKEN = (
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write a file atomically; return the number of rows."""
-    clean(path.parent)  # of temporary files of a killed writer
+    remove_temp(path.parent)  # of temporary files of a killed writer
     count = 0
-    with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
+    with replace_file(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
         for row in rows:
             stream.write(json.dumps(row, separators=(",", ":")) + "\n")
             count += 1

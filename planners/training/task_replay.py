@@ -37,7 +37,7 @@ class TaskMemory:
 
     def ordered(self) -> list[Segment]:
         """Return facts, sorted by last change and creation, then the skills since the last finished task."""
-        finished = self.store.finished
+        finished = self.store.last_finished
 
         def key(segment: Segment) -> tuple[bool, int, int]:
             is_recent = segment.category == "history" and segment.created > finished

@@ -47,7 +47,7 @@ class Prompts:
         prompt = self.builder.build(units, QUERY, self.context, StepTimer())
         self.layout = prompt.layout
         result = self.engine.prefill(prompt.layout, self.recompute, Serial(), prompt.context_block, keep_raw=True)
-        self.builder.after(prompt, result)
+        self.builder.store_rows(prompt, result)
         return result.logits[0]
 
     @property

@@ -97,7 +97,7 @@ class Session:
     def prefill(self, turn: Turn) -> tuple[PreparedPrompt, PrefillResult]:
         """Compute the turn's rows after the live rows."""
         self.transcript += turn.news
-        self.builder.instruct(turn.instruction)
+        self.builder.mark_instruction(turn.instruction)
         unit = Unit("prefix", tuple(self.transcript), ())
         prompt = self.builder.build([unit], turn.query, Context(CONTEXT), StepTimer())
         self.provider.pool.check_integrity()
@@ -109,7 +109,7 @@ class Session:
         return prompt, result
 
     def evict(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        self.builder.after(prompt, result)
+        self.builder.store_rows(prompt, result)
         self.provider.pool.check_integrity()
 
     def turn(self, turn: Turn) -> torch.Tensor:

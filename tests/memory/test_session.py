@@ -387,7 +387,7 @@ def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
 
 def test_blocks_of_the_history_are_not_deleted_when_unused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """MemArt's history is never sent again: only the storage's budget may evict it."""
-    monkeypatch.setattr("memory.kv_cache.block_store.UNUSED", 4)
+    monkeypatch.setattr("memory.kv_cache.block_store.MAX_UNUSED_PROMPTS", 4)
     session = furnished(engine, replace(samples.memart(), retrieval=Latent(top_k=2)))
     for _ in range(12):
         session.prefill("next", QUERY)

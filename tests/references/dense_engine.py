@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.construction.isolated import joined
+from memory.construction.isolated import join_blocks
 from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, Priority, ReadCounts, ScoreResult
 from memory.engine.models.load import LoadedModel
 from memory.engine.trace import PrefillTrace
@@ -73,14 +73,14 @@ class DenseEngine:
 
     def prefill(
         self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
-        keep_raw: bool = False, slots: object = None, unit_context: KVBlock | None = None,
+        keep_raw: bool = False, layer_rows: object = None, unit_context: KVBlock | None = None,
     ) -> PrefillResult:  # fmt: skip
         active, cache, encoded = recompute.first(layout, self.info.layers), self._cache(None, keep_raw), {}
         cache.layers = [tuple(x.new_zeros(x.shape[0], layout.rows, x.shape[2]) for x in pair) for pair in cache.layers]
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
                 before = [block for block in (unit_context, p.prefix_block) if block is not None]
-                context = joined(before) if before else None
+                context = join_blocks(before) if before else None
                 (encoded[p.fused],) = self.encode([(context, p.unit.token_ids)], [p.fused])
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
@@ -146,7 +146,7 @@ class DenseEngine:
         future.set_result(work())
         return future
 
-    later = submit
+    in_background = submit
 
     def close(self) -> None:
         self._closed = True
@@ -191,7 +191,7 @@ class DenseEngine:
             k[:, rows], v[:, rows] = k_new, v_new
             weights = model.attend(model.rotate(q, positions[rows]), model.rotate(k, positions), rows.tolist(), True)
             hidden = model.finish(layer, hidden, weights, v)
-        cache.reads.note(positions.numel(), positions.numel())
+        cache.reads.add(positions.numel(), positions.numel())
         cache.positions = positions
         cache.logits = model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
         return cache.logits

@@ -15,7 +15,7 @@ from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError
 from keep_agent.server.auth.token_file import ALL, add_token, moment, remove_token
 from keep_agent.server.auth.tokens import Access, TokenEntry, digest
-from memory.files.names import checked
+from memory.files.names import safe_id
 
 SPAN = re.compile(r"(\d{1,5})([dhm])")
 UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         return
     if not is_one_line(name) or not name.strip():
         raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")
-    agents = None if options.agents == ALL else frozenset(checked(agent.strip()) for agent in options.agents.split(","))
+    agents = None if options.agents == ALL else frozenset(safe_id(agent.strip()) for agent in options.agents.split(","))
     token = secrets.token_urlsafe(32)  # 256 bits
     expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))
     add_token(options.file, TokenEntry(Access(name, agents), digest(token), expires), options.replace)

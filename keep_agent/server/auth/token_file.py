@@ -15,8 +15,8 @@ from typing import Any
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
 from keep_agent.server.auth.tokens import VARIABLE, Access, TokenEntry, Tokens, digest
-from memory.files.atomic import replacing
-from memory.files.names import checked
+from memory.files.atomic import replace_file
+from memory.files.names import safe_id
 
 ALL = "*"
 DIGEST = 64  # hexadecimal digits of SHA-256
@@ -92,7 +92,7 @@ def _entry(row: Any, place: str) -> TokenEntry:
     if agents != ALL and not (isinstance(agents, list) and all(isinstance(agent, str) for agent in agents)):
         raise DataError(f'{place}: agents={agents!r} is neither "{ALL}" nor a list of ids; use one of these')
     try:
-        access = Access(name, None if agents == ALL else frozenset(map(checked, agents)))
+        access = Access(name, None if agents == ALL else frozenset(map(safe_id, agents)))
         return TokenEntry(access, sha256, moment(row["expires"]) if "expires" in row else None)
     except ConfigError as error:
         raise DataError(f"{place}: {error}") from error
@@ -115,7 +115,7 @@ def write_tokens(file: Path, entries: Sequence[TokenEntry]) -> None:
         rows.append({"name": entry.access.name, "sha256": entry.digest, "agents": agents})
         if entry.expires is not None:
             rows[-1]["expires"] = entry.expires.isoformat().replace("+00:00", "Z")
-    with replacing(file, private=True) as stream:
+    with replace_file(file, private=True) as stream:
         stream.write(json.dumps({"tokens": rows}, indent=1).encode() + b"\n")
 
 
@@ -143,7 +143,7 @@ def remove_token(file: Path, name: str) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file``, if the file system has locks: a second file, since `replacing` replaces ``file``."""
+    """Hold the lock of ``file``, if the file system has locks: a second file, as `replace_file` replaces ``file``."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)

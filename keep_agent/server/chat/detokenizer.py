@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 
-from memory.agents.text_match import BROKEN, LONGEST, TokenizerCoder
+from memory.agents.text_match import MAX_INCOMPLETE, REPLACEMENT, TokenizerCoder
 
 
 class Detokenizer:
@@ -55,7 +55,7 @@ class Detokenizer:
         """Decode the new tokens with the previous ones as context; "" while a character is incomplete."""
         before = self._coder.decode(self._visible[self._begin : self._decoded])
         window = self._coder.decode(self._visible[self._begin :])
-        if window.endswith(BROKEN) and len(self._visible) - self._decoded <= LONGEST:
+        if window.endswith(REPLACEMENT) and len(self._visible) - self._decoded <= MAX_INCOMPLETE:
             return ""
         self._begin, self._decoded = self._decoded, len(self._visible)
         return window[len(before) :]

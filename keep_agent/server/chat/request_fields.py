@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.error_handlers import NotFound, Refused
 from keep_agent.server.settings import ChatLimits
-from memory.files.names import checked, is_safe
+from memory.files.names import is_safe, safe_id
 
 ANY = object()  # neutral values of a field that never changes the answer
 HEADER = "X-Agent-ID"
@@ -97,7 +97,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)
     if agent is None:
         raise BadAgent(f"the request names no agent, whose memory it could use: send its id in the header {HEADER}")
-    checked(access.require(agent))
+    safe_id(access.require(agent))
     if agent.startswith(RESERVED):
         raise BadAgent(f"ids that begin with {' or '.join(RESERVED)} are those of scenarios' agents; use another")
     return agent

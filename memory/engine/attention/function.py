@@ -50,7 +50,7 @@ class RopeTables:
         self._size = 0
         self._tables: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def at(self, positions: torch.Tensor, top: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    def angles_at(self, positions: torch.Tensor, top: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Return angles of ``positions`` (rows,), all below ``top``.
 
         :raises CapacityError: positions beyond the length at which the model's RoPE changes (longrope).
@@ -61,7 +61,7 @@ class RopeTables:
 
     def identity(self, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return angles of no rotation: cos 1, sin 0."""
-        cos, _ = next(iter(self.at(torch.zeros(1, dtype=torch.long, device=device), 1).values()))
+        cos, _ = next(iter(self.angles_at(torch.zeros(1, dtype=torch.long, device=device), 1).values()))
         shape = (1, rows, cos.shape[-1])
         return cos.new_ones(shape), cos.new_zeros(shape)
 
@@ -80,7 +80,7 @@ class RopeTables:
         """Write all layers of a block at rows from ``start``, whose positions are their row numbers."""
         device, stop = cache.k.device, start + block.k.shape[2]
         k, v = block.k.to(device)[:], block.v.to(device)[:]
-        angles = self.at(torch.arange(start, stop, device=device), stop)
+        angles = self.angles_at(torch.arange(start, stop, device=device), stop)
         cache.k[:, 0, :, start:stop] = self.rotate_layers(k, angles)
         cache.v[:, 0, :, start:stop] = v
         if cache.raw is not None:
@@ -115,7 +115,7 @@ class RopeTables:
 class AttentionHook(Protocol):
     """Observer of the attention of a pass, layer by layer, which may choose its rows."""
 
-    def before(self, layer: int, query: torch.Tensor) -> None:
+    def on_queries(self, layer: int, query: torch.Tensor) -> None:
         """Receive a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; `unrotated` only."""
         ...
 
@@ -124,7 +124,7 @@ class AttentionHook(Protocol):
         ...
 
 
-NAME = "kv_memory"
+ATTENTION_NAME = "kv_memory"
 
 
 @dataclass(slots=True)
@@ -242,7 +242,7 @@ def _prompt_attention(
     layer, cache = module.layer_idx, state.cache
     if state.unrotated:
         if hook is not None:
-            hook.before(layer, query)
+            hook.on_queries(layer, query)
         angles, raw = state.angles[state.rope_keys[layer]], key
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)
         cache.write_raw(layer, state.rows, raw)
@@ -258,4 +258,4 @@ def _prompt_attention(
     return attention.output() if hook is None else hook.attend(attention)
 
 
-AttentionInterface.register(NAME, memory_attention)
+AttentionInterface.register(ATTENTION_NAME, memory_attention)

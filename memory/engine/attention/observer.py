@@ -21,7 +21,7 @@ class SummedAttention:
     receivers: torch.Tensor  # (m,) positions of the visible rows
     weights: torch.Tensor  # (n, m) float32
 
-    def before(self, position: int) -> SummedAttention:
+    def cut(self, position: int) -> SummedAttention:
         """Return a copy without the rows from ``position`` on."""
         rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.receivers))
         return SummedAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
@@ -60,7 +60,7 @@ class AttentionObserver:
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: settings of its attention
-        self._settled: Queries = self.places, {}  # at the end of the last turn
+        self._saved: Queries = self.places, {}  # at the end of the last turn
         self._attention: list[SummedAttention] = []  # in order; the last one grows during a pass
 
     @contextmanager
@@ -89,7 +89,7 @@ class AttentionObserver:
             return None
         return WeightCollector(blocks, self._attention[-1].weights, [])
 
-    def before(self, layer: int, query: torch.Tensor) -> None:
+    def on_queries(self, layer: int, query: torch.Tensor) -> None:
         """Change nothing: rotated queries are recorded."""
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -122,13 +122,13 @@ class AttentionObserver:
             total.index_add_(0, attention.receivers[inside], attention.weights[:, inside].sum(0))
         return total[positions]
 
-    def settle(self) -> None:
+    def save_queries(self) -> None:
         """Store the last queries at the end of a turn, for a cut of later rows."""
-        self._settled = self.places, dict(self.queries)
+        self._saved = self.places, dict(self.queries)
 
     def cut(self, position: int) -> None:
         """Delete the rows from ``position`` on, and their attention."""
-        places, queries = self._settled = _before(position, *self._settled)
+        places, queries = self._saved = _before(position, *self._saved)
         self.places, self.queries = _before(position, self.places, self.queries)
         if places.numel() and not (self.places == places[0]).any():  # removed rows had displaced these
             older = places < self.places[0] if self.places.numel() else places < position
@@ -156,7 +156,7 @@ class AttentionObserver:
         while self._attention and int(self._attention[-1].places[-1]) >= position:
             last = self._attention.pop()
             if int(last.places[0]) < position:
-                self._attention.append(last.before(position))
+                self._attention.append(last.cut(position))
 
 
 def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:

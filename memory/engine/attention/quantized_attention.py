@@ -21,7 +21,7 @@ def supports(packed: Packed, dtype: torch.dtype) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _HeadParts:
     """Parts of the query heads, ``count`` each: one per group of numbers that overlaps the KV head.
 
     ``groups`` (heads * count,) is the part's group, ``mask`` (heads * count, width) 1 for its numbers in the head.
@@ -39,13 +39,13 @@ class _Parts:
         """Sum (requests, heads * count, n) by head."""
         return x if self.count == 1 else x.unflatten(1, (-1, self.count)).sum(2)
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
+    def select(self, x: torch.Tensor) -> torch.Tensor:
         """Select scales or biases (requests, tokens, groups) by part, (requests, heads * count, tokens)."""
         return x.mT.index_select(1, self.groups)
 
 
 @lru_cache(64)
-def _parts(heads: int, kv_heads: int, head_dim: int, grid: Grid, device: torch.device) -> _Parts:
+def _parts(heads: int, kv_heads: int, head_dim: int, grid: Grid, device: torch.device) -> _HeadParts:
     place = torch.arange(grid.width, device=device)
     owner = torch.arange(heads, device=device) // (heads // kv_heads)
     group, inside = place // grid.size, place // head_dim == owner[:, None]
@@ -53,7 +53,7 @@ def _parts(heads: int, kv_heads: int, head_dim: int, grid: Grid, device: torch.d
     count = int((last - first).max()) + 1
     groups = first[:, None] + torch.arange(count, device=device)  # the mask of a group outside the head is empty
     mask = inside[:, None] & (group == groups[..., None])
-    return _Parts(count, groups.clamp(max=grid.width // grid.size - 1).flatten(), mask.flatten(0, 1).float())
+    return _HeadParts(count, groups.clamp(max=grid.width // grid.size - 1).flatten(), mask.flatten(0, 1).float())
 
 
 def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
@@ -63,7 +63,7 @@ def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
     wide *= parts.mask
     scale, bias = _affine(k)
     product = torch.bmm(wide, _centred(k, q.dtype).mT).float()
-    product.mul_(parts.of(scale)).add_(parts.of(bias).mul_(wide.float().sum(-1, keepdim=True)))
+    product.mul_(parts.select(scale)).add_(parts.select(bias).mul_(wide.float().sum(-1, keepdim=True)))
     return parts.summed(product)
 
 
@@ -72,8 +72,8 @@ def packed_weighted_sum(weights: torch.Tensor, v: Packed, dtype: torch.dtype) ->
     parts = _parts(weights.shape[1], v.kv_heads, v.head_dim, v.grid, weights.device)
     scale, bias = _affine(v)
     wide = parts.spread(weights)
-    product = torch.bmm((wide * parts.of(scale)).to(dtype), _centred(v, dtype)).float()
-    product.add_((wide * parts.of(bias)).sum(-1, keepdim=True)).mul_(parts.mask)
+    product = torch.bmm((wide * parts.select(scale)).to(dtype), _centred(v, dtype)).float()
+    product.add_((wide * parts.select(bias)).sum(-1, keepdim=True)).mul_(parts.mask)
     heads = product[..., : v.kv_heads * v.head_dim].unflatten(-1, (v.kv_heads, v.head_dim))
     return parts.summed(heads.sum(-2))
 

@@ -15,32 +15,32 @@ from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h
 HEAP_RESERVE = 1 << 30  # bytes that stay with the process
-LARGEST = 32 << 20  # bytes of the largest block on the heap: glibc's maximum
-WEIGHT = 256 << 10  # the same while a model is loaded
+HEAP_BLOCK = 32 << 20  # bytes of the largest block on the heap: glibc's maximum
+LOADING_BLOCK = 256 << 10  # the same while a model is loaded
 
 
 @cache
 def keep_freed_memory() -> bool:
     """Set the options, once, on Linux with glibc; returns whether all were accepted."""
-    options = {M_MMAP_THRESHOLD: LARGEST, M_TRIM_THRESHOLD: HEAP_RESERVE, M_ARENA_MAX: 1}
+    options = {M_MMAP_THRESHOLD: HEAP_BLOCK, M_TRIM_THRESHOLD: HEAP_RESERVE, M_ARENA_MAX: 1}
     return sum(_set(option, value) for option, value in options.items()) == len(options)
 
 
 @contextmanager
-def freed_at_once() -> Iterator[None]:
+def return_freed_memory() -> Iterator[None]:
     """Return blocks of the size of weights to the system when they are freed.
 
     Several threads read weights, and free each tensor after conversion. Their heaps would keep as much memory as the
     model takes.
     """
-    _set(M_MMAP_THRESHOLD, WEIGHT)
+    _set(M_MMAP_THRESHOLD, LOADING_BLOCK)
     try:
         yield
     finally:
-        _set(M_MMAP_THRESHOLD, LARGEST)
+        _set(M_MMAP_THRESHOLD, HEAP_BLOCK)
 
 
-def give_back_holes() -> None:
+def trim_heap() -> None:
     """Return free whole pages between used blocks to the system, which takes about 10 ms.
 
     Long-lived keys and values among short-lived activations fragment the heap; by default glibc returns only its end.

@@ -31,7 +31,7 @@ def available_bytes(device: torch.device) -> int | None:
     """Return the free memory of ``device``, within this process's control group; None if it is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    known = (_meminfo(), *(_group(*files) for files in _CGROUP))
+    known = (_system_free(), *(_cgroup_free(*files) for files in _CGROUP))
     return min((value for value in known if value is not None), default=None)
 
 
@@ -48,14 +48,14 @@ def check_capacity(name: str, weights: WeightSizes, device: torch.device) -> Non
         )
 
 
-def _meminfo() -> int | None:
+def _system_free() -> int | None:
     lines: list[str] = []
     with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _group(folder: str, limit: str, usage: str, cache: str) -> int | None:
+def _cgroup_free(folder: str, limit: str, usage: str, cache: str) -> int | None:
     root = Path(folder)
     try:
         most, usage_bytes = (root / limit).read_text().strip(), int((root / usage).read_text())

@@ -12,7 +12,7 @@ from keep_agent.files import reason
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WHERE = "chat_template.jinja, or chat_template in tokenizer_config.json"
+TEMPLATE_PLACE = "chat_template.jinja, or chat_template in tokenizer_config.json"
 
 
 def render(
@@ -33,7 +33,7 @@ def render(
     except Exception as error:  # a template can raise anything
         raise ModelError(
             f"the model's chat template makes no prompt of these messages ({reason(error)}); give other messages, or "
-            f"correct the template ({WHERE})"
+            f"correct the template ({TEMPLATE_PLACE})"
         ) from error
     return text
 
@@ -50,7 +50,7 @@ def parts_around(
     if len(parts) != due + 1:
         raise ModelError(
             f"the model's chat template does not repeat each content once ({due} marks were given, {len(parts) - 1} "
-            f"came back); correct the template ({WHERE})"
+            f"came back); correct the template ({TEMPLATE_PLACE})"
         )
     return parts
 

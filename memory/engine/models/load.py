@@ -27,17 +27,17 @@ from transformers import (
 from keep_agent.errors import ConfigError, ModelError, check_choice
 from keep_agent.files import LOADING, loading, reason
 from memory.config.choices import DTYPES, INITS
-from memory.engine.attention.function import NAME
-from memory.engine.cpu.allocator import freed_at_once
+from memory.engine.attention.function import ATTENTION_NAME
+from memory.engine.cpu.allocator import return_freed_memory
 from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
-from memory.engine.models.model_path import check_place, refuse_adapter
+from memory.engine.models.model_path import check_model_path, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
-from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, settle
+from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, run_packed_layers
 from memory.engine.transformers.decoder import Decoder, prepack
 
-UNUSED = (  # parts of names of tensors that do not change the model's output
+IGNORED_TENSORS = (  # parts of names of tensors that do not change the model's output
     ".rotary_emb.",  # computed from the config
     ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not use
     ".v_head.", ".mtp.",  # further heads: reward, multi-token prediction
@@ -79,7 +79,7 @@ def load_model(
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     check_choice("model.init", init, INITS)
-    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), freed_at_once():
+    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), return_freed_memory():
         if init == "pretrained":
             return _pretrained(name, dtype, device, quantization)
         config = AutoConfig.for_model(**SHAPES[name]) if name in SHAPES else _config(name)
@@ -93,11 +93,11 @@ def from_config(
     name: str = "random",
 ) -> LoadedModel:  # fmt: skip
     """Make a model with random weights of any supported configuration; equal seeds give equal weights."""
-    config, where = _private(config), torch.device(device)
+    config, where = _copy_config(config), torch.device(device)
     check_capacity(name, _weights(_skeleton(config), dtype), where)
     with LOADING, torch.random.fork_rng([where] if where.type == "cuda" else []), where:
         torch.manual_seed(seed)
-        module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+        module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION_NAME)
     return _wrap(module, name, f"random:{seed}:{where.type}")
 
 
@@ -120,7 +120,7 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantization: str | None) -> LoadedModel:
     if name in SHAPES and not Path(name).exists():
         raise ModelError(f"{name!r} names a shape without weights; use model.init=random, or a folder or hub name.")
-    config = _private(_config(name))
+    config = _copy_config(_config(name))
     packing, skeleton = find_packing(name, config, quantization), _skeleton(config)
     if packing:
         packing.check(name, dtype, device)
@@ -135,7 +135,7 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     loaded = _wrap(module, name, files.weights_key, files)
     if packing:
         with packing.explain(folder, device):
-            settle(module, dtype)
+            run_packed_layers(module, dtype)
     return loaded
 
 
@@ -143,7 +143,7 @@ def _read(
     view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
-    config = _private(_config(str(view)))  # of the hashed files: an earlier one from a hub may be outdated
+    config = _copy_config(_config(str(view)))  # of the hashed files: an earlier one from a hub may be outdated
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
         None,  # a folder would be memory-mapped
@@ -151,7 +151,7 @@ def _read(
         state_dict=files.tensors(),
         generation_config=_generation(files.folder / GENERATION),
         dtype=dtype,
-        attn_implementation=NAME,
+        attn_implementation=ATTENTION_NAME,
         trust_remote_code=False,
         ignore_mismatched_sizes=True,  # reported, to raise an error with names instead of a bare RuntimeError
         output_loading_info=True,
@@ -189,7 +189,7 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
 
 def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
     """Tell whether the output does not depend on a tensor; GPTQ's tools write zeros for missing biases."""
-    if any(name in f".{key}" for name in UNUSED):
+    if any(name in f".{key}" for name in IGNORED_TENSORS):
         return True
     tensor = tensors.get(key) if key.endswith(".bias") else None
     return tensor is not None and (0 in tensor.get_shape() or not tensor[...].any())
@@ -198,7 +198,7 @@ def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
 def _config(name: str) -> PretrainedConfig:
     """Read the configuration of a folder, a config.json or a hub name."""
     path = Path(name)
-    check_place(name)
+    check_model_path(name)
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except StrictDataclassError as error:  # contradictory values
@@ -214,7 +214,7 @@ def _config(name: str) -> PretrainedConfig:
         ) from error
 
 
-def _private(config: PretrainedConfig) -> PretrainedConfig:
+def _copy_config(config: PretrainedConfig) -> PretrainedConfig:
     """Copy the configuration of a supported family."""
     check_supported(config)
     return copy.deepcopy(config)
@@ -223,7 +223,7 @@ def _private(config: PretrainedConfig) -> PretrainedConfig:
 def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
     """Make the model in full precision, without storage."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+        return AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
 
 
 def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> WeightSizes:

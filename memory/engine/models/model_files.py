@@ -23,11 +23,11 @@ from memory.files.tensor_file import open_tensors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
-BESIDE = (  # patterns of files that are loaded with the weights
+OTHER_FILES = (  # patterns of files that are loaded with the weights
     CONFIG, GENERATION, INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
     "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
 )  # fmt: skip
-FOREIGN = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
+OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def model_files(folder: Path) -> ModelFiles:
     :raises ModelError: weights are missing, ambiguous or corrupt, or a file has another checksum
     """
     weights = weight_files(folder)
-    beside = (path for pattern in BESIDE for path in sorted(folder.glob(pattern)) if path.is_file())
+    beside = (path for pattern in OTHER_FILES for path in sorted(folder.glob(pattern)) if path.is_file())
     loaded = list(dict.fromkeys([*weights, *beside]))
     stamps = {path: _stamp(path) for path in loaded}
     digests = digests_of([*loaded, *read_sums(folder / CHECKSUMS)])
@@ -115,7 +115,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in shards]
     if single.is_file():
         return [single]
-    foreign = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
+    foreign = [path.name for pattern in OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
     hint = f" (found {foreign[0]}: convert it to safetensors first)" if foreign else ""
     raise ModelError(f"{folder} has no {WEIGHTS}{hint}; only safetensors weights are loaded.")
 

@@ -10,7 +10,7 @@ from keep_agent.errors import ModelError
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 
 
-def check_place(name: str) -> None:
+def check_model_path(name: str) -> None:
     """Raise ModelError for a path that is no model or does not exist."""
     path = Path(name)
     if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):

@@ -18,8 +18,8 @@ FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "g
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 ROPE_KINDS = {"default", "linear", "llama3", "yarn", "longrope"}
 # Settings of saving or running a model that do not change its output.
-_UNRELATED = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
-_COMPUTED_IN = {"bnb_4bit_compute_dtype"}  # of quantised weights; ``model_key`` includes the dtype
+_IGNORED_SETTINGS = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
+_IGNORED_PACKED = {"bnb_4bit_compute_dtype"}  # of quantised weights; ``model_key`` includes the dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
     ]
     tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
     dtype = model.get_input_embeddings().weight.dtype  # the activations'; linear layers may be packed
-    settings = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
+    settings = {k: v for k, v in config.to_dict().items() if k not in _IGNORED_SETTINGS}
     packed = settings.get("quantization_config") or {}
-    settings |= {"quantization_config": {k: v for k, v in packed.items() if k not in _COMPUTED_IN}} if packed else {}
+    settings |= {"quantization_config": {k: v for k, v in packed.items() if k not in _IGNORED_PACKED}} if packed else {}
     return ModelSpec(
         family=config.model_type,
         layers=config.num_hidden_layers,

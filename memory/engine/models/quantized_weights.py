@@ -32,7 +32,7 @@ _BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales p
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class PackingMethod:
     """Method of packing weights, and the extra that installs its kernels."""
 
     title: str
@@ -43,9 +43,9 @@ class Method:
 
 
 METHODS = {
-    "awq": Method("AWQ", "awq", ("gptqmodel", "accelerate"), _HALF, ("gemm",)),
-    "gptq": Method("GPTQ", "gptq", ("gptqmodel", "optimum", "accelerate"), _HALF, ("gptq", "gptq_v2")),
-    "bitsandbytes": Method(
+    "awq": PackingMethod("AWQ", "awq", ("gptqmodel", "accelerate"), _HALF, ("gemm",)),
+    "gptq": PackingMethod("GPTQ", "gptq", ("gptqmodel", "optimum", "accelerate"), _HALF, ("gptq", "gptq_v2")),
+    "bitsandbytes": PackingMethod(
         "bitsandbytes", "bitsandbytes", ("bitsandbytes", "accelerate"), (*_HALF, torch.float32), ("",)
     ),
 }
@@ -55,7 +55,7 @@ METHODS = {
 class Packing:
     """Packing of a model's linear layers."""
 
-    method: Method
+    method: PackingMethod
     bits: int
     scale_bits: float  # of the scale of a group, and of its zero point if it has one
     group: int  # weights that share a scale; 0: a whole row of the matrix
@@ -134,7 +134,7 @@ class Packing:
 
 
 @torch.no_grad()
-def settle(module: PreTrainedModel, dtype: torch.dtype) -> None:
+def run_packed_layers(module: PreTrainedModel, dtype: torch.dtype) -> None:
     """Run one row through every packed layer, before it is copied: packages change weights at the first call."""
     logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it logs its casts at every product
     for layer in module.modules():

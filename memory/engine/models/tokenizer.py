@@ -24,7 +24,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
     """
     remedy = f"copy the model's {EXPECTED} there, or name another tokenizer: model.tokenizer or --tokenizer"
     with loading(f"the tokenizer of {name!r}", remedy):
-        reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
+        reader = PreTrainedTokenizerFast if _has_generic_class(Path(name)) else AutoTokenizer
         tokenizer = reader.from_pretrained(name, trust_remote_code=False)
     if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):  # the library builds one from its class
         raise ModelError(f"there is no tokenizer in {name!r}, which has no {EXPECTED}; {remedy}")
@@ -33,7 +33,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
     return tokenizer
 
 
-def _generic(folder: Path) -> bool:
+def _has_generic_class(folder: Path) -> bool:
     """Tell whether a folder names no special class, for which AutoTokenizer would use the model family's."""
     file = folder / "tokenizer_config.json"
     return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "PreTrainedTokenizerFast"

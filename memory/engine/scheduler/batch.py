@@ -107,7 +107,7 @@ class Batch:
     def _forward(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Compute the logits of ``ids`` (members,) at positions ``places``, in the order of the batched rows."""
         decoder, rows = self._decoder, self._rows
-        at = decoder.rope.at(places, max(member.next_position for member in self._members) + 1)
+        at = decoder.rope.angles_at(places, max(member.next_position for member in self._members) + 1)
         angles = {key: (cos.transpose(0, 1), sin.transpose(0, 1)) for key, (cos, sin) in at.items()}
         rows.begin()
         with ExitStack() as stack:
@@ -224,7 +224,7 @@ class BatchGroups:
         """Reserve the next row; returns the error if that fails."""
         try:
             cache.reserve(1, keep=True)
-            self._decoder.rope.at(cache.positions[:0], cache.next_position + 1)
+            self._decoder.rope.angles_at(cache.positions[:0], cache.next_position + 1)
         except Exception as error:
             self.remove(cache)  # the batch continues without it
             return error

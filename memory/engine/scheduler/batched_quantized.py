@@ -18,16 +18,16 @@ Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last rows; a member's ``open`` rows are a view of it."""
+    """Packed blocks of the members, and one tensor of their last rows; a member's ``tail`` rows are a view of it."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
-        sides, layers, _, kv_heads, _, head_dim = members[0].open.shape
-        self._tails = members[0].open.new_empty(sides, layers, kv_heads, len(members), PAGE, head_dim)
+        sides, layers, _, kv_heads, _, head_dim = members[0].tail.shape
+        self._tails = members[0].tail.new_empty(sides, layers, kv_heads, len(members), PAGE, head_dim)
         self._views = [self._tails[:, :, None, :, i] for i in range(len(members))]
         for member, view in zip(members, self._views, strict=True):
-            view.copy_(member.open[..., :PAGE, :])
-            member.open = view
+            view.copy_(member.tail[..., :PAGE, :])
+            member.tail = view
         self._numbers = torch.arange(len(members), device=self._tails.device)
         self._visible_blocks: dict[int | None, _VisibleBlocks] = {}
         self._current: set[int | None] = set()  # windows whose blocks are up to date for this pass
@@ -35,12 +35,12 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
     @property
     def is_current(self) -> bool:
         """Tell whether the members' last rows are views of this tensor, until a pass over several rows moves them."""
-        return all(member.open is view for member, view in zip(self.members, self._views, strict=True))
+        return all(member.tail is view for member, view in zip(self.members, self._views, strict=True))
 
     def end(self) -> None:
         for member, view in zip(self.members, self._views, strict=True):
-            if member.open is view:
-                member.open = view.clone()
+            if member.tail is view:
+                member.tail = view.clone()
 
     def begin(self) -> None:
         super().begin()

@@ -23,8 +23,8 @@ from keep_agent.errors import ConfigError, check_choice
 from memory.config.choices import IMPORTANCE, TRANSPORTS
 from memory.engine.attention.function import Angles, RopeTables, at_rows
 from memory.engine.trace import LoadInterval
-from memory.engine.transfer.link import CHUNK, SideWorker, Throttle, choose_device
-from memory.kv_cache.dense import DenseCache, put
+from memory.engine.transfer.link import CHUNK, ChooserThread, Throttle, choose_device
+from memory.kv_cache.dense import DenseCache, write_rows
 from memory.kv_cache.packed_rows import PackedRows
 from memory.prompt.layout import Layout, Transfer
 
@@ -88,10 +88,10 @@ class KVTransfer:
         rows, nbytes = self._rows(runs), sum(piece.nbytes for piece in (*keys, *values))
         k, v = self.gather("k", keys), self.gather("v", values)
         rotated = self.rope.rotate_layers(k, at_rows(self.angles, rows), first)
-        put(self.cache.k[first:last, 0], rows, rotated)
-        put(self.cache.v[first:last, 0], rows, v)
+        write_rows(self.cache.k[first:last, 0], rows, rotated)
+        write_rows(self.cache.v[first:last, 0], rows, v)
         if self.cache.raw is not None:
-            put(self.cache.raw[first:last, 0], rows, k)
+            write_rows(self.cache.raw[first:last, 0], rows, k)
         return nbytes
 
     @cached_property
@@ -128,13 +128,13 @@ class KVTransfer:
         # token by token, the layout of blocks in pinned memory
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
-            whole.copy_(self._joined(name, unpacked), non_blocking=True)
+            whole.copy_(self._join_pinned(name, unpacked), non_blocking=True)
             self.staging.in_use(name)
         else:
             torch.cat([piece.to(device).transpose(1, 2) for piece in unpacked], 1, out=whole)
         return whole.transpose(1, 2)
 
-    def _joined(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
         One copy replaces one per block: for blocks of 40 tokens issuing copies takes longer than copying.
@@ -172,14 +172,14 @@ class Transport:
     """Threads and streams of an engine's transfers.
 
     ``link`` is one thread (None: transfers run synchronously in the caller's), ``stream`` its CUDA stream. A job for a
-    later layer moves about ``chunk`` bytes. ``beside`` chooses rows in parallel with a layer's MLP; without it rows are
-    chosen before the MLP.
+    later layer moves about ``chunk`` bytes. ``chooser`` chooses rows in parallel with a layer's MLP; without it they
+    are chosen before the MLP.
     """
 
     link: Executor | None = None
     stream: torch.cuda.Stream | None = None
     throttle: Throttle | None = None
-    beside: SideWorker | None = None
+    chooser: ChooserThread | None = None
     chunk: float = CHUNK
     staging: Staging = field(default_factory=Staging)
 
@@ -203,14 +203,14 @@ class Transport:
             raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
         link = None if kind == "inline" else ThreadPoolExecutor(1, "link", choose_device, (device,))
         stream = torch.cuda.Stream(device) if kind == "stream" else None
-        return cls(link, stream, throttle, SideWorker(device) if importance == "beside" else None, chunk)
+        return cls(link, stream, throttle, ChooserThread(device) if importance == "beside" else None, chunk)
 
     def close(self) -> None:
         """Stop the threads."""
         if self.link is not None:
             self.link.shutdown()
-        if self.beside is not None:
-            self.beside.close()
+        if self.chooser is not None:
+            self.chooser.close()
 
 
 class TransferExecutor:
@@ -232,9 +232,9 @@ class TransferExecutor:
         self._changed = threading.Condition()
         self._busy = False  # whether the link's thread runs jobs of this request
         self._current: int | None = None  # the layer that is being moved
-        self._turn = 0  # the layer that last submitted transfers
-        self._asked_at = [0.0] * layers  # time of the layer's latest submission
-        self._free = 0.0  # when a throttled link can start its next job
+        self._last_submitted = 0  # the layer that last submitted transfers
+        self._submitted_at = [0.0] * layers  # time of the layer's latest submission
+        self._link_free_at = 0.0  # when a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from this point
@@ -246,21 +246,21 @@ class TransferExecutor:
             self._covered[transfer.first : transfer.last, start:stop] = True
         if self.transport.link is None:
             started = time.perf_counter()
-            for first, last, runs in _deepest(transfers):
+            for first, last, runs in _merge_layers(transfers):
                 self._run(first, last, runs)
             self.wait_seconds += time.perf_counter() - started
             return
         with self._changed:
-            self._turn, moment = layer, time.perf_counter()
+            self._last_submitted, moment = layer, time.perf_counter()
             for transfer in transfers:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
-                    self._asked_at[due] = moment
+                    self._submitted_at[due] = moment
             if self._pending and not self._busy:
                 self.transport.link.submit(self._drain)
                 self._busy = True  # set last: submit may raise
 
-    def note(self, layer: int, start: float, nbytes: int) -> None:
+    def record_copy(self, layer: int, start: float, nbytes: int) -> None:
         """Count a copy that ``layer`` made synchronously since ``start``."""
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
@@ -327,27 +327,27 @@ class TransferExecutor:
                 self._busy = False
             else:
                 self._job = self._take(self._current)
-                self._free = max(self._free, self._asked_at[self._current])
+                self._link_free_at = max(self._link_free_at, self._submitted_at[self._current])
             self._changed.notify_all()
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
         """Take a layer's queued runs, in order of rows; adjacent ones are joined."""
         runs, count = sorted(self._pending.pop(layer)), 0
-        if layer > self._turn:
+        if layer > self._last_submitted:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)
             count = 1 + sum(size < self.transport.chunk for size in islice(sizes, len(runs) - 1))
             if count < len(runs):
                 self._pending[layer] = runs[count:]
-        return _joined(runs[: count or None])
+        return _merge_adjacent(runs[: count or None])
 
     def _run(self, first: int, last: int, runs: list[Run]) -> None:
         """Move one job."""
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
-            start = started if self.transport.link is None else self._free
-            self._free = self.transport.throttle.hold(start, nbytes)
+            start = started if self.transport.link is None else self._link_free_at
+            self._link_free_at = self.transport.throttle.delay(start, nbytes)
         if self.transport.stream is not None:
             event = self.transport.stream.record_event()
             self._events[first].append(event)
@@ -357,18 +357,18 @@ class TransferExecutor:
         self.intervals.append(LoadInterval(first, last, started, time.perf_counter(), nbytes, len(runs)))
 
 
-def _deepest(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
+def _merge_layers(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
     """Group transfers into few jobs (first layer, last, runs), for serial transfers."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
-        runs = _joined([(t.placement, t.rows) for t in group])
+        runs = _merge_adjacent([(t.placement, t.rows) for t in group])
         if jobs and jobs[-1][1] == first and jobs[-1][2] == runs:
             first = jobs.pop()[0]
         jobs.append((first, last, runs))
     return jobs
 
 
-def _joined(runs: list[Run]) -> list[Run]:
+def _merge_adjacent(runs: list[Run]) -> list[Run]:
     """Join adjacent runs."""
     joined: list[Run] = []
     for place, (start, stop) in runs:

@@ -45,14 +45,14 @@ class Throttle:
         """Bytes of a short job that is long enough to hide the latency."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
-    def hold(self, started: float, nbytes: int) -> float:
+    def delay(self, started: float, nbytes: int) -> float:
         """Sleep until the end of a job that began at ``started``; returns that time, the start of the next job."""
         end = started + self.seconds(nbytes)
         time.sleep(max(0.0, end - time.perf_counter()))
         return end
 
 
-class SideWorker:
+class ChooserThread:
     """Thread that chooses rows while a layer's MLP is computed; on CUDA with a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
@@ -63,10 +63,10 @@ class SideWorker:
         """Run ``work`` after the work queued on the caller's stream."""
         if self._stream is not None:
             self._caller = torch.cuda.current_stream()
-            self.catch_up()
+            self.wait_for_caller()
         return self._executor.submit(work, *args)
 
-    def catch_up(self) -> None:
+    def wait_for_caller(self) -> None:
         """Make the worker's stream wait for the work queued on the caller's."""
         if self._stream is not None:
             self._stream.wait_stream(self._caller)

@@ -18,7 +18,7 @@ KV = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class PrefetchedChoice:
     """Predicted choice of ``layer``: blocks whose slices are being prefetched."""
 
     layer: int
@@ -34,7 +34,7 @@ class PerLayerRetrieval:
     layer_rows: PerLayerRows
     loader: TransferExecutor
     layers: int
-    _guess: Guess | None = field(default=None, init=False)
+    _prefetched: PrefetchedChoice | None = field(default=None, init=False)
 
     def take(self, layer: int, query: torch.Tensor) -> tuple[tuple[int, ...], KV]:
         """Choose blocks for ``query`` (heads, rows, head_dim).
@@ -42,23 +42,23 @@ class PerLayerRetrieval:
         Returns their numbers, and unrotated keys and values (1, kv_heads, rows, head_dim) on the device.
         """
         numbers = self.layer_rows.choose(layer, query)
-        began, nbytes, guess = time.perf_counter(), 0, self._guess
+        began, nbytes, prefetched = time.perf_counter(), 0, self._prefetched
         present, rows = (), []
-        if guess is not None and guess.layer == layer:
-            present, rows = guess.numbers, [guess.transfer.result()]
-            if guess.event is not None:
-                torch.cuda.current_stream().wait_event(guess.event)
+        if prefetched is not None and prefetched.layer == layer:
+            present, rows = prefetched.numbers, [prefetched.transfer.result()]
+            if prefetched.event is not None:
+                torch.cuda.current_stream().wait_event(prefetched.event)
         missing = tuple(number for number in numbers if number not in present)
         if missing:
             rows_read, nbytes = self._fetch(layer, self._blocks(missing), "missing")
             rows.append(rows_read)
-        self.loader.note(layer, began, nbytes)
+        self.loader.record_copy(layer, began, nbytes)
         kv = rows[0] if numbers == (*present, *missing) else _ordered(numbers, (*present, *missing), rows)
         self._prefetch(layer + 1, numbers)
         return numbers, kv
 
     def _prefetch(self, layer: int, numbers: tuple[int, ...]) -> None:
-        transport, self._guess = self.loader.transport, None
+        transport, self._prefetched = self.loader.transport, None
         if transport.link is None or layer == self.layers or not numbers:
             return
         blocks, event = self._blocks(numbers), None
@@ -75,7 +75,7 @@ class PerLayerRetrieval:
                 self.loader.intervals.append(LoadInterval(layer, layer + 1, began, time.perf_counter(), nbytes))
                 return rows_read
 
-        self._guess = Guess(layer, numbers, transport.link.submit(work), event)
+        self._prefetched = PrefetchedChoice(layer, numbers, transport.link.submit(work), event)
 
     def _blocks(self, numbers: Sequence[int]) -> list[KVBlock]:
         return [self.layer_rows.block(number) for number in numbers]
@@ -88,7 +88,7 @@ class PerLayerRetrieval:
         nbytes = sum(piece.nbytes for side in sides for piece in side)
         keys, values = (mover.gather(f"{name} {side}", pieces) for side, pieces in zip("kv", sides, strict=True))
         if self.loader.transport.throttle is not None:
-            self.loader.transport.throttle.hold(began, nbytes)
+            self.loader.transport.throttle.delay(began, nbytes)
         return (keys, values), nbytes
 
 

@@ -71,7 +71,7 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
-    visible, angles = cache.end_at(start + count), decoder.rope.at(places, position + count)
+    visible, angles = cache.end_at(start + count), decoder.rope.angles_at(places, position + count)
     plan, keys = causal_plan(rows, positions, decoder.spec.dtype), decoder.spec.rope_keys
     state = PromptPass(cache, slice(start, start + count), visible, angles, plan, keys, cache.raw is not None)
     observer = cache.observer

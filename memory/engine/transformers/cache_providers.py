@@ -77,11 +77,11 @@ def compact(decoder: Decoder, cache: PagedCache) -> None:
     top = int(old[-1]) + 1
     keys = torch.stack([cache.keys(layer)[:, first:] for layer in range(decoder.spec.layers)])
     back = {}
-    for key, (cos, sin) in _doubled(decoder.rope.at(old, top)).items():
+    for key, (cos, sin) in _doubled(decoder.rope.angles_at(old, top)).items():
         factor = cos.square() + sin.square()  # not 1 with yarn
         back[key] = cos / factor, -sin / factor
     unrotated = decoder.rope.rotate_layers(keys.double(), back)
-    rotated = decoder.rope.rotate_layers(unrotated, _doubled(decoder.rope.at(new, top)))
+    rotated = decoder.rope.rotate_layers(unrotated, _doubled(decoder.rope.angles_at(new, top)))
     cache.renumber(first, rotated.to(keys.dtype))
 
 

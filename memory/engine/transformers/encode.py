@@ -65,7 +65,7 @@ class UnitBatch:
             decoder.rope.place_block(self.cache, context, 0)
         if prefix is not None:
             decoder.rope.place_block(self.cache, prefix, before)
-        angles = decoder.rope.at(places, first + max(self._lengths))
+        angles = decoder.rope.angles_at(places, first + max(self._lengths))
         plan = unit_plan(self._lengths, before, spec.dtype, device, ahead)
         self.state = PromptPass(self.cache, self.rows, visible, angles, plan, spec.rope_keys, unrotated=True)
         check_ids(token_ids, spec.vocab)
@@ -163,7 +163,7 @@ class FusedEncoding:
     def blocks(self) -> tuple[KVBlock, ...]:
         """Return the encoded blocks, after `close`."""
         pairs = zip(self._names, self._batch.pairs(), strict=True)
-        return tuple(KVBlock(name, resting(k), resting(v)) for name, (k, v) in pairs)
+        return tuple(KVBlock(name, to_host(k), to_host(v)) for name, (k, v) in pairs)
 
     def _join_angles(self, angles: Angles) -> Angles:
         """Append identity angles for the units' rows to ``angles``; cached for the same ``angles``."""
@@ -176,7 +176,7 @@ class FusedEncoding:
         return self._joined[1]
 
 
-def resting(x: torch.Tensor) -> torch.Tensor:
+def to_host(x: torch.Tensor) -> torch.Tensor:
     """Move keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
     From CUDA they go to pinned memory, token by token within a layer, so that every run of a layer's rows is contiguous
@@ -199,7 +199,7 @@ def query_states(
     if context is not None:
         decoder.rope.place_block(cache, context, 0)
     places = torch.arange(stop, device=device)
-    angles, plan = decoder.rope.at(places[before:], stop), causal_plan(places[before:], places, spec.dtype)
+    angles, plan = decoder.rope.angles_at(places[before:], stop), causal_plan(places[before:], places, spec.dtype)
     state = PromptPass(cache, slice(before, stop), cache.end_at(stop), angles, plan, spec.rope_keys)
     hidden, states = decoder.embed(torch.tensor(list(token_ids), device=device)), []
     for layer in range(layers[-1] + 1):

@@ -28,14 +28,14 @@ from memory.engine.base import (
     Priority,
     ScoreResult,
 )
-from memory.engine.cpu.allocator import give_back_holes, keep_freed_memory
+from memory.engine.cpu.allocator import keep_freed_memory, trim_heap
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.model_spec import ModelSpec
 from memory.engine.transfer.executor import Transport
 from memory.engine.transfer.link import Throttle, choose_device
 from memory.engine.transformers.append import ChunkedPrefill, generate
 from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider, compact
-from memory.engine.transformers.encode import encode, query_states, resting
+from memory.engine.transformers.encode import encode, query_states, to_host
 from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
 from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.score import Scorer
@@ -96,7 +96,7 @@ class Worker:
         self._closed, self._lock = False, threading.Lock()  # no job is queued after the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
-        _ALIVE.add(self)
+        _WORKERS.add(self)
 
     def submit(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> Future[T]:
         """Queue ``work``. Raises ModelError after ``close``."""
@@ -151,16 +151,16 @@ class Worker:
                 self._tidy()
 
 
-_ALIVE: WeakSet[Worker] = WeakSet()
+_WORKERS: WeakSet[Worker] = WeakSet()
 
 
 @atexit.register
-def _end_all() -> None:
+def _close_workers() -> None:
     """Wait for the running job, not for queued ones, if the process ends with an open engine.
 
     A thread that returns from torch after the interpreter has ended aborts the process.
     """
-    for worker in tuple(_ALIVE):
+    for worker in tuple(_WORKERS):
         worker._end(Priority.EXIT)
 
 
@@ -190,7 +190,7 @@ class TransformersEngine:
         self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device
         self.model_key = self.info.model_key
-        self._worker = Worker(tidy=give_back_holes if on_cpu else None, device=model.decoder.device)
+        self._worker = Worker(tidy=trim_heap if on_cpu else None, device=model.decoder.device)
         self._scorer = Scorer(model.decoder)
         self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
 
@@ -260,7 +260,7 @@ class TransformersEngine:
     def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
-        return KVBlock(identity, resting(k), resting(v))
+        return KVBlock(identity, to_host(k), to_host(v))
 
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
@@ -274,7 +274,7 @@ class TransformersEngine:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         return self._worker.submit(work)
 
-    def later(self, work: Callable[[], T]) -> Future[T]:
+    def in_background(self, work: Callable[[], T]) -> Future[T]:
         return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(
@@ -320,5 +320,5 @@ class TransformersEngine:
             numbers = [i for i, (context_of_unit, _) in enumerate(units) if context_of_unit is context]
             pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
             for i, (k, v) in zip(numbers, pairs, strict=True):
-                blocks[i] = KVBlock(names[i], resting(k), resting(v))
+                blocks[i] = KVBlock(names[i], to_host(k), to_host(v))
         return [block for block in blocks if block is not None]

@@ -48,7 +48,7 @@ class KeepInterfaces:
     @property
     def input(self) -> torch.Tensor:
         """Hidden states (1, active rows, hidden) that enter layer 0."""
-        return self._call(self._run.enter)
+        return self._call(self._run.embed)
 
     @property
     def cache(self) -> DenseCache:

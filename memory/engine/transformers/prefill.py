@@ -47,19 +47,19 @@ class ActiveRows:
     rows: torch.Tensor  # sorted
     recomputed: int  # memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,) bool; None if every row is active
-    small: bool  # a layer's attention weights are few enough to be kept for the probe
+    weights_fit: bool  # a layer's attention weights are few enough to be kept for the probe
     state: PromptPass
 
 
-class WholeAttention:
+class RecordingHook:
     """Attention hook of a layer whose active rows all attend; keeps the attention for the probe."""
 
     def __init__(self, prefill: LayerwisePrefill, keeps_weights: bool) -> None:
         self._prefill, self._keeps_weights = prefill, keeps_weights
         self.attention: LayerAttention | None = None
 
-    def before(self, layer: int, query: torch.Tensor) -> None:
-        self._prefill.fill(layer, query)
+    def on_queries(self, layer: int, query: torch.Tensor) -> None:
+        self._prefill.fill_layer_rows(layer, query)
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         self.attention = attention
@@ -67,23 +67,23 @@ class WholeAttention:
         return attention.output()
 
 
-class MassChoice(WholeAttention):
+class RowChoiceHook(RecordingHook):
     """Attention hook that chooses the next layer's rows before the layer attends, so that dropped rows never attend.
 
     ``index`` has the numbers of the rows that stay, None for all; ``end`` is the time of the choice.
     """
 
-    def __init__(self, prefill: LayerwisePrefill, entered: torch.Tensor, began: float, keeps_weights: bool) -> None:
+    def __init__(self, prefill: LayerwisePrefill, layer_input: torch.Tensor, began: float, keeps_weights: bool) -> None:
         super().__init__(prefill, keeps_weights)
-        self._entered, self._began, self.end = entered, began, began
+        self._layer_input, self._began, self.end = layer_input, began, began
         self.index: torch.Tensor | None = None
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         prefill = self._prefill
         attention.keeps_weights = self._keeps_weights
-        prefill.note(attention.layer, self._began, "attention")
+        prefill.record_time(attention.layer, self._began, "attention")
         output = MissingOutput(type(prefill.recompute).__name__)
-        self.index = prefill.choose(prefill.probe(attention, self._entered, output))
+        self.index = prefill.choose(prefill.probe(attention, self._layer_input, output))
         self.end = time.perf_counter()
         if self.index is None:
             return attention.output()
@@ -91,7 +91,7 @@ class MassChoice(WholeAttention):
 
 
 class LayerwisePrefill:
-    """Prefill of one prompt: ``run``, or ``enter``, ``compute`` and ``choose`` layer by layer, and ``finish``.
+    """Prefill of one prompt: ``run``, or ``embed``, ``compute`` and ``choose`` layer by layer, and ``finish``.
 
     On CUDA the trace's intervals measure issuing the work; the total includes its execution.
     """
@@ -122,7 +122,7 @@ class LayerwisePrefill:
         present += [] if context is None else [slice(0, layout.context)]
         present += [] if layer_rows is None else [layer_rows.rows]
         check_ids(layout.token_ids, decoder.spec.vocab)
-        self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
+        self._angles = decoder.rope.angles_at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, device, raw=keep_raw or layer_rows is not None)
         self._fused = FusedEncoding(decoder, fused, self.cache, self._angles, unit_context) if fused else None
         if context is not None:
@@ -130,14 +130,14 @@ class LayerwisePrefill:
         self._visible = self.cache.end_at(layout.rows)
         self._probed = ProbedPrompt(decoder, layout, self.cache, self.trace, self._fused)
         mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
-        self.loader, self._side = TransferExecutor(mover, self._layers, transport, present), transport.beside
+        self.loader, self._chooser = TransferExecutor(mover, self._layers, transport, present), transport.chooser
         self._retrieval = None if layer_rows is None else PerLayerRetrieval(layer_rows, self.loader, self._layers)
         self.active = self._activate(first)
 
     def run(self) -> PrefillResult:
         """Compute all layers, then the head on the last row."""
         try:
-            hidden = self.enter()
+            hidden = self.embed()
             for layer in range(self._layers - 1):
                 hidden = self._pass(layer, hidden)
             return self.finish(self._last(hidden))
@@ -145,7 +145,7 @@ class LayerwisePrefill:
             self.loader.cancel()
             raise
 
-    def enter(self) -> torch.Tensor:
+    def embed(self) -> torch.Tensor:
         """Return hidden states (1, active rows, hidden) that enter layer 0."""
         return self.decoder.embed(self.layout.token_ids[self.active.rows])
 
@@ -154,9 +154,9 @@ class LayerwisePrefill:
         mixed, attention = self._attend(layer, hidden)
         return self.feed(layer, mixed), attention
 
-    def probe(self, attention: LayerAttention, entered: torch.Tensor, output: LayerOutput) -> LayerProbe:
-        """Make the probe of a layer; ``entered`` are the hidden states (1, active rows, hidden) before it."""
-        return LayerProbe(self._probed, attention.layer, self.active.rows, attention, entered, output)
+    def probe(self, attention: LayerAttention, layer_input: torch.Tensor, output: LayerOutput) -> LayerProbe:
+        """Make the probe of a layer; ``layer_input`` are the hidden states (1, active rows, hidden) before it."""
+        return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
         """Let the recompute stage choose the next layer's rows, and start the transfers of the others.
@@ -175,12 +175,12 @@ class LayerwisePrefill:
                 )
             self._last_layer[before] = probe.layer
             self.active = self._activate(rows)
-        self.note(probe.layer, began, "importance")
+        self.record_time(probe.layer, began, "importance")
         if self.loading.overlaps:
             self._load(probe.layer + 1)
         return index
 
-    def fill(self, layer: int, query: torch.Tensor) -> None:
+    def fill_layer_rows(self, layer: int, query: torch.Tensor) -> None:
         """Fill `PerLayerRows` with the blocks that this layer's queries (1, heads, active rows, head_dim) choose."""
         if self._retrieval is None:
             return
@@ -193,16 +193,16 @@ class LayerwisePrefill:
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._fused is None else self._fused.feed
         hidden = feed(layer, mixed)
-        self.note(layer, began, "mlp")
+        self.record_time(layer, began, "mlp")
         return hidden
 
-    def note(self, layer: int, began: float, kind: str) -> None:
+    def record_time(self, layer: int, began: float, kind: str) -> None:
         self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Compute one layer; returns the hidden states of the rows active at the next."""
-        if self._side is not None:
-            return self._choose_beside(layer, hidden)
+        if self._chooser is not None:
+            return self._choose_in_parallel(layer, hidden)
         if self.recompute.capabilities.by_mass:
             return self._choose_before_attention(layer, hidden)
         mixed, attention = self._attend(layer, hidden)
@@ -212,11 +212,11 @@ class LayerwisePrefill:
             return self.feed(layer, mixed if index is None else mixed[:, index])
         return output.hidden if index is None else output.hidden[:, index]
 
-    def _choose_beside(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+    def _choose_in_parallel(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Choose the next layer's rows in a thread while the MLP runs (KEEP's three workers)."""
         mixed, attention = self._attend(layer, hidden)
-        output = AwaitedOutput(self._side)
-        choice = self._side.submit(self._choose_in_thread, self.probe(attention, hidden, output))
+        output = AwaitedOutput(self._chooser)
+        choice = self._chooser.submit(self._choose_in_thread, self.probe(attention, hidden, output))
         try:
             output.future.set_result(self.feed(layer, mixed))
         except BaseException as error:
@@ -226,24 +226,24 @@ class LayerwisePrefill:
 
     def _choose_in_thread(self, probe: LayerProbe) -> torch.Tensor | None:
         """Run `choose` in a thread, with its own inference mode and stream."""
-        with torch.inference_mode(), self._side.stream():
+        with torch.inference_mode(), self._chooser.stream():
             return self.choose(probe)
 
     def _choose_before_attention(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Choose the next layer's rows by queries and keys alone, before attention is computed."""
-        hook = MassChoice(self, hidden, self._begin(layer), self.active.small)
-        mixed = self._mix(layer, hidden, hook)
+        hook = RowChoiceHook(self, hidden, self._begin(layer), self.active.weights_fit)
+        mixed = self._attention_half(layer, hidden, hook)
         return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], hook.end)
 
     def _attend(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
         """Wait for the layer's slices, and compute its active rows up to the attention."""
         began = self._begin(layer)
-        hook = WholeAttention(self, self._keeps_weights and self.active.small)
-        mixed = self._mix(layer, hidden, hook)
-        self.note(layer, began, "attention")
+        hook = RecordingHook(self, self._keeps_weights and self.active.weights_fit)
+        mixed = self._attention_half(layer, hidden, hook)
+        self.record_time(layer, began, "attention")
         return mixed, hook.attention
 
-    def _mix(self, layer: int, hidden: torch.Tensor, hook: AttentionHook) -> torch.Tensor:
+    def _attention_half(self, layer: int, hidden: torch.Tensor, hook: AttentionHook) -> torch.Tensor:
         attend = self.decoder.attend if self._fused is None else self._fused.attend
         return attend(layer, hidden, self.active.state, hook)
 
@@ -258,10 +258,10 @@ class LayerwisePrefill:
                 self._fused.close()
             write_keys(self.decoder, layer, hidden, active.state)
             mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
-            self.note(layer, began, "attention")
+            self.record_time(layer, began, "attention")
         began = time.perf_counter()
         hidden = self.decoder.feed(layer, mixed)
-        self.note(layer, began, "mlp")
+        self.record_time(layer, began, "mlp")
         return hidden
 
     def _begin(self, layer: int) -> float:

@@ -14,7 +14,7 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import Block, LayerAttention, bias_of, block_probabilities
 from memory.engine.trace import HopReport, PrefillTrace
-from memory.engine.transfer.link import SideWorker
+from memory.engine.transfer.link import ChooserThread
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.encode import FusedEncoding
 from memory.kv_cache.dense import DenseCache
@@ -44,12 +44,12 @@ class DeferredOutput:
 class AwaitedOutput:
     """Output that another thread computes."""
 
-    side: SideWorker
+    chooser: ChooserThread
     future: Future[torch.Tensor] = field(default_factory=Future)
 
     def get(self) -> torch.Tensor:
         hidden = self.future.result()
-        self.side.catch_up()  # on CUDA the MLP may only be queued
+        self.chooser.wait_for_caller()  # on CUDA the MLP may only be queued
         return hidden
 
 
@@ -63,7 +63,7 @@ class MissingOutput:
         raise ConfigError(f"{self.stage} declares a choice by attention mass alone, but reads later values.")
 
 
-FEW = 4  # active rows divided by this are the limit for few rows
+DIVISOR = 4  # active rows divided by this are the limit for few rows
 
 
 @dataclass
@@ -89,14 +89,14 @@ class ProbedPrompt:
 class LayerProbe:
     """Attention weights and keys/values of ``layer``, whose active rows are ``active``: a `memory.stages.Probe`.
 
-    ``entered`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those after it.
+    ``layer_input`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those after it.
     """
 
     prompt: ProbedPrompt
     layer: int
     active: torch.Tensor
     attention: LayerAttention
-    entered: torch.Tensor
+    layer_input: torch.Tensor
     output: LayerOutput
     used_mass: bool = False  # whether the stage has read attention mass
 
@@ -132,7 +132,7 @@ class LayerProbe:
             raise ConfigError(
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
-        hidden = self.entered if layer == self.layer else self.output.get()
+        hidden = self.layer_input if layer == self.layer else self.output.get()
         return self.prompt.decoder.unrotated_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
@@ -149,7 +149,7 @@ class LayerProbe:
         ends = np.array([p.stop for p in placements])
         index = torch.from_numpy(numbers + (stops - ends)[number])
         stored = ([getattr(p.block, kind)[layer] for p in placements] for kind in kinds)
-        return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in stored)
+        return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         """Read `cached_kv` of rows, of which ``new`` (rows,) bool are being encoded."""
@@ -184,7 +184,7 @@ class LayerProbe:
 
         All weights are read at once: for a few rows that is slower than a product.
         """
-        return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attention.weights))
+        return "_kept_mass" in self.__dict__ or (DIVISOR * rows > self.active.numel() and bool(self.attention.weights))
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
@@ -235,7 +235,7 @@ class LayerProbe:
         return weights.unflatten(0, (queries.shape[0], -1))[0].mean(0, dtype=self.prompt.averaging.dtype)
 
 
-def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+def join_parts(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Concatenate (kv_heads, rows, head_dim) of blocks; those of several devices move to ``device``."""
     together = len({part.device for part in parts}) == 1
     return torch.cat(parts if together else [part.to(device) for part in parts], 1)

@@ -18,12 +18,12 @@ from memory.engine.transformers.decoder import Decoder, are_finite, check_ids, n
 from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
-KEPT_BYTES = 64 << 20  # of the plans of the latest candidate sets
+PLAN_BYTES = 64 << 20  # of the plans of the latest candidate sets
 TOKEN_BYTES = 36  # approximate size of an int in a tuple
-TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
+TRIE_SIZE = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are computed at once
-AHEAD = 16  # new nodes per forward of a search, in addition to their ancestors
-SEARCHED = 64  # nodes; a smaller trie is computed in one forward
+NEW_NODES = 16  # new nodes per forward of a search, in addition to their ancestors
+SEARCH_NODES = 64  # nodes; a smaller trie is computed in one forward
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Scorer:
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Implement `Engine.score`; ``cache`` stays unchanged, and sets above `TOGETHER` tokens take several forwards.
+        """Implement `Engine.score`; ``cache`` stays unchanged, and sets above `TRIE_SIZE` tokens take several forwards.
 
         :raises ModelError: the model's logits are not finite
         """
@@ -125,7 +125,7 @@ class Scorer:
         GPU.
         """
         plan = self._plan(candidates)
-        if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCHED:
+        if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
             best = None
         likely, parent = cache.logits.new_zeros(plan.token.numel()), plan.parent
         known = torch.zeros_like(parent, dtype=torch.bool)
@@ -148,7 +148,7 @@ class Scorer:
                 raise not_finite(self._decoder.spec.dtype, cache)
             if not goes_on:
                 return ScoreResult(scores.masked_fill(open, -inf), computed)
-            nodes = plan.most_promising(scores, known, best and AHEAD)
+            nodes = plan.most_promising(scores, known, best and NEW_NODES)
             computed_logits, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
 
     def _plan(self, candidates: Candidates) -> TriePlan:
@@ -157,7 +157,7 @@ class Scorer:
             check_ids([max(candidate) for candidate in candidates if candidate], self._decoder.spec.vocab)
             plan = build_trie(candidates, self._decoder.spec.dtype, self._decoder.device)
         self._plans[candidates] = plan
-        while len(self._plans) > 1 and sum(entry.nbytes for entry in self._plans.values()) > KEPT_BYTES:
+        while len(self._plans) > 1 and sum(entry.nbytes for entry in self._plans.values()) > PLAN_BYTES:
             self._plans.popitem(last=False)
         return plan
 
@@ -176,17 +176,17 @@ class Scorer:
         visible = cache.end_at(start + count)
         depth, whole = plan.depth[nodes], count == plan.tokens.numel()
         ancestry = plan.ancestry if whole else plan.ancestry[nodes[:, None], nodes]
-        angles = decoder.rope.at(depth + following, following + plan.levels)
+        angles = decoder.rope.angles_at(depth + following, following + plan.levels)
         mask = tree_plan(ancestry, depth, cache.positions, following, decoder.spec.dtype)
         state = PromptPass(cache, slice(start, start + count), visible, angles, mask, decoder.spec.rope_keys)
         return decoder.run(decoder.embed(plan.tokens[nodes]), state)[0]
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TOGETHER` tokens, or one longer candidate."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens, or one longer candidate."""
     first = size = 0
     for number, candidate in enumerate(candidates):
-        if size and size + len(candidate) > TOGETHER:
+        if size and size + len(candidate) > TRIE_SIZE:
             yield candidates[first:number]
             first, size = number, 0
         size += len(candidate)

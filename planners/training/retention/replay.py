@@ -75,7 +75,7 @@ def replay(
         cache.observer.recent = turn.query
         engine.extend(cache, turn.ids)
         view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
-        memory = rule.follow(view)
+        memory = rule.update_memory(view)
         if view.rows > budget:
             arguments = [text for later in session.turns[number : number + LABEL_ACTIONS] for text in later.arguments]
             example = _example(view, memory, matcher.labels(view.tokens[view.history].tolist(), arguments))
@@ -84,7 +84,7 @@ def replay(
             cache.drop(keep_best(view, budget, scores.clone))
             next_turn = session.turns[number + 1] if number + 1 < len(session.turns) else None
             yield EvictionPoint(example, cache, None if next_turn is None or next_turn.begins else next_turn)
-        cache.observer.settle()
+        cache.observer.save_queries()
 
 
 def _example(view: CacheView, memory: torch.Tensor, labels: torch.Tensor) -> TurnExample:

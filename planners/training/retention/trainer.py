@@ -23,7 +23,7 @@ from keep_agent.options import usable_device
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
-from memory.files.atomic import clean, write_atomic
+from memory.files.atomic import remove_temp, write_atomic
 from memory.files.tensor_file import open_tensors
 from memory.retention.residual_head import ResidualHead, checksum, save_head
 from planners.training.retention.replay import ArgumentMatcher, EvictionPoint, TurnExample, replay
@@ -252,7 +252,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Resume a run. Raises ConfigError if its settings differ, ModelError if the checkpoint is damaged."""
-        clean(self.out)  # of temporary files of a killed run
+        remove_temp(self.out)  # of temporary files of a killed run
         metadata, tensors = read_state(self.out / STATE)
         with loading(self.out / STATE, RESTORE):
             old, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))

@@ -173,7 +173,7 @@ def test_the_latency_split_adds_up_and_removes_its_hooks(answers: Answers, tiny_
 
 def test_rotation_in_a_transfer_counts_once(answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime) -> None:
     slow_down(monkeypatch, RopeTables, "rotate_layers", clock, 0.05)
-    monkeypatch.setattr(blocks, "FUSED", 0)  # all blocks are encoded before the prefill, and transferred
+    monkeypatch.setattr(blocks, "MAX_FUSED_TOKENS", 0)  # all blocks are encoded before the prefill, and transferred
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
         assert row.split.memory + 40 < row.numbers.parts["load"] < row.split.rope + 40
 

@@ -66,7 +66,7 @@ def test_changes_are_encoded_before_the_plan(agent: Agent) -> None:
 
 def settle(agent: Agent) -> None:
     while agent._engine.run(lambda: agent._ahead._queued):
-        agent._engine.later(lambda: None).result()
+        agent._engine.in_background(lambda: None).result()
 
 
 def test_a_repeated_plan_is_one_decision(agent: Agent) -> None:

@@ -20,7 +20,7 @@ from planners.planner_state import read_state
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 from tests.keep_agent.rollout.test_run_folder_damage import damaged, limited
 
-FIRST, SECOND, THIRD = (Chain.bound(text) for text in (b"robot", b"robot, later", b"robot, later still"))
+FIRST, SECOND, THIRD = (Chain.for_owner(text) for text in (b"robot", b"robot, later", b"robot, later still"))
 
 
 def append(journal: MarkedFile, *numbers: int) -> None:
@@ -33,7 +33,7 @@ def write_journal(path: Path, *numbers: int, start: Chain = SECOND) -> Path:
     path.touch()
     journal, _ = read_journal(path, FIRST, "the memory", new=True)
     append(journal, 0)
-    journal.announce(start)
+    journal.prepare_restart(start)
     journal.restart(start)
     append(journal, *numbers)
     return path
@@ -61,7 +61,7 @@ def test_killed_while_the_memory_is_written_it_belongs_to_either(journal: Path, 
     After the second kill the journal may be older than both memories, as it could not be restarted.
     """
     file = file_of(journal)
-    file.announce(THIRD)
+    file.prepare_restart(THIRD)
     before = {path: path.read_bytes() for path in (journal, end_of(journal))}
     assert (calls_of_copy(journal, SECOND), calls_of_copy(journal, THIRD)) == ([4, 5, 6], [])
     if restarted:
@@ -71,7 +71,7 @@ def test_killed_while_the_memory_is_written_it_belongs_to_either(journal: Path, 
         path.write_bytes(content)
     again = file_of(journal, THIRD)
     assert again.count == 0
-    again.announce(FIRST)
+    again.prepare_restart(FIRST)
     assert (calls_of_copy(journal, THIRD), calls_of_copy(journal, FIRST)) == ([], [])
     append(again, *range(appended))
     assert calls_of_copy(journal, THIRD) == list(range(appended))
@@ -151,7 +151,7 @@ def test_a_call_that_had_no_room_leaves_nothing(journal: Path) -> None:
 def test_a_restart_replaces_any_content(journal: Path, spoil: Callable[[Path], object]) -> None:
     spoil(journal)
     again = MarkedFile(journal)
-    again.announce(THIRD)
+    again.prepare_restart(THIRD)
     again.restart(THIRD)
     append(again, 7)
     assert calls(journal, THIRD) == [7]

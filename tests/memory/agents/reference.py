@@ -20,7 +20,7 @@ import torch
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, TokenText, match, resume
 from memory.engine.base import Engine
-from memory.files.atomic import replacing
+from memory.files.atomic import replace_file
 from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative
 from tests.references.packed import Dense
@@ -60,11 +60,11 @@ def size_of(memories: AgentMemories, agent: str) -> int:
 
 
 def pausing(pause: Callable[[], object]) -> Callable[..., AbstractContextManager[Any]]:
-    """Replace ``memory.files.block_file.replacing`` by one that pauses after each write."""
+    """Replace ``memory.files.block_file.replace_file`` by one that pauses after each write."""
 
     @contextmanager
     def slowly(path: Path, private: bool = False) -> Iterator[SimpleNamespace]:
-        with replacing(path, private) as stream:
+        with replace_file(path, private) as stream:
             yield SimpleNamespace(write=lambda raw: (stream.write(raw), pause()))
 
     return slowly

@@ -72,7 +72,7 @@ def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], pipe: Conne
     chance, engine = random.Random(seed), make_engine()
     memories = make_memories(engine, folder, life.host_bytes)
     if life.pause:
-        blockfile.replacing = pausing(partial(time.sleep, life.pause))
+        blockfile.replace_file = pausing(partial(time.sleep, life.pause))
     ids = memories.coder.encode(PROBE).ids
     pipe.send(None)
     for turn in itertools.count():

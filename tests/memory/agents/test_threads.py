@@ -138,7 +138,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate()
-    monkeypatch.setattr(blockfile, "replacing", pausing(gate))
+    monkeypatch.setattr(blockfile, "replace_file", pausing(gate))
     yield gate
     gate.open.set()
 

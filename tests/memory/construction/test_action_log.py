@@ -86,7 +86,7 @@ def test_lines_of_an_unfinished_task_are_never_static() -> None:
     for _ in range(7):
         store.advance()
         assert store.graph.update(store) == []
-        with store.graph.settled(store):
+        with store.graph.quiet_as_static(store):
             assert not store.graph.group_of["did_0"].static
     store.put("finished_1", "task", "finished it\n")
     flips = [flip for _ in range(3) for flip in (store.advance(), *store.graph.update(store))[1:]]

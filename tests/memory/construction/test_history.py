@@ -121,7 +121,7 @@ def test_waiting_for_the_harvest_changes_nothing(engine: Engine, method: Any) ->
     for a, b in zip(turns_of(waiting, 6), turns_of(hasty, 6), strict=True):
         assert torch.equal(a.logits, b.logits)
         assert [unit.identity for unit in a.units] == [unit.identity for unit in b.units]
-        engine.later(lambda: None).result()  # waits for all background work
+        engine.in_background(lambda: None).result()  # waits for all background work
         scores = [session.score(p, [[5, 6], [5, 7, 8]]).scores for session, p in ((waiting, a), (hasty, b))]
         assert torch.equal(*scores)
 
@@ -138,7 +138,7 @@ def test_a_prefill_on_the_worker_does_not_wait_for_the_workers_queue(engine: Eng
 
     for logits in engine.run(plans):
         assert torch.equal(logits, twin.prefill("q", QUERY).logits)
-        engine.later(lambda: None).result()
+        engine.in_background(lambda: None).result()
 
 
 def test_candidates_and_answers_are_not_harvested(engine: Engine) -> None:
@@ -260,11 +260,11 @@ def test_a_full_storage_evicts_the_end_of_the_history(engine: Engine) -> None:
 def test_a_failed_harvest_raises_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     session = furnished(engine, memart(3))
     session.prefill("q", QUERY)
-    engine.later(lambda: None).result()
+    engine.in_background(lambda: None).result()
     with monkeypatch.context() as broken:
         broken.setattr("memory.construction.harvested_pool.KeyBoxes.around", lambda *_: 1 / 0)
         session.prefill("q", QUERY)
-        engine.later(lambda: None).result()
+        engine.in_background(lambda: None).result()
     with pytest.raises(ZeroDivisionError):
         session.prefill("q", QUERY)
     again = session.prefill("q", QUERY)

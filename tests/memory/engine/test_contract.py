@@ -145,7 +145,7 @@ def test_query_states_are_unrotated_queries(engine: Engine, model: LoadedModel) 
 @pytest.mark.parametrize("kind", [TransformersEngine, DenseEngine])
 def test_work_runs_until_the_engine_is_closed(model: LoadedModel, kind: type) -> None:
     engine = kind(model)
-    assert engine.run(lambda: 7) == engine.submit(lambda: 7).result() == engine.later(lambda: 7).result() == 7
+    assert engine.run(lambda: 7) == engine.submit(lambda: 7).result() == engine.in_background(lambda: 7).result() == 7
     engine.close()
     with pytest.raises(ModelError, match="closed"):
         engine.run(lambda: 7)

@@ -217,7 +217,7 @@ def test_eight_threads_plan_and_encode_on_one_engine() -> None:
 
         def caller(i: int) -> None:
             for _ in range(5):
-                later = engine.later(lambda: engine.encode([(None, unit) for unit in prompts[i].units]))
+                later = engine.in_background(lambda: engine.encode([(None, unit) for unit in prompts[i].units]))
                 logits = engine.prefill(prompts[i].layout([None] * 3), Full(), Serial()).logits[0]
                 torch.testing.assert_close(logits, expected[i], rtol=1e-4, atol=1e-4)
                 assert len(later.result(PATIENCE)) == 3

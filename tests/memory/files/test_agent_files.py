@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.files import agent_files as agents
 from memory.files.agent_files import entries, evict, forget, open_agent, save_agent
-from memory.files.atomic import replacing
+from memory.files.atomic import replace_file
 from memory.files.block_file import write_blocks
 from memory.files.names import is_safe
 
@@ -262,7 +262,7 @@ def test_files_of_killed_writers_are_deleted_and_active_ones_stay(tmp_path: Path
     path = save(tmp_path, "a")
     dead = path.with_name(f".{path.name}.x1y2z3_4.partial")
     dead.write_bytes(b"half")
-    with replacing(path) as stream:
+    with replace_file(path) as stream:
         evict(tmp_path, 1 << 30)
         assert not dead.exists()
         stream.write(b"new")

@@ -172,7 +172,7 @@ def change(path: Path, place: int, value: int) -> None:
 
 def place_of(path: Path, name: str, block: int) -> int:
     with path.open("rb") as stream:
-        head, start = blockhead.Head.decode(stream.read(), path)
+        head, start = blockhead.FileHeader.decode(stream.read(), path)
     span = head.spans[name]
     return start + span.begin + block * (span.end - span.begin) // len(head.blocks)
 

@@ -17,7 +17,7 @@ import torch
 
 from keep_agent.errors import CapacityError, ConfigError, StorageError
 from memory.files import atomic
-from memory.files.atomic import alone, appearing, clean, replacing, write_atomic
+from memory.files.atomic import create_folder, lock_folder, remove_temp, replace_file, write_atomic
 from memory.files.background_writer import Writer
 from memory.files.block_file import open_blocks, write_blocks
 from tests.disk_log import log_of_disk
@@ -82,20 +82,20 @@ def test_a_writer_that_dies_leaves_the_old_file_or_the_new_one(path: Path, step:
     child.start()
     child.join(PATIENCE)
     assert child.exitcode == 9 and state_of(path) == state
-    assert len(clean(path.parent)) == (state == 1) and clean(path.parent) == [] and state_of(path) == state
+    assert len(remove_temp(path.parent)) == (state == 1) and remove_temp(path.parent) == [] and state_of(path) == state
     write_state(path, 3)
     assert state_of(path) == 3
 
 
 def test_a_file_being_written_is_not_deleted(path: Path) -> None:
-    with replacing(path) as stream:
+    with replace_file(path) as stream:
         stream.write(b"half")
         stream.flush()
-        assert len(list(path.parent.iterdir())) == 1 and clean(path.parent) == []
+        assert len(list(path.parent.iterdir())) == 1 and remove_temp(path.parent) == []
     assert path.read_bytes() == b"half"
     (path.parent / ".other.tmp").touch()
     (path.parent / "a.partial").touch()
-    assert clean(path.parent) == [] and clean(path.parent / "missing") == []
+    assert remove_temp(path.parent) == [] and remove_temp(path.parent / "missing") == []
 
 
 def test_cleaning_between_creation_and_lock_harms_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_cleaning_between_creation_and_lock_harms_no_writer(path: Path, monkeypa
     def late(stream: object, how: int) -> None:
         if not removed:
             removed.append(None)
-            removed.extend(clean(path.parent))
+            removed.extend(remove_temp(path.parent))
         lock(stream, how)
 
     monkeypatch.setattr(atomic.fcntl, "flock", late)
@@ -122,7 +122,7 @@ def test_writers_of_one_path_never_mix(path: Path) -> None:
         while not over:
             over = done.is_set()
             state_of(path)
-            clean(path.parent)
+            remove_temp(path.parent)
 
     with ThreadPoolExecutor(4) as pool:
         reader = pool.submit(read)
@@ -147,7 +147,7 @@ def test_text_and_bytes_replace_a_file(tmp_path: Path) -> None:
     write_atomic(tmp_path / "new" / "a.json", "1 – “one”")
     assert contents(tmp_path / "new") == {"a.json": "1 – “one”"}
     write_atomic(tmp_path / "new" / "a.json", b"2")
-    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "new" / "a.json") as stream:
+    with pytest.raises(ZeroDivisionError), replace_file(tmp_path / "new" / "a.json") as stream:
         stream.write(b"3")
         raise ZeroDivisionError
     assert contents(tmp_path / "new") == {"a.json": "2"}
@@ -158,7 +158,7 @@ def test_modes_of_private_and_other_files(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         for private in (False, True):
-            with replacing(tmp_path / str(private), private):
+            with replace_file(tmp_path / str(private), private):
                 pass
     finally:
         os.umask(before)
@@ -187,22 +187,22 @@ def test_without_locks_files_are_written_and_leftovers_stay(tmp_path: Path, monk
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(atomic.fcntl, "flock", none)
-    with replacing(tmp_path / "a") as stream:
+    with replace_file(tmp_path / "a") as stream:
         stream.write(b"1")
-        assert clean(tmp_path) == []
+        assert remove_temp(tmp_path) == []
     assert contents(tmp_path) == {"a": "1"}
 
 
 def test_a_folder_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
-    with alone(folder):
+    with lock_folder(folder):
         for _ in range(2):  # a refusal does not delete the empty folder
-            with pytest.raises(ConfigError, match="another process is at work"), alone(folder):
+            with pytest.raises(ConfigError, match="another process is at work"), lock_folder(folder):
                 pass
         (folder / "file").touch()
-    with alone(folder):
+    with lock_folder(folder):
         assert [file.name for file in folder.iterdir()] == ["file"]
-    with alone(tmp_path / "empty"):
+    with lock_folder(tmp_path / "empty"):
         pass
     assert not (tmp_path / "empty").exists()
 
@@ -211,7 +211,7 @@ def test_a_folder_appears_when_all_files_are_synced(tmp_path: Path, monkeypatch:
     folder = tmp_path / "run"
     folder.mkdir()  # an empty folder is replaced
     calls = log_of_disk(monkeypatch, "rename")
-    with appearing(folder) as new:
+    with create_folder(folder) as new:
         (new / "inner").mkdir()
         for name in NAMES:
             (new / "inner" / name).write_text("1")
@@ -225,7 +225,7 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path, error: type[BaseExce
     folder = tmp_path / "run"
     for name in NAMES:
         write_atomic(folder / name, "old")
-    with pytest.raises(error), appearing(folder) as new:
+    with pytest.raises(error), create_folder(folder) as new:
         (new / "a").write_text("new")
         if error is not OSError:  # raised because of the old files
             raise error
@@ -234,7 +234,7 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path, error: type[BaseExce
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (file := tmp_path / "text.txt").touch()
-    with pytest.raises(StorageError, match=r"text.txt cannot be written \(File exists\)"), alone(file):
+    with pytest.raises(StorageError, match=r"text.txt cannot be written \(File exists\)"), lock_folder(file):
         pass
 
 

@@ -20,7 +20,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.engine.base import Engine
 from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.kv_cache.block import Entry
-from memory.kv_cache.block_store import UNUSED, BlockPool, CacheLedger
+from memory.kv_cache.block_store import MAX_UNUSED_PROMPTS, BlockPool, CacheLedger
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.prefix_index import PrefixIndex, SlotPrefixIndex
@@ -70,7 +70,7 @@ def test_blocks_that_no_recent_prompt_used_are_deleted(pool: BlockPool) -> None:
     for name in names:
         lease.put(block(4, name=name))
     second.get("shared")
-    for _ in range(UNUSED):
+    for _ in range(MAX_UNUSED_PROMPTS):
         lease.get("used")
         lease.next_prompt()
     assert pool.storage.stats()["blocks"] == 3

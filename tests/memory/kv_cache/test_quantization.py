@@ -19,14 +19,14 @@ from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Batch
 from memory.engine.transformers.append import append
 from memory.engine.transformers.engine import TransformersEngine
-from memory.kv_cache.quantization import Along, Packed, PackFormat, bytes_per_token, pack
+from memory.kv_cache.quantization import Axis, Packed, PackFormat, bytes_per_token, pack
 from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests import beside
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.attention.test_tiled import Live
 from tests.memory.kv_cache.pairs import EXACT, FORMATS, GetEngine, Pair, filled, packed, save
 
-ALONG = get_args(Along)
+ALONG = get_args(Axis)
 SHAPES = [(6, 32), (2, 64), (3, 80), (1, 96), (4, 128), (1, 256), (5, 7), (1, 1), (3, 4), (1, 33)]
 
 
@@ -41,7 +41,7 @@ def per_number(packed: Packed) -> torch.Tensor:
     return wide.unflatten(-1, (packed.kv_heads, packed.head_dim)).transpose(-3, -2)
 
 
-def check(x: torch.Tensor, format: PackFormat, along: Along) -> Packed:
+def check(x: torch.Tensor, format: PackFormat, along: Axis) -> Packed:
     """Check that errors are at most half a scale, plus float32's rounding and subnormals."""
     packed = pack(x, format, along)
     back = packed.unpack(torch.float32)
@@ -54,7 +54,7 @@ def check(x: torch.Tensor, format: PackFormat, along: Along) -> Packed:
 @pytest.mark.parametrize("along", ALONG)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("kv_heads", "head_dim"), SHAPES)
-def test_errors_are_within_half_a_scale(kv_heads: int, head_dim: int, bits: int, along: Along) -> None:
+def test_errors_are_within_half_a_scale(kv_heads: int, head_dim: int, bits: int, along: Axis) -> None:
     x = numbers(2, 3, kv_heads, 128, head_dim) * 10 ** numbers(kv_heads, 1, head_dim, seed=1)
     packed = check(x, PackFormat(bits), along)
     coarse = packed.scale.float() * ((1 << bits) - 1)
@@ -70,7 +70,7 @@ def test_errors_are_within_half_a_scale(kv_heads: int, head_dim: int, bits: int,
 )
 @example(values=[2.0**-126], offset=0.0, stretch=1e-6, bits=8, along="token")  # the scale is below float32's range
 @settings(max_examples=200)
-def test_any_spread_and_offset(values: list[float], offset: float, stretch: float, bits: int, along: Along) -> None:
+def test_any_spread_and_offset(values: list[float], offset: float, stretch: float, bits: int, along: Axis) -> None:
     x = (torch.tensor(values) * stretch + offset).clamp(-65504, 65504).view(1, -1, 1)
     if along == "channel":
         x = x.expand(2, -1, 8).transpose(1, 2)  # 8 tokens
@@ -78,7 +78,7 @@ def test_any_spread_and_offset(values: list[float], offset: float, stretch: floa
 
 
 @pytest.mark.parametrize("along", ALONG)
-def test_constants_and_subnormal_scales(along: Along) -> None:
+def test_constants_and_subnormal_scales(along: Axis) -> None:
     for value in (0.0, 1.0, -3.5, 65504.0, 2.0**-24):
         x = torch.full((2, 64, 32), value)
         assert torch.equal(pack(x, PackFormat(), along).unpack(torch.float32), x)
@@ -88,7 +88,7 @@ def test_constants_and_subnormal_scales(along: Along) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("along", ALONG)
-def test_dtypes(dtype: torch.dtype, along: Along) -> None:
+def test_dtypes(dtype: torch.dtype, along: Axis) -> None:
     x = numbers(2, 6, 64, 32).to(dtype)
     packed = check(x, PackFormat(8), along)
     assert torch.equal(packed.unpack(dtype), packed.unpack(torch.float32).to(dtype))
@@ -115,7 +115,7 @@ def test_a_group_may_span_heads_and_a_byte_holds_two_codes() -> None:
 @pytest.mark.parametrize("along", ALONG)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("kv_heads", "head_dim"), SHAPES)
-def test_bytes(kv_heads: int, head_dim: int, bits: int, along: Along) -> None:
+def test_bytes(kv_heads: int, head_dim: int, bits: int, along: Axis) -> None:
     format, flat = PackFormat(bits, keys=along), kv_heads * head_dim
     x = numbers(kv_heads, 64, head_dim)
     keys, values = pack(x, format, along), pack(x, format)
@@ -141,7 +141,7 @@ def test_groups_of_odd_sizes() -> None:
 
 
 @pytest.mark.parametrize("along", ALONG)
-def test_parts_are_views(along: Along) -> None:
+def test_parts_are_views(along: Axis) -> None:
     x, format = numbers(3, 2, 4, 192, 16), PackFormat()
     packed, whole = pack(x, format, along), pack(x, format, along).unpack(torch.float32)
     part = packed[1].part(64, 192)
@@ -155,7 +155,7 @@ def test_parts_are_views(along: Along) -> None:
 
 
 @pytest.mark.parametrize("along", ALONG)
-def test_an_empty_tensor_is_filled_in_pieces(along: Along) -> None:
+def test_an_empty_tensor_is_filled_in_pieces(along: Axis) -> None:
     x, format = numbers(2, 3, 192, 32), PackFormat(keys=along)
     room, whole = Packed.empty(x.shape, format, along), pack(x, format, along)
     assert not room.unpack(torch.float32).any()
@@ -177,7 +177,7 @@ def test_the_same_bytes_every_time() -> None:
 
 @pytest.mark.parametrize("along", ALONG)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1e6, 3e38])
-def test_numbers_that_do_not_fit_are_refused(value: float, along: Along) -> None:
+def test_numbers_that_do_not_fit_are_refused(value: float, along: Axis) -> None:
     x = numbers(2, 64, 32).bfloat16()
     x[1, 3, 7] = value
     with pytest.raises(ModelError, match="have no float16 scale and bias in 4 bits"):
@@ -200,7 +200,7 @@ def test_a_layer_is_never_whole_in_full_precision() -> None:
     with torch.inference_mode():
         for chunk in torch.tensor(tokens(4 * TILE, 1)).split(512):
             append(model.decoder, cache, chunk, last=False)
-        model.decoder.rope.at(torch.zeros(1, dtype=torch.long), 5 * TILE)  # so that the RoPE tables do not grow later
+        model.decoder.rope.angles_at(torch.zeros(1, dtype=torch.long), 5 * TILE)  # the RoPE tables do not grow later
         for count, cut in ((16, 0), (1, 0), (30, 0), (5, 4 * TILE - 30)):
             if cut:
                 cache.cut(cut)
@@ -218,7 +218,7 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
     model, rows = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32), 4 * TILE
     layer = 2 * rows * 4 * 32 * 4
     with torch.inference_mode():
-        model.decoder.rope.at(torch.zeros(1, dtype=torch.long), rows + TILE)
+        model.decoder.rope.angles_at(torch.zeros(1, dtype=torch.long), rows + TILE)
         alone, share_cache = (QuantizedCache(model.spec, format, model.decoder.device) for _ in range(2))
         for cache, count in ((alone, rows), (share_cache, rows // agents)):
             for chunk in torch.tensor(tokens(count, 1)).split(512):
@@ -229,7 +229,7 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
         batch.step([7] * agents)  # allocates the room of the last rows
         with Live() as live:
             batch.step([7] * agents)
-    at_rest = agents * share_cache.open.nbytes  # rows of incomplete pages are not packed
+    at_rest = agents * share_cache.tail.nbytes  # rows of incomplete pages are not packed
     assert live.peak - at_rest <= expected.peak < layer / 2, "keys and values of one layer"
     assert live.largest <= max(layer // 4, at_rest), "keys or values of a tile"
 

@@ -123,7 +123,7 @@ def test_the_memory_is_updated_without_an_eviction() -> None:
     stage.keep(view_of(seed=1))
     for memory in (stage, fresh):
         memory.keep(view_of(seed=2))
-    assert not torch.allclose(stage.follow(view_of(seed=3)), fresh.follow(view_of(seed=3)), atol=1e-3)
+    assert not torch.allclose(stage.update_memory(view_of(seed=3)), fresh.update_memory(view_of(seed=3)), atol=1e-3)
 
 
 def test_sessions_are_identified_by_name_then_query_then_beginning() -> None:
@@ -143,9 +143,9 @@ def test_sessions_are_identified_by_name_then_query_then_beginning() -> None:
 def test_an_empty_session_has_no_memory() -> None:
     nameless, stage = view_of(rows=0, protected=0, span=0, session=""), QueryMemory()
     assert session_key(nameless) == ""
-    first = stage.follow(nameless)
-    stage.follow(replace(nameless, intent=-3 * nameless.intent + 1))
-    assert torch.equal(stage.follow(nameless), first)
+    first = stage.update_memory(nameless)
+    stage.update_memory(replace(nameless, intent=-3 * nameless.intent + 1))
+    assert torch.equal(stage.update_memory(nameless), first)
 
 
 def test_the_least_recently_used_of_1024_memories_is_evicted() -> None:
@@ -153,22 +153,22 @@ def test_the_least_recently_used_of_1024_memories_is_evicted() -> None:
     flipped = replace(view, intent=view.intent.flip(-1))
 
     def follow(name: str, view: CacheView) -> torch.Tensor:
-        return stage.follow(replace(view, session=name))
+        return stage.update_memory(replace(view, session=name))
 
     alone = follow("0", view)
     for number in range(1, 1024):
         follow(str(number), view)
-    assert not torch.allclose(follow("0", flipped), QueryMemory().follow(flipped)), "it is still stored"
+    assert not torch.allclose(follow("0", flipped), QueryMemory().update_memory(flipped)), "it is still stored"
     follow("one more", view)
-    torch.testing.assert_close(follow("1", flipped), QueryMemory().follow(flipped))
+    torch.testing.assert_close(follow("1", flipped), QueryMemory().update_memory(flipped))
     assert not torch.allclose(follow("0", view), alone)
 
 
 def test_a_memory_of_another_model_is_not_used() -> None:
     stage, view = QueryMemory(), view_of()
-    stage.follow(view)
+    stage.update_memory(view)
     smaller = replace(view, intent=view.intent[:, :2])
-    torch.testing.assert_close(stage.follow(smaller), functional.normalize(smaller.intent, dim=-1))
+    torch.testing.assert_close(stage.update_memory(smaller), functional.normalize(smaller.intent, dim=-1))
 
 
 def saved(folder: Path, head: ResidualHead, **about: Any) -> str:
@@ -186,7 +186,7 @@ def loud(alpha: float = 0.8) -> ResidualHead:
 
 
 def scores(stage: QueryMemory, view: CacheView) -> torch.Tensor:
-    return stage.scores(view, stage.follow(view))
+    return stage.scores(view, stage.update_memory(view))
 
 
 def test_an_untrained_head_equals_the_rule(tmp_path: Path) -> None:

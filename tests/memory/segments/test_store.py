@@ -93,8 +93,8 @@ def test_old_changes_are_forgotten() -> None:
         store.put("mug", "object", f"mug {number}\n")
         store.drop(store.changes - 5)
     assert len(store.history) == HISTORY and store.changes == 3 * HISTORY + 1
-    assert list(store.changed(store.changes)) == [] and list(store.changed(store.changes - HISTORY)) == ["mug"]
-    assert list(store.changed(0)) == ["cup", "mug"]
+    assert list(store.changed_ids(store.changes)) == [] and list(store.changed_ids(store.changes - HISTORY)) == ["mug"]
+    assert list(store.changed_ids(0)) == ["cup", "mug"]
 
 
 PUTS = st.lists(

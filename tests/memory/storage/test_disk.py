@@ -128,8 +128,8 @@ def test_nested_parts_verify_their_own_rows_only(tmp_path: Path) -> None:
         assert part.k.shape == (3, 2, 500, 8) and part.identity == "a[100:900][200:700]" and not file._verified
         assert torch.equal(part.k[0, :, 10:20], expected[0, :, 310:320]) and file._verified == {1}
         assert torch.equal(part.k.index_select(0, torch.tensor([1])), expected[1:2, :, 300:800])
-        assert file._verified == {1, 5, 6, 7} and not part.at_hand, "page 2 of layers 0 and 2, 1 and 3 were not read"
-        assert torch.equal(part.k[:], expected[:, :, 300:800]) and part.at_hand and not stored.at_hand
+        assert file._verified == {1, 5, 6, 7} and not part.is_loaded, "page 2 of layers 0 and 2, 1 and 3 were not read"
+        assert torch.equal(part.k[:], expected[:, :, 300:800]) and part.is_loaded and not stored.is_loaded
         assert part.k[:, :, 4:4].shape == (3, 2, 0, 8)
 
 
@@ -140,8 +140,8 @@ def test_settled_blocks_do_not_need_the_file(tmp_path: Path) -> None:
         put = disk.get("a")
         disk.flush()
         mapped = disk.get("a")
-        copy = mapped.settled()
-        assert mapped.at_hand and copy.at_hand and copy.settled() is copy and copy.nbytes == put.nbytes
+        copy = mapped.in_memory()
+        assert mapped.is_loaded and copy.is_loaded and copy.in_memory() is copy and copy.nbytes == put.nbytes
         assert torch.equal(copy.k[:], put.k[:]) and torch.equal(copy.v[:], put.v[:])
         raw = [x.pieces[0].codes if bits else x for x in (mapped.k.whole(), copy.k, copy.v)]
         assert len({x.untyped_storage().data_ptr() for x in raw}) == 3

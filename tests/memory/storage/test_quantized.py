@@ -15,7 +15,7 @@ from memory.engine.base import Engine
 from memory.kv_cache.block_store import identity
 from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.packed_rows import PackedRows
-from memory.kv_cache.quantization import Along, Packed
+from memory.kv_cache.quantization import Axis, Packed
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
 from tests.laws.prompts import Prompt, shrinking
@@ -79,7 +79,7 @@ def test_identity_depends_on_every_part() -> None:
     assert identity("m", [1], [2, 3], "n") == pinned  # so that a stored block hits after a restart
 
 
-ALONG = get_args(Along)
+ALONG = get_args(Axis)
 SHAPES = [(2, 2, 16), (3, 1, 80), (1, 6, 32), (2, 3, 4), (1, 1, 5)]
 
 
@@ -100,7 +100,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.004), (4, 0.07)])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tokens", [0, 1, 7, 8, 20, 64, 77])
-def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Along) -> None:
+def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Axis) -> None:
     storage, put = Quantized(bits=bits, group=8, keys=keys), disks.block("a", tokens, shape=shape)
     storage.put(put)
     stored = storage.get(put.identity)
@@ -120,7 +120,7 @@ def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: in
     st.sampled_from([4, 8]),
 )
 @settings(max_examples=150)
-def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, bits: int) -> None:
+def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Axis, bits: int) -> None:
     tokens, edges = sample
     (a, b), (c, d) = sorted(edges[:2]), sorted(edges[2:])
     x = disks.block(str(tokens), tokens).k
@@ -136,7 +136,7 @@ def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, 
 
 @pytest.mark.parametrize(("bits", "share"), [(4, 0.29), (8, 0.54)])
 @pytest.mark.parametrize("keys", ALONG)
-def test_the_budget_counts_packed_bytes(bits: int, share: float, keys: Along) -> None:
+def test_the_budget_counts_packed_bytes(bits: int, share: float, keys: Axis) -> None:
     half = [disks.block(name, 64, dtype=torch.float16, shape=(2, 4, 16)) for name in "abcdefghij"]
     full = sum(b.nbytes for b in half[:8])
     storage = Quantized(bits=bits, keys=keys, budget_bytes=int(share * full))

@@ -315,13 +315,13 @@ def test_blocks_are_promoted_once_all_layers_were_read(tmp_path: Path, bits: int
     again = tiers()
     for layer in range(3):
         stored = again.get("a")
-        assert not stored.at_hand and keys_at(again, 0) == [], "served from the disk layer by layer"
+        assert not stored.is_loaded and keys_at(again, 0) == [], "served from the disk layer by layer"
         assert error(stored.k[layer], block("a").k[layer]) < 0.01
-    assert again.get("a").at_hand and keys_at(again, 0) == ["a"] and again.stats()["promoted"] == 1
+    assert again.get("a").is_loaded and keys_at(again, 0) == ["a"] and again.stats()["promoted"] == 1
     file = {x.untyped_storage().data_ptr() for x in again.tiers[1]._pages._rows.values()}
     resting = again.get("a").k
     memory = resting.pieces[0].codes if bits else resting
-    assert again.get("a").settled().k is resting and memory.untyped_storage().data_ptr() not in file
+    assert again.get("a").in_memory().k is resting and memory.untyped_storage().data_ptr() not in file
     consistent(again)
 
 

@@ -15,7 +15,7 @@ from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from memory.agents.text_match import BROKEN, TokenizerCoder, TokenText
+from memory.agents.text_match import REPLACEMENT, TokenizerCoder, TokenText
 from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.models.tokenizer import load_tokenizer
@@ -42,7 +42,7 @@ def bytewise(chat: PreTrainedTokenizerFast) -> TokenizerCoder:
 def test_no_piece_holds_half_a_character(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode(TEXT).ids
     texts, words = pieces(bytewise, ids)
-    assert "".join(texts) == TEXT and BROKEN not in "".join(texts)
+    assert "".join(texts) == TEXT and REPLACEMENT not in "".join(texts)
     assert words.complete_tokens == (ids, TEXT)
     assert len([piece for piece in texts if piece]) > 20
 
@@ -57,7 +57,7 @@ def test_an_incomplete_character_is_left_out(bytewise: TokenizerCoder) -> None:
 def test_invalid_bytes_do_not_delay_later_text(bytewise: TokenizerCoder) -> None:
     start = bytewise.encode("🙂").ids[:1]
     texts, _ = pieces(bytewise, [*start, *bytewise.encode("abc").ids])
-    assert "".join(texts) == f"{BROKEN}abc"
+    assert "".join(texts) == f"{REPLACEMENT}abc"
     texts, _ = pieces(bytewise, start * 40)
     assert len("".join(texts)) >= 30
 
@@ -71,7 +71,7 @@ def test_pieces_are_the_whole_and_rows_fit_the_text(bytewise: TokenizerCoder, da
     whole = bytewise.decode(ids)
     assert not any(stop in text_so_far for stop in stops)
     if words.stop is None:
-        assert whole.startswith(text_so_far) and set(whole[len(text_so_far) :]) <= {BROKEN}
+        assert whole.startswith(text_so_far) and set(whole[len(text_so_far) :]) <= {REPLACEMENT}
     else:
         assert (text_so_far + words.stop) in whole
     remaining, text = words.complete_tokens

@@ -15,7 +15,7 @@ from tests import beside
 
 HEADS, LAYERS, DIM, RECENT = 2, 3, 4, 5
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "append", "token", "fail", "drop", "cut", "settle"]), st.integers(0, 99)),
+    st.tuples(st.sampled_from(["append", "append", "token", "fail", "drop", "cut", "save"]), st.integers(0, 99)),
     min_size=5,
     max_size=25,
 )
@@ -85,8 +85,8 @@ class Record:
         self.attention = {place: row for place, row in self.attention.items() if place < position}
         self.next, self.settled = position, min(self.settled, position)
 
-    def settle(self) -> None:
-        self.observer.settle()
+    def save_queries(self) -> None:
+        self.observer.save_queries()
         self.settled = self.next
 
     def check(self) -> None:
@@ -109,8 +109,8 @@ def test_removed_and_failed_rows_leave_no_record(steps: list[tuple[str, int]]) -
     for step, number in steps:
         if step in ("append", "token"):
             record.append(number % 9 + 1 if step == "append" else 1)
-        elif step == "settle":
-            record.settle()
+        elif step == "save":
+            record.save_queries()
         else:
             getattr(record, step)(number)
         record.check()
@@ -121,7 +121,7 @@ def test_removed_and_failed_rows_leave_no_record(steps: list[tuple[str, int]]) -
 def test_a_cut_to_the_end_of_a_turn_restores_its_last_queries(rows: int, turn: int) -> None:
     record = Record()
     record.append(turn)
-    record.settle()
+    record.save_queries()
     for _ in range(rows):
         record.append(1)
     record.cut(1)

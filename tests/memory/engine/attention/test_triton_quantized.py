@@ -175,7 +175,7 @@ def test_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as torch_only:
             torch_only.setattr(packed_module, "reads_packed", lambda *_: False)
             append(model.decoder, cache, ids[:-3], last=False)
-        model.decoder.rope.at(ids[:1] * 0, 2 * TILE)  # so that its tables do not grow below
+        model.decoder.rope.angles_at(ids[:1] * 0, 2 * TILE)  # so that its tables do not grow below
         monkeypatch.setattr(Packed, "unpack", None)
         with Live() as live:
             append(model.decoder, cache, ids[-3:])

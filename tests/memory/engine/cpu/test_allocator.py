@@ -39,7 +39,7 @@ def run(script: str, *arguments: str) -> list[Any]:
 
 MAPPED = """
 import ctypes, json
-from memory.engine.cpu.allocator import freed_at_once
+from memory.engine.cpu.allocator import return_freed_memory
 
 libc, size = ctypes.CDLL(None), 1 << 20
 libc.malloc.restype = ctypes.c_void_p
@@ -55,7 +55,7 @@ def mapped():
     assert libc.malloc(ctypes.c_size_t(size))
     return libc.mallinfo2().hblkhd - before >= size
 
-with freed_at_once():
+with return_freed_memory():
     loading = mapped()
 print(json.dumps([loading, mapped()]))
 """
@@ -70,7 +70,7 @@ HOLES = """
 import json
 import numpy as np
 from pathlib import Path
-from memory.engine.cpu.allocator import give_back_holes, keep_freed_memory
+from memory.engine.cpu.allocator import trim_heap, keep_freed_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024
@@ -80,7 +80,7 @@ blocks = [np.ones(1 << 18, np.uint8) for _ in range(512)]  # of 256 KiB
 last, whole = np.ones(1 << 18, np.uint8), resident()
 del blocks[::2]
 before = whole - resident()
-give_back_holes()
+trim_heap()
 print(json.dumps([before, whole - resident(), all(block.all() for block in blocks)]))
 """
 

@@ -136,7 +136,7 @@ def test_a_full_page_is_packed_from_its_open_rows() -> None:
     batch = Batch(house.decoder, [house.cache(400), member])
     batch.step([7, 8])
     assert member.packed == BLOCK
-    for rows, stored in zip(member.open[:, :, 0], (member.extents[-1].k, member.extents[-1].v), strict=True):
+    for rows, stored in zip(member.tail[:, :, 0], (member.extents[-1].k, member.extents[-1].v), strict=True):
         check_packed(stored[0].part(BLOCK - PAGE, BLOCK), pack(rows, house.format))  # the next pass overwrites rows
 
 
@@ -225,7 +225,7 @@ def test_a_member_that_cannot_be_packed_affects_no_other() -> None:
     house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
     broken, sound, twin = house.cache(PAGE - 1), house.cache(PAGE - 1, 1), house.cache(PAGE - 1, 1)
     with torch.inference_mode():
-        broken.open[0, 1, 0, 0, 3, 3] = float("inf")
+        broken.tail[0, 1, 0, 0, 3, 3] = float("inf")
     batch = Batch(house.decoder, [broken, sound])
     with pytest.raises(ModelError, match="no float16 scale"):
         batch.step([7, 8])

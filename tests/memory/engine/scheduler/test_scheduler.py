@@ -238,7 +238,7 @@ def test_a_failing_forward_ends_the_request_of_the_broken_cache(engine: Engine, 
     streams = [manual.submit(str(i), caches[i], some_ids(60, i), 12) for i in range(3)]
     while streams[2].first_turn is None:
         manual.turn()
-    caches[1].open = caches[1].open[..., :3]
+    caches[1].tail = caches[1].tail[..., :3]
     manual.run_until_idle()
     assert [stream.reason for stream in streams] == [FinishReason.LENGTH, FinishReason.ERROR, FinishReason.LENGTH]
     for i in (0, 2):

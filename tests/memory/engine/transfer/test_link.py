@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
     quick, slow = Transport.of("auto", CPU, None, "before"), Transport.of("auto", CPU, Throttle(16), "before")
-    assert quick.link is None and slow.link is not None and slow.stream is None and slow.beside is None
+    assert quick.link is None and slow.link is not None and slow.stream is None and slow.chooser is None
     slow.close()
 
 
@@ -45,8 +45,8 @@ def test_a_throttled_job_takes_as_long_as_the_link_would(monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "sleep", clock.sleep)
     link = Throttle(gigabytes=0.1, microseconds=2000)
     assert link.seconds(1_000_000) == pytest.approx(0.012)
-    assert link.hold(0.0, 1_000_000) == clock.elapsed == pytest.approx(0.012)
-    link.hold(-1.0, 1_000_000)  # the copy itself took longer
+    assert link.delay(0.0, 1_000_000) == clock.elapsed == pytest.approx(0.012)
+    link.delay(-1.0, 1_000_000)  # the copy itself took longer
     assert clock.elapsed == pytest.approx(0.012)
 
 
@@ -74,9 +74,9 @@ def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "sleep", clock.sleep)
 
     class Late(Throttle):
-        def hold(self, started: float, nbytes: int) -> float:
+        def delay(self, started: float, nbytes: int) -> float:
             starts.append(started)
-            end = super().hold(started, nbytes)
+            end = super().delay(started, nbytes)
             over.set()
             assert awake.wait(PATIENCE)
             return end

@@ -25,7 +25,7 @@ def test_a_layer_in_two_halves_equals_the_whole_layer(
     monkeypatch.setattr(decoders, "FEED_ROWS", at_once)
     decoder, rows = any_engine.decoder, torch.arange(ROWS)
     cache, plan = DenseCache(decoder.spec, ROWS, decoder.device), causal_plan(rows, rows, decoder.spec.dtype)
-    angles_by_key = decoder.rope.at(rows, ROWS)
+    angles_by_key = decoder.rope.angles_at(rows, ROWS)
     state = PromptPass(cache, slice(0, ROWS), cache.end_at(ROWS), angles_by_key, plan, decoder.spec.rope_keys)
     with torch.inference_mode():
         hidden = torch.randn(1, ROWS, decoder.spec.hidden, generator=torch.Generator().manual_seed(0))

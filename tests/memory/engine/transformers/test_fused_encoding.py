@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memory.construction.isolated import joined
+from memory.construction.isolated import join_blocks
 from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.block import KVBlock
@@ -86,7 +86,7 @@ def test_the_probe_reads_fused_units_as_it_reads_blocks(any_engine: Engine, impo
 def test_a_fused_unit_sees_the_unit_before_it(any_engine: Engine, context: int, first: int) -> None:
     prompt = Prompt.random(context=context)
     blocks, context_block = prompt.blocks(any_engine), prompt.context_block(any_engine)
-    before = joined([block for block in (context_block, blocks[1]) if block])
+    before = join_blocks([block for block in (context_block, blocks[1]) if block])
     (last,) = any_engine.encode([(before, prompt.units[2 - first])])
     blocks[2 - first] = last
     layout, options = prompt.layout(blocks), (Nothing(), Serial(), context_block)

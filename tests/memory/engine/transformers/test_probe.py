@@ -11,7 +11,7 @@ from keep_agent.errors import ConfigError
 from memory.engine.attention import kernels as attention
 from memory.engine.base import Engine
 from memory.engine.transformers import prefill as prefill_module
-from memory.engine.transformers.probe import joined
+from memory.engine.transformers.probe import join_parts
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout
 from memory.stages import Capabilities, Probe, Recompute
@@ -109,8 +109,8 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
 
 def test_blocks_of_several_devices_are_joined_on_the_models_device() -> None:
     parts = [torch.zeros(2, 3, 4), torch.zeros(2, 5, 4, device="meta")]
-    assert joined(parts, torch.device("meta")).shape == (2, 8, 4)
-    assert torch.equal(joined(parts[:1], torch.device("meta")), parts[0])
+    assert join_parts(parts, torch.device("meta")).shape == (2, 8, 4)
+    assert torch.equal(join_parts(parts[:1], torch.device("meta")), parts[0])
 
 
 def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:

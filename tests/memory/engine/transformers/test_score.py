@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine, PrefillResult
-from memory.engine.transformers.score import AHEAD, build_trie
+from memory.engine.transformers.score import NEW_NODES, build_trie
 from memory.loading.serial import Serial
 from memory.recompute.none import Nothing
 from tests.laws.prompts import Prompt, relative, tokens
@@ -54,7 +54,7 @@ def test_sets_that_take_several_forwards_are_scored_alike(
 ) -> None:
     result, many = prefilled(engine), candidates()
     whole = engine.score(result.cache, many, "mean")
-    monkeypatch.setattr("memory.engine.transformers.score.TOGETHER", together)
+    monkeypatch.setattr("memory.engine.transformers.score.TRIE_SIZE", together)
     parts = engine.score(result.cache, many, "mean")
     assert relative(parts.scores, whole.scores) < 1e-5
     assert parts.computed_tokens >= whole.computed_tokens
@@ -65,8 +65,8 @@ def test_sets_that_take_several_forwards_are_scored_alike(
 def test_the_best_candidates_equal_those_of_a_full_search(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: int, reduce: str
 ) -> None:
-    monkeypatch.setattr("memory.engine.transformers.score.SEARCHED", 0)
-    monkeypatch.setattr("memory.engine.transformers.score.AHEAD", ahead)
+    monkeypatch.setattr("memory.engine.transformers.score.SEARCH_NODES", 0)
+    monkeypatch.setattr("memory.engine.transformers.score.NEW_NODES", ahead)
     result, many = prefilled(any_engine), candidates()
     every = any_engine.score(result.cache, many, reduce).scores
     order = every.argsort(descending=True)
@@ -87,7 +87,7 @@ def test_the_search_skips_candidates_that_cannot_be_best(engine: Engine) -> None
     peers = [[first, *tokens(3, first)] for first in range(60) if first != message[0]]
     best = engine.score(result.cache, [*peers, message], best=1)
     assert int(best.scores.argmax()) == len(peers)
-    assert best.computed_tokens == AHEAD and best.scores.isfinite().sum() == AHEAD // 3
+    assert best.computed_tokens == NEW_NODES and best.scores.isfinite().sum() == NEW_NODES // 3
     with pytest.raises(ConfigError, match="best=0"):
         engine.score(result.cache, [message], best=0)
 
@@ -156,7 +156,7 @@ def test_refusals(engine: Engine) -> None:
 
 def test_plans_of_many_sets_take_no_more_than_their_share(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of single tokens, which need no mask, count too."""
-    monkeypatch.setattr("memory.engine.transformers.score.KEPT_BYTES", 20_000)
+    monkeypatch.setattr("memory.engine.transformers.score.PLAN_BYTES", 20_000)
     result = prefilled(engine)
     for first in range(40):
         engine.score(result.cache, [[first + item] for item in range(50)])
