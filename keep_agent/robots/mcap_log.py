@@ -19,7 +19,7 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
 from keep_agent.robots.executor import NotInstalled
-from keep_agent.robots.mcap.messages import CHANNELS, Message, of_entry, of_event
+from keep_agent.robots.mcap.messages import CHANNELS, Message, entry_messages, event_messages
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.runs import picture
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from keep_agent.robots.task.events import Event
 
-SECOND = 10**9  # nanoseconds
+NANOSECONDS = 10**9  # of a second
 
 
 class McapLog:
@@ -46,8 +46,8 @@ class McapLog:
         self._lock, self._open, self._number = Lock(), True, 0
 
     def __call__(self, event: Event) -> None:
-        at = int(event.at * SECOND)
-        self.write(at, of_event(event, at))
+        at = int(event.at * NANOSECONDS)
+        self.write(at, event_messages(event, at))
 
     def write(self, at: int, messages: Iterable[Message]) -> None:
         """Write messages at a time in nanoseconds; after `close` they are dropped."""
@@ -112,8 +112,8 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
         for entry in entries:
             count += 1
             with unpacking(f"entry {count} of the episode", "no entry of a trace", AGAIN):
-                log.write(at, of_entry(entry, at, read))
-                at += max(SECOND, int(entry.get("timings", {}).get("ttft", 0) * SECOND / 1e3))
+                log.write(at, entry_messages(entry, at, read))
+                at += max(NANOSECONDS, int(entry.get("timings", {}).get("ttft", 0) * NANOSECONDS / 1e3))
     return count
 
 
