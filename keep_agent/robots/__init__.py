@@ -22,7 +22,7 @@ from keep_agent.robots.task.events import (
 )
 
 __all__ = [
-    "ConnectionLost", "Event", "Executed", "ExecutedSkill", "Feedback", "Finished", "Limits", "NotInstalled", "Observed",
-    "Planned", "RobotError", "RobotSession", "RobotTimeout", "SkillExecutor", "SkillLost", "Started",
+    "ConnectionLost", "Event", "Executed", "ExecutedSkill", "Feedback", "Finished", "Limits", "NotInstalled",
+    "Observed", "Planned", "RobotError", "RobotSession", "RobotTimeout", "SkillExecutor", "SkillLost", "Started",
     "SymbolicExecutor", "TaskReport", "symbolic",
 ]  # fmt: skip

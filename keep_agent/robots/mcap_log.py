@@ -20,7 +20,7 @@ from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
 from keep_agent.robots.executor import NotInstalled
 from keep_agent.robots.mcap.messages import CHANNELS, Message, entry_messages, event_messages
-from keep_agent.rollout.run_folder import AGAIN, TRACE
+from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.runs import picture
 from memory.files.atomic import replacing
@@ -111,7 +111,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
     with replacing(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:
             count += 1
-            with unpacking(f"entry {count} of the episode", "no entry of a trace", AGAIN):
+            with unpacking(f"entry {count} of the episode", "no entry of a trace", RESTORE):
                 log.write(at, entry_messages(entry, at, read))
                 at += max(NANOSECONDS, int(entry.get("timings", {}).get("ttft", 0) * NANOSECONDS / 1e3))
     return count
@@ -125,7 +125,7 @@ def episode_of(run: Path, name: str = "0") -> list[Entry]:
     numbers: dict[str, int] = {}
     entries: list[Entry] = []
     for line, entry in enumerate(read_trace(file), 1):
-        with unpacking(f"{file}:{line}", "no entry of a trace", AGAIN):
+        with unpacking(f"{file}:{line}", "no entry of a trace", RESTORE):
             number = numbers.setdefault(entry["episode"], len(numbers))
         if name in (entry["episode"], str(number)):
             entries.append(entry)

@@ -36,7 +36,7 @@ class Metrics:
         self.plans = seconds("plan_seconds", parts, ("part",))
         self.encoded = counter("encoded_tokens", "Memory tokens encoded before a plan, or during it", ("when",))
 
-    def planned(self, trace: Mapping[str, Any]) -> None:
+    def record_plan(self, trace: Mapping[str, Any]) -> None:
         """Record a decision; a repeated decision has an empty trace and is not counted."""
         if not trace:
             return
@@ -46,7 +46,7 @@ class Metrics:
         self.encoded.labels("in_plan").inc(counts.get("encoded_token_layers", 0) / counts["layers"])
         self.encoded.labels("ahead").inc(trace.get("ahead", {}).get("tokens", 0))
 
-    def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
         """Add a gauge that calls ``value`` at every scrape; NaN if that fails."""
 
         def reading() -> float:
@@ -58,7 +58,7 @@ class Metrics:
 
         Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
-    def chatted(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
+    def record_chat(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
         """Record the end of a chat request: tokens, and seconds to the first token."""
         for kind, count in (("prompt", prompt), ("cached", cached), ("generated", generated)):
             self.tokens.labels(kind).inc(count)

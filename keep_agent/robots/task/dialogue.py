@@ -11,7 +11,7 @@ from threading import Event, Lock
 from envs.outcome import DONE as SUCCESS
 from envs.outcome import Outcome, failed
 from keep_agent.agent.types import Decision, Planning
-from keep_agent.agent.validation import reportable
+from keep_agent.agent.validation import truncate_outcome
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import RobotError
 from planners.base import DONE
@@ -91,7 +91,7 @@ class Dialogue:
 
     def _report(self, outcome: Outcome) -> None:
         decision = self._unreported
-        self.planner.report(reportable(outcome))
+        self.planner.report(truncate_outcome(outcome))
         self._unreported = None  # after the call: a failed report is repeated
         self._is_over = decision is not None and decision.skill == DONE and outcome.ok
 

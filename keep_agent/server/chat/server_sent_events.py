@@ -33,7 +33,7 @@ def event(data: Any, name: str | None = None) -> bytes:
 error_event = partial(event, name="error")  # for formats with named events
 
 
-class Events(StreamingResponse):
+class EventStream(StreamingResponse):
     """Streamed answer; ``generation`` is cancelled when the stream ends or its client disconnects."""
 
     media_type = "text/event-stream"
@@ -79,7 +79,7 @@ async def reply(
         if events is None:
             text = "".join([piece or "" async for piece in generation.pieces()])
             return Response(answer(text).model_dump_json(), media_type="application/json")
-    return Events(with_error_event(path, events, encode_error), generation)
+    return EventStream(with_error_event(path, events, encode_error), generation)
 
 
 async def with_error_event(

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import DurableAgent, lock_folder
-from keep_agent.agent.trace_recorder import Recorder
+from keep_agent.agent.trace_recorder import TraceRecorder
 from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
@@ -49,7 +49,7 @@ class AgentRegistry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
-        self._claim, self._is_closed = lock_folder(folder), False
+        self._lock_file, self._is_closed = lock_folder(folder), False
         for unfinished in self._agents.glob(f"{DELETED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -146,14 +146,14 @@ class AgentRegistry:
         for name, entry in list(self._entries.items()):
             with entry.lock:
                 self._unload(name, entry)
-        self._claim.close()
+        self._lock_file.close()
 
     def _place(self, name: str) -> Path:
         return self._agents / agent_stem(name)
 
-    def _recorder(self, name: str) -> Recorder:
+    def _recorder(self, name: str) -> TraceRecorder:
         plain = OmegaConf.to_container(self._resources.config, resolve=True)
-        return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
+        return TraceRecorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
     def _load(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None

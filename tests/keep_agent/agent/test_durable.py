@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
+from keep_agent.agent.durable import JOURNAL, MAX_CALLS, MEMORY, DurableAgent
 from keep_agent.agent.memory_file import packed, read_memory, write_packed
 from keep_agent.config.planner_factory import PlannerResources as Resources
 from keep_agent.config.planner_factory import make_resources
@@ -200,7 +200,7 @@ def test_a_moved_folder_becomes_another_agents_by_its_memory_alone(resources: Re
     with pytest.raises(CorruptError, match="is the memory of agent 'pp', not of 'rr'"):
         ids_in(resources, folder, "rr")
     state = read_memory(folder / MEMORY)
-    DurableAgent(Agent(resources.planner("rr"), "rr", ahead=False), folder, instead=state).close()
+    DurableAgent(Agent(resources.planner("rr"), "rr", ahead=False), folder, replacement=state).close()
     assert ids_in(resources, folder, "rr") == {f"pp_{number}" for number in range(4)}
 
 
@@ -254,7 +254,7 @@ def test_killed_at_any_write_it_has_every_call(reopen: Open, monkeypatch: pytest
 def test_the_journal_restarts_when_the_memory_is_written(reopen: Open, tmp_path: Path) -> None:
     agent = reopen()
     agent.plan("get the mug", SKILLS)
-    for number in range(CALLS + 3):
+    for number in range(MAX_CALLS + 3):
         agent.observe([Fact("mug_1", "object", "mug", f"place_{number}")])
     assert len((tmp_path / "agent" / JOURNAL).read_bytes().splitlines()) == 4
     assert reopen().dump() == agent.dump()
