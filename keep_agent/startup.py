@@ -46,7 +46,7 @@ def spin_openmp_threads() -> None:
 def check_packages() -> None:
     """Raises ConfigError if another project's package shadows one of ours. Imports none."""
     for name in PACKAGES:
-        place = _place(name)
+        place = _package_path(name)
         if place is not None and place not in (ROOT / name, ROOT / name / "__init__.py"):
             raise ConfigError(
                 f"the package {name!r} found at {place} is not keep-agent's, which is at {ROOT / name}: run from "
@@ -54,7 +54,7 @@ def check_packages() -> None:
             )
 
 
-def _place(name: str) -> Path | None:
+def _package_path(name: str) -> Path | None:
     """Return the file or folder of ``import name``; None if there is none."""
     module = sys.modules.get(name)
     if module is not None:

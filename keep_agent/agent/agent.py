@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent import validation
-from keep_agent.agent.memory_file import memory_path, packed, read_memory, write_packed
+from keep_agent.agent.memory_file import memory_path, pack_state, read_memory, write_packed
 from keep_agent.agent.prefetch import Prefetcher
 from keep_agent.agent.trace_recorder import log_errors
 from keep_agent.agent.types import AsyncMethods, Decision, Ready
@@ -138,7 +138,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     def save(self, path: str | Path) -> None:
         """Write the memory to a file atomically, without keys and values: `load` encodes them again."""
-        write_packed(memory_path(path), packed(self.dump()))
+        write_packed(memory_path(path), pack_state(self.dump()))
 
     def load(self, path: str | Path) -> None:
         """Load a memory from a file that `save` wrote. After a DataError nothing has changed."""
@@ -208,7 +208,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     def _observe(self, items: Sequence[FactView | Mapping[str, Any]]) -> list[Fact]:
         store = self._session.store
         facts = validation.checked_facts(items, lambda id: store.get(id).category if id in store else None)
-        self._check_room({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
+        self._check_limit({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
         self._planner.observe(facts)
         self._facts |= {fact.id: fact for fact in facts}
         if self._open is not None and facts:
@@ -216,7 +216,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._update_groups()
         return facts
 
-    def _check_room(self, new: set[str]) -> None:
+    def _check_limit(self, new: set[str]) -> None:
         if self._limit is None or not new or self._replaying:
             return
         store = self._session.store
@@ -245,7 +245,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self, instruction: str, skills: tuple[str, ...], start: float, ready: Ready, after: int | None
     ) -> Decision:
         request = validation.request_digest(instruction, skills)
-        if (repeated := self._repeated(request, after)) is not None:
+        if (repeated := self._repeated_decision(request, after)) is not None:
             return repeated
         begin = time.perf_counter()
         with self._transaction():
@@ -277,7 +277,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             self._warned = True
         return (validation.AGENT_UNKNOWN,)
 
-    def _repeated(self, request: str, after: int | None) -> Decision | None:
+    def _repeated_decision(self, request: str, after: int | None) -> Decision | None:
         last = self._open if self._open is not None and self._open.request == request else None
         if after in (None, self.number):
             return last.decision if last is not None and last.settled else None

@@ -105,7 +105,7 @@ class Client(AbstractContextManager["Client"]):
 
     def request_json(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
         """Send a request; return its JSON response, converted by ``read``. ``body`` as for `send`."""
-        return _read(read, self.send(method, path, **body).text)
+        return _parse_answer(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
         """Send ``json`` or ``content``; return the successful response."""
@@ -113,14 +113,14 @@ class Client(AbstractContextManager["Client"]):
 
     def _send_once(self, method: str, path: str, **body: Any) -> httpx.Response:
         with self._connection_errors():
-            return _checked(self._http.request(method, path, **body))
+            return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield names and data of a streamed response. The request is sent once: `with_retries` retries it."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
-            _checked(response)
+            _check_response(response)
             name = ""
             for line in split_lines(response.iter_bytes()):
                 field, _, value = line.partition(": ")
@@ -206,7 +206,7 @@ class RemoteAgent:
         target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
-            raise _unexpected(content[:80].decode(errors="replace"))
+            raise _unexpected_answer(content[:80].decode(errors="replace"))
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
@@ -225,11 +225,11 @@ class RemoteAgent:
     def _stream(self, path: str, body: Mapping[str, Any], ready: Ready) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):
             if name == "ready":
-                ready(_read(dict, data))
+                ready(_parse_answer(dict, data))
             elif name == "decision":
-                return _read(_decision, data)
+                return _parse_answer(_decision, data)
             elif name == "error":
-                raise _read(_error_event, data)
+                raise _parse_answer(_error_event, data)
         raise ServerError("the response ended before the decision; send the request again", retry_after=RETRY_PAUSE)
 
 
@@ -260,19 +260,19 @@ def _error_event(body: Any) -> ServerError:
     return ServerError(error["message"], status, error["type"], RETRY_PAUSE if status in RETRY_STATUSES else None)
 
 
-def _read(read: Callable[[Any], T], text: str) -> T:
+def _parse_answer(read: Callable[[Any], T], text: str) -> T:
     """Parse JSON and convert it by ``read``. Raises ServerError for content that no KEEP Agent server sends."""
     try:
         return read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unexpected(text) from error
+        raise _unexpected_answer(text) from error
 
 
-def _unexpected(text: str) -> ServerError:
+def _unexpected_answer(text: str) -> ServerError:
     return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
 
 
-def _checked(response: httpx.Response) -> httpx.Response:
+def _check_response(response: httpx.Response) -> httpx.Response:
     """Return a successful response. Raises ServerError for any other, with the server's retry time."""
     if response.is_success:
         return response

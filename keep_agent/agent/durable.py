@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.memory_file import packed, read_packed, unpacked, write_packed
+from keep_agent.agent.memory_file import pack_state, read_packed, unpack_state, write_packed
 from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import reading, writing
@@ -176,7 +176,7 @@ class DurableAgent:
 
     def _write(self) -> None:
         self._incomplete = True  # until both files are written, no call may be appended
-        content = packed({**self.agent.dump(), OWNER_KEY: self.name})
+        content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
         self._journal.announce(start)  # after a kill before `restart`, the journal is valid for the old memory, too
         write_packed(self.folder / MEMORY, content)
@@ -193,7 +193,7 @@ class DurableAgent:
         content, bound = b"", False
         if path.exists():
             content = read_packed(path)
-            state = unpacked(content, str(path))
+            state = unpack_state(content, str(path))
             bound = _is_bound(state, self.name, path)
             self.agent.restore(state, bounded=False)
         owner = f"{path} of agent {self.name!r}" if content else f"agent {self.name!r}, which has no {MEMORY}"

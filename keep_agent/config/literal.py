@@ -18,11 +18,11 @@ INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 def as_override(key: str, text: str) -> str:
     """Return the override that sets ``key`` to ``text`` exactly."""
-    return f"{key}={text if PLAIN.fullmatch(text) else quoted(text)}"
+    return f"{key}={text if PLAIN.fullmatch(text) else quote(text)}"
 
 
-def quoted(text: str) -> str:
-    return QuotedString(_escaped(text), Quote.single).with_quotes()
+def quote(text: str) -> str:
+    return QuotedString(_escape(text), Quote.single).with_quotes()
 
 
 def as_config(values: Mapping[str, Any]) -> DictConfig:
@@ -32,13 +32,13 @@ def as_config(values: Mapping[str, Any]) -> DictConfig:
 
 def literal(value: Any) -> Any:
     if isinstance(value, str):
-        return _escaped(value)
+        return _escape(value)
     if isinstance(value, Mapping):
         return {key: literal(inner) for key, inner in value.items()}
     return [literal(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape interpolations. Raises ConfigError for `MISSING`."""
     if text == MISSING:
         raise ConfigError(f"{MISSING!r} means a missing value in a config and cannot be a name: write './{MISSING}'")

@@ -9,7 +9,7 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
 
-from keep_agent.config.literal import as_override, quoted
+from keep_agent.config.literal import as_override, quote
 from keep_agent.errors import ConfigError, ModelError, did_you_mean
 from keep_agent.options import HUB_NAME
 from memory.engine.models.model_path import check_place
@@ -69,7 +69,7 @@ def expand_model(arguments: Sequence[str]) -> list[str]:
         elif len(custom) < len(names):
             raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
         else:
-            expanded += [f"{MODEL}{CUSTOM}", f"model.name={','.join(map(quoted, names))}"]
+            expanded += [f"{MODEL}{CUSTOM}", f"model.name={','.join(map(quote, names))}"]
     return expanded
 
 

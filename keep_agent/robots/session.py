@@ -68,8 +68,8 @@ class RobotSession:
         another task is running.
         """
         emit = self._task_watcher(watch)
-        with self._exclusive() as stop_requested:
-            calls = self._unfinished(stop_requested)
+        with self._claim_task() as stop_requested:
+            calls = self._wait_for_calls(stop_requested)
             if calls or stop_requested.done():
                 return _refusal(instruction, calls, stop_requested, emit)
             robot = self.planner, self.executor, instruction, self.limits
@@ -134,7 +134,7 @@ class RobotSession:
         return self._idle.wait(clock.remaining) and all(call.wait(clock.remaining) for call in list(self._calls))
 
     @contextmanager
-    def _exclusive(self) -> Iterator[Future[str]]:
+    def _claim_task(self) -> Iterator[Future[str]]:
         with self._lock:
             if self._stop_requested is not None:
                 raise RobotError(TASK_RUNNING)
@@ -148,7 +148,7 @@ class RobotSession:
             self._stop_requested = None
             self._idle.set()
 
-    def _unfinished(self, stop_requested: Future[str]) -> list[BoundedCall[Any]]:
+    def _wait_for_calls(self, stop_requested: Future[str]) -> list[BoundedCall[Any]]:
         """Return the calls that a task must wait for: earlier calls, and the end of single plans."""
         with self._lock:
             self._end_plans("another task or plan has begun")

@@ -60,11 +60,11 @@ class RunFolder(AbstractContextManager):
         self.path, self.config, self.results = path, config, list(results)
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
-    def _open_files(self, start: Chain, line: Line | None = None, traced: Line | None = None) -> None:
+    def _open_files(self, start: Chain, line: Line | None = None, trace_line: Line | None = None) -> None:
         """Prepare to append after these lines; None: to a new file."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
-        self._trace = LineFile(self.path / TRACE, traced, start)
+        self._trace = LineFile(self.path / TRACE, trace_line, start)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
@@ -240,7 +240,7 @@ def read_committed(path: Path, name: str) -> list[Line]:
 def trace_lines(trace: Path) -> Iterator[Line]:
     """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or another run's."""
     path, number = trace.parent, 0
-    lines = read_committed(path, EPISODES) if _commits(path) else []
+    lines = read_committed(path, EPISODES) if _has_episodes(path) else []
     for line in read_lines(trace, RESTORE, chain_start(path)):
         number = line.number
         yield line
@@ -250,12 +250,12 @@ def trace_lines(trace: Path) -> Iterator[Line]:
 def episodes_mark(path: Path) -> Mark | None:
     """Return the mark with the number of a run's episodes, if there is one. Raises CorruptError for a damaged mark."""
     start = chain_start(path)
-    if not start.sealed or not _commits(path):
+    if not start.sealed or not _has_episodes(path):
         return None
     return find_mark(path / EPISODES, start, f"{CONFIG} beside it", RESTORE)
 
 
-def _commits(path: Path) -> bool:
+def _has_episodes(path: Path) -> bool:
     """Return whether a folder holds a run with episodes; an agent's trace on a server has none."""
     return any(file.exists() for file in (path / EPISODES, end_of(path / EPISODES)))
 

@@ -137,10 +137,10 @@ def fact_entry(fact: FactView) -> Entry:
 def read_trace(path: Path) -> Iterator[Entry]:
     """Yield the entries of a run's trace. Raises DataError for a line that is damaged, missing or of another schema."""
     for line in trace_lines(path):
-        yield checked(line.value, path, line.number)
+        yield check_schema(line.value, path, line.number)
 
 
-def checked(entry: Entry, path: Path, number: int) -> Entry:
+def check_schema(entry: Entry, path: Path, number: int) -> Entry:
     """Return the entry of a line. Raises DataError for another schema."""
     version = entry.get("v")
     if version != SCHEMA:

@@ -66,11 +66,11 @@ def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
     """Sum costs over all turns and each agent's; ``saved`` is the share of prompt tokens whose rows were reused."""
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
-    per_agent = {agent: _sums([turn for turn in all_turns if turn.agent == agent]) for agent in agents}
-    return {**_sums(all_turns), "per_agent": per_agent}
+    per_agent = {agent: _sum_costs([turn for turn in all_turns if turn.agent == agent]) for agent in agents}
+    return {**_sum_costs(all_turns), "per_agent": per_agent}
 
 
-def _sums(turns: list[Turn]) -> dict[str, Any]:
+def _sum_costs(turns: list[Turn]) -> dict[str, Any]:
     reused, new = sum(turn.kept for turn in turns), sum(turn.new for turn in turns)
     kinds = [turn.kind for turn in turns]
     return {

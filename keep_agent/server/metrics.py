@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 NO_ROUTE = "other"  # label of methods and paths without a route
-SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TIME_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 log = logging.getLogger(__name__)
 
 
@@ -27,7 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter = partial(Counter, namespace="keep_agent", registry=self.registry)
-        seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=SECONDS)
+        seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=TIME_BUCKETS)
         self.requests = counter("requests", "Answered requests", ("method", "route", "status"))
         self.seconds = seconds("request_seconds", "Time from a request to the end of its answer", ("route",))
         self.tokens = counter("chat_tokens", "Prompt tokens, cached prompt tokens, and generated tokens", ("kind",))

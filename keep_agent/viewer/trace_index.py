@@ -16,7 +16,7 @@ from typing import Any
 from keep_agent.errors import DataError
 from keep_agent.files import reading, unpacking
 from keep_agent.rollout.run_folder import EPISODES, RESTORE, TRACE_COUNT, chain_start, check_trace, episodes_mark
-from keep_agent.rollout.trace import Entry, checked
+from keep_agent.rollout.trace import Entry, check_schema
 from keep_agent.viewer.history import History
 from memory.files.json_lines import Chain
 
@@ -191,7 +191,7 @@ class TraceIndex:
         if not 0 <= step < len(episode.positions):
             raise DataError(f"episode {episode.key!r} has {len(episode.positions)} steps, none has number {step}")
         position = episode.positions[step]
-        return checked(self._file.line_at(position), self.path, position.number)
+        return check_schema(self._file.line_at(position), self.path, position.number)
 
     def _read(self) -> None:
         try:
@@ -205,7 +205,7 @@ class TraceIndex:
             if end is not None:
                 end.check_count(self._marks.count, self._marks.path, RESTORE)
             for position, entry in self._file.new_lines():
-                self._add_entry(position, checked(entry, self.path, position.number))
+                self._add_entry(position, check_schema(entry, self.path, position.number))
             check_trace(self.path.parent, self._file.count, self._committed)
         except DataError as error:
             self.problem = str(error)

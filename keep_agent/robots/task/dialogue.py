@@ -96,17 +96,17 @@ class Dialogue:
         self._is_over = decision is not None and decision.skill == DONE and outcome.ok
 
     def _finish(self, outcome: Outcome) -> None:
-        with _logged():
+        with _log_exceptions():
             if self._unreported is not None:
                 self._report(outcome)
-        with _logged():
+        with _log_exceptions():
             if self._has_planned and not self._is_over:
                 self.planner.finish(False)
         self._end_reported.set()
 
 
 @contextmanager
-def _logged() -> Iterator[None]:
+def _log_exceptions() -> Iterator[None]:
     try:
         yield
     except Exception:

@@ -50,7 +50,7 @@ class EventStream(StreamingResponse):
 
 
 @asynccontextmanager
-async def _cancelled_with(request: Request, generation: Generation) -> AsyncIterator[None]:
+async def _cancel_on_disconnect(request: Request, generation: Generation) -> AsyncIterator[None]:
     """Cancel ``generation`` if its client disconnects or an error is raised during the block."""
 
     async def watch() -> None:
@@ -74,7 +74,7 @@ async def reply(
     answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
 ) -> Response:  # fmt: skip
     """Respond with ``events``, else with ``answer`` of the whole text. Errors before the first event set the status."""
-    async with _cancelled_with(request, generation):
+    async with _cancel_on_disconnect(request, generation):
         await generation.begin()
         if events is None:
             text = "".join([piece or "" async for piece in generation.pieces()])

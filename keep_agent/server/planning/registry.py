@@ -56,13 +56,13 @@ class AgentRegistry:
     def names(self, among: Collection[str] | None = None) -> list[str]:
         """List all agents, loaded or not; with ``among``, only these."""
         if among is not None:
-            return sorted(name for name in among if self._place(name).is_dir())
+            return sorted(name for name in among if self._agent_folder(name).is_dir())
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
         """Create an agent; a ``reserved`` one may exceed the limit. Raises Conflict, CapacityError, ConfigError."""
-        place = self._place(name)
+        place = self._agent_folder(name)
         with self._lock:
             if place.exists():
                 raise Conflict(f"there is an agent {name!r} already; use it, or delete it first")
@@ -106,7 +106,7 @@ class AgentRegistry:
             self._resources.forget(name)
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
-                self._place(name).rename(trash)
+                self._agent_folder(name).rename(trash)
                 self._recorder(name).remove()  # before another agent can get the name
                 self._entries.pop(name, None)
             entry.is_deleted = True
@@ -117,7 +117,7 @@ class AgentRegistry:
     def _entry(self, name: str) -> Iterator[_AgentEntry]:
         """Mark an agent's entry as in use during the block."""
         with self._lock:
-            if not self._place(name).is_dir():
+            if not self._agent_folder(name).is_dir():
                 raise _no_agent(name)
             entry = self._entries.setdefault(name, _AgentEntry())
             self._entries.move_to_end(name)
@@ -127,7 +127,7 @@ class AgentRegistry:
         finally:
             with self._lock:
                 entry.users -= 1
-            self._make_room()
+            self._unload_idle()
 
     def _check(self, entry: _AgentEntry, name: str) -> None:
         """Raise if the agent was deleted or the server is closing. The caller holds the entry's lock."""
@@ -148,7 +148,7 @@ class AgentRegistry:
                 self._unload(name, entry)
         self._lock_file.close()
 
-    def _place(self, name: str) -> Path:
+    def _agent_folder(self, name: str) -> Path:
         return self._agents / agent_stem(name)
 
     def _recorder(self, name: str) -> TraceRecorder:
@@ -159,12 +159,12 @@ class AgentRegistry:
         record = self._recorder(name) if self._trace else None
         agent = Agent(self._resources.planner(name), name, limit=self.limits.things, record=record)
         try:
-            return DurableAgent(agent, self._place(name), memory)
+            return DurableAgent(agent, self._agent_folder(name), memory)
         except BaseException:
             agent.close()
             raise
 
-    def _make_room(self) -> None:
+    def _unload_idle(self) -> None:
         """Unload the least recently used idle agents."""
         with self._lock:
             idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from envs.outcome import Outcome
 from keep_agent.agent.durable import DurableAgent
-from keep_agent.agent.memory_file import packed, unpacked
+from keep_agent.agent.memory_file import pack_state, unpack_state
 from keep_agent.agent.types import Decision
 from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.chat.server_sent_events import HEADERS, SSE, error_event, event, with_error_event
@@ -168,7 +168,7 @@ class PlanningService:
 
 def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
     """Return the routes of planning agents; ``forget`` deletes an agent's conversations and returns if it had any."""
-    router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admitted)])
+    router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admit_request)])
     registry = planner.registry
 
     async def call(agent: str, body: Observe | Report | Finish | None = None) -> About:
@@ -227,7 +227,7 @@ def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[
 
     @router.get(f"{AGENT}/memory", responses={200: BYTES}, response_class=Response, summary="Download the memory")
     async def save(agent: str) -> Response:
-        content = await planner.run_with_agent(agent, lambda durable: packed(durable.dump()))
+        content = await planner.run_with_agent(agent, lambda durable: pack_state(durable.dump()))
         return Response(content, media_type=MEMORY)
 
     upload = {"requestBody": {"required": True, **BYTES}}
@@ -236,7 +236,7 @@ def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[
     async def restore(request: Request, agent: str) -> About:
         body = await request.body()
         most = registry.limits.memory_values
-        await planner.run_in_thread(lambda: registry.replace(agent, unpacked(body, "the body", most)))
+        await planner.run_in_thread(lambda: registry.replace(agent, unpack_state(body, "the body", most)))
         return await call(agent)
 
     return router

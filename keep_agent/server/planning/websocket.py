@@ -16,7 +16,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from keep_agent.errors import KeepError
-from keep_agent.server.auth.access_rules import POLICY, Caller
+from keep_agent.server.auth.access_rules import POLICY_VIOLATION, Caller
 from keep_agent.server.auth.tokens import OPEN
 from keep_agent.server.error_handlers import Refused, error_data, error_response, request_error, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
@@ -115,7 +115,7 @@ async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) ->
         with anyio.fail_after(seconds):
             await socket.send_text(json.dumps(message))
     except TimeoutError:
-        raise WebSocketDisconnect(POLICY) from None
+        raise WebSocketDisconnect(POLICY_VIOLATION) from None
 
 
 def _parse(content: bytes, limits: RequestLimits) -> BaseModel:

@@ -25,7 +25,7 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import JOURNAL, MAX_CALLS, MEMORY, DurableAgent
-from keep_agent.agent.memory_file import packed, read_memory, write_packed
+from keep_agent.agent.memory_file import pack_state, read_memory, write_packed
 from keep_agent.config.planner_factory import PlannerResources as Resources
 from keep_agent.config.planner_factory import make_resources
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StorageError
@@ -209,7 +209,7 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: 
     folder = two["pp"]
     state = read_memory(folder / MEMORY)
     del state["agent"]
-    write_packed(folder / MEMORY, packed({**state, "journal": 12}))
+    write_packed(folder / MEMORY, pack_state({**state, "journal": 12}))
     (folder / END).unlink()
     with pytest.raises(CorruptError, match=r"journal\.end is missing"):
         ids_in(resources, folder)
@@ -217,7 +217,7 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: 
     for _ in range(2):
         assert ids_in(resources, folder) == {f"pp_{number}" for number in range(4)}
     assert read_memory(folder / MEMORY)["agent"] == "pp"
-    write_packed(folder / MEMORY, packed(state))
+    write_packed(folder / MEMORY, pack_state(state))
     with pytest.raises(DataError, match="restore it as a file of an agent's save"):
         ids_in(resources, folder)
 

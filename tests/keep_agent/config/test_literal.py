@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from keep_agent.config.literal import as_config, as_override, interpolations, quoted
+from keep_agent.config.literal import as_config, as_override, interpolations, quote
 from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.errors import ConfigError
 
@@ -46,8 +46,8 @@ def test_any_text_is_an_override_of_itself(text: str) -> None:
     ],
 )
 def test_names_are_separated_by_commas_outside_of_quotes(argument: str, names: list[str]) -> None:
-    assert expand_model([f"model={argument}"]) == ["model=custom", f"model.name={','.join(map(quoted, names))}"]
-    assert quoted("/it's") == "'/it\\'s'"
+    assert expand_model([f"model={argument}"]) == ["model=custom", f"model.name={','.join(map(quote, names))}"]
+    assert quote("/it's") == "'/it\\'s'"
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), VALUES, max_size=3))
