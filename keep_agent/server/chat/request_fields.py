@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendor request models: null means absent; ``neutral`` values of unsupported fields are ignored."""
+    """Base of vendor request models: null means absent; ``ignored_values`` of unsupported fields have no effect."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
