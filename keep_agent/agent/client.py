@@ -130,7 +130,7 @@ class Client(AbstractContextManager["Client"]):
                     yield name, value
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Call ``once``, with retries while a later try may succeed, and return its result."""
+        """Call ``attempt``, with retries while a later try may succeed, and return its result."""
         deadline = None
         while True:
             try:

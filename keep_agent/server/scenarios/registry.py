@@ -71,7 +71,7 @@ def owner_ids(scenario: Scenario) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player on the scheduler of conversations. ``begins`` receives each turn before it runs, for cancellation."""
+    """Player on the scheduler of conversations. ``on_turn_start`` gets each turn, to cancel it."""
 
     scheduler: Scheduler
     prompt_chars: int
