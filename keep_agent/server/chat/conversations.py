@@ -40,7 +40,7 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
-    """Render messages as a prompt without BOS; with ``continue_last`` the answer continues the last. Raises BadMessages."""
+    """Render messages without BOS; with ``continue_last`` the answer continues the last one. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if continue_last else "".join([*lines, "assistant:"])
