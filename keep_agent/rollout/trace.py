@@ -66,17 +66,10 @@ def step_entry(
     :param goal: goal conditions met after the step, and their total, if known
     """
     entry = _entry(
-        "step",
-        episode,
-        task=numbers.task,
-        step=step,
-        instruction=instruction,
-        facts=[fact_entry(fact) for fact in facts],
-        skill=decision.skill,
-        ok=ok,
-        message=message,
+        "step", episode, task=numbers.task, step=step, instruction=instruction,
+        facts=[fact_entry(fact) for fact in facts], skill=decision.skill, ok=ok, message=message,
         scores=[[skill, round(score, 4)] for skill, score in decision.scores],
-    )
+    )  # fmt: skip
     if goal is not None:
         entry["goal"] = list(goal)
     if decision.extra:
