@@ -370,7 +370,7 @@ def test_only_a_changed_memory_is_written_at_the_end(reopen: Open) -> None:
 
 
 def test_the_journal_has_a_limit_in_bytes(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keep_agent.agent.durable.BYTES", 2000)
+    monkeypatch.setattr("keep_agent.agent.durable.MAX_BYTES", 2000)
     agent = reopen()
     for number in range(40):
         agent.observe([Fact("mug_1", "object", "mug", states=("x" * 60, f"{number}"))])

@@ -220,7 +220,7 @@ def test_plan_is_not_returned_after_a_task_that_ran_since(monkeypatch: pytest.Mo
         late.result = bounded(*arguments)
         return late()
 
-    monkeypatch.setattr(service.session, "_bounded", delayed)
+    monkeypatch.setattr(service.session, "_call_planner", delayed)
     plan = robots.later(lambda: service.plan("greet", SKILLS))
     assert late.entered.wait(WAIT)
     assert service.run("bow").success

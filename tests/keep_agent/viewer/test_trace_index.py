@@ -53,7 +53,7 @@ def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.Monke
     index = TraceIndex(synthetic / TRACE)
     index.refresh()
     numbers: list[int] = []
-    monkeypatch.setattr(index, "_take", lambda place, entry: numbers.append(place.number))
+    monkeypatch.setattr(index, "_add_entry", lambda place, entry: numbers.append(place.number))
     index.refresh()
     assert numbers == []
     append(synthetic, step(99, "long-1"))

@@ -91,10 +91,10 @@ ADDS = """
 import sys
 from pathlib import Path
 from keep_agent.server.auth.token_file import add_token
-from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 for number in range(20):
     name = f"{sys.argv[2]}-{number}"
-    add_token(Path(sys.argv[1]), Entry(Access(name), digest(name)))
+    add_token(Path(sys.argv[1]), TokenEntry(Access(name), digest(name)))
 """
 
 
