@@ -57,7 +57,7 @@ from keep_agent.scenarios.scenario import find_scenario, shipped
 from keep_agent.server.auth.token_file import add_token, read_tokens
 from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 from keep_agent.viewer.export.html import page
-from keep_agent.viewer.runs import Library, Run
+from keep_agent.viewer.runs import Run, RunLibrary
 from keep_agent.viewer.step_model import overview, step_view
 from keep_agent.viewer.trace_index import EpisodeIndex
 from memory.agents.manager import AgentMemories
@@ -184,14 +184,14 @@ def runs(folder: Path) -> Iterator[Target]:
         return resumed.results, resumed.config, (copy / TRACE).read_bytes()
 
     def view(render: Callable[[Run, EpisodeIndex], object]) -> list[object]:
-        (viewed,) = Library(run).runs()
+        (viewed,) = RunLibrary(run).runs()
         views = [render(viewed, episode) for episode in viewed.index.refresh().values()]
         if viewed.index.problem:
             raise KeepError(viewed.index.problem)
         return views
 
     def steps(viewed: Run, episode: EpisodeIndex) -> str:
-        views = [step_view(viewed, episode, step).to_json() for step in range(len(episode.places))]
+        views = [step_view(viewed, episode, step).to_json() for step in range(len(episode.positions))]
         return json.dumps((overview(viewed, episode), views))
 
     def export_mcap() -> object:

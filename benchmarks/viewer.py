@@ -27,7 +27,7 @@ from selenium.webdriver.common.keys import Keys
 from benchmarks.viewer_browser import browser, serving
 from benchmarks.viewer_trace import Size, write_run
 from keep_agent.console import make_console
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import RunLibrary
 
 WATCH = """
 window.presses = [];
@@ -64,11 +64,11 @@ class Measurement:
 def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measurement]:
     """Measure next, leap, open and index, in this order."""
     began = time.perf_counter()
-    episodes = Library(folder).runs()[0].index.refresh()
+    episodes = RunLibrary(folder).runs()[0].index.refresh()
     index = 1e3 * (time.perf_counter() - began)
     key, episode = next(iter(episodes.items()))
     with serving(folder) as address, browser() as driver:
-        page = f"{address}/episode?run=.&episode={key}&step={len(episode.places) // 2}"
+        page = f"{address}/episode?run=.&episode={key}&step={len(episode.positions) // 2}"
         driver.get(page)  # the server indexes the trace
         driver.execute_async_script(FIRST_PAINT)
         driver.get(page)

@@ -21,7 +21,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import DataError
 from keep_agent.files import unpacking
 from keep_agent.guard import guarded
-from keep_agent.rollout.run_folder import AGAIN, TRACE
+from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import read_trace
 
 KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the prefix of a segment's id
@@ -65,7 +65,7 @@ def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> t
     alive: dict[str, str] = {}  # kind of each existing segment
     categories: dict[str, str] = {}  # categories of facts by id
     for line, entry in enumerate(entries, 1):
-        with unpacking(f"{where}:{line}", "no entry of a trace", AGAIN):
+        with unpacking(f"{where}:{line}", "no entry of a trace", RESTORE):
             if entry["event"] == "episode":
                 alive, categories = {}, {}
             if entry["event"] != "step" or "token_ids" not in entry:

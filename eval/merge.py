@@ -26,7 +26,7 @@ from keep_agent.guard import guarded
 from keep_agent.rollout import run_folder
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.results import EpisodeResult
-from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder
+from keep_agent.rollout.run_folder import RESTORE, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import create_folder
 
 SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys of a shard's config
@@ -50,7 +50,7 @@ def load_part(path: Path) -> Part:
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give runs that have one")
-    with unpacking(path / run_folder.CONFIG, "no config of a shard", AGAIN):
+    with unpacking(path / run_folder.CONFIG, "no config of a shard", RESTORE):
         shard = Shard.parse(config["eval"]["shard"])
         indices = shard.indices(config["episodes"])
     results = RunFolder.read(path)
@@ -130,7 +130,7 @@ def spans(trace: Path) -> dict[str, list[Span]]:
     start = 0
     for line in run_folder.trace_lines(trace):
         if not isinstance(line.value.get("episode"), str):
-            raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {AGAIN}")
+            raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {RESTORE}")
         places[line.value["episode"]].append((start, line.end))
         start = line.end
     return places
@@ -142,7 +142,7 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) ->
     with reading(trace), trace.open("rb") as stream:
         for start, end in places[episode]:
             stream.seek(start)
-            entry = parsed(stream.read(end - start), trace, AGAIN)
+            entry = parsed(stream.read(end - start), trace, RESTORE)
             entry.pop("sum", None)  # a new checksum is added
             yield entry
 
@@ -150,7 +150,7 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) ->
 def _versions(parts: Sequence[Part]) -> dict[str, str]:
     versions_by_name: dict[str, set[str]] = defaultdict(set)
     for part in parts:
-        with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
+        with unpacking(part.path / SUMMARY, "no summary of a run", RESTORE):
             for name, version in part.summary["versions"].items():
                 versions_by_name[name].add(version)
     return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
@@ -160,7 +160,7 @@ def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
     for key in SUMMED_KEYS:
         expected = 0
         for part in parts:
-            with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
+            with unpacking(part.path / SUMMARY, "no summary of a run", RESTORE):
                 expected += int(part.summary[key])
         if summary[key] != expected:
             raise DataError(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keep_agent.agent.client import Client
     from keep_agent.agent.types import Decision, Planning
 
-_PLACES = {
+_MODULES = {
     "Agent": "keep_agent.agent.agent", "Client": "keep_agent.agent.client", "Decision": "keep_agent.agent.types",
     "Fact": "envs.fact", "Outcome": "envs.outcome", "Planning": "keep_agent.agent.types",
 }  # fmt: skip
@@ -25,7 +25,7 @@ __all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__vers
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that an environment needs no torch and a client no gymnasium."""
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from keep_agent.startup import start_up
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
         from envs.worlds import register_worlds
 
         register_worlds()
-    globals()[name] = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = getattr(import_module(_MODULES[name]), name)
     return globals()[name]
 
 

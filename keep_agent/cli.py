@@ -21,7 +21,7 @@ from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
 # Compared with the methods' capabilities by a test; making them here would load torch
-EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
+EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 
 def methods_table() -> Table:
@@ -36,7 +36,7 @@ def methods_table() -> Table:
         methods = compose(None, [f"+memory@{name}={name}" for name in names])
     for name, memory in methods.items():
         stages = (memory[stage]["_target_"].rpartition(".")[2] for stage in STAGES)
-        result = "exact" if name in EXACT else "approximate"
+        result = "exact" if name in EXACT_METHODS else "approximate"
         table.add_row(name, *stages, memory.layout, memory.paper or "–", result)
     return table
 
@@ -46,7 +46,7 @@ def _methods(arguments: Sequence[str], console: Console) -> None:
     console.print(methods_table())
 
 
-def _command_of(module: str, arguments: Sequence[str], console: Console) -> None:
+def _run_module(module: str, arguments: Sequence[str], console: Console) -> None:
     """Run a module's command. Raises ConfigError if a library of the extra `server` is missing."""
     try:
         command = import_module(module).main
@@ -57,10 +57,10 @@ def _command_of(module: str, arguments: Sequence[str], console: Console) -> None
 
 COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
     "methods": _methods,
-    "phases": partial(_command_of, "keep_agent.scenarios.command"),
-    "serve": partial(_command_of, "keep_agent.server.command"),
-    "token": partial(_command_of, "keep_agent.server.auth.token_command"),
-    "view": partial(_command_of, "keep_agent.viewer.command"),
+    "phases": partial(_run_module, "keep_agent.scenarios.command"),
+    "serve": partial(_run_module, "keep_agent.server.command"),
+    "token": partial(_run_module, "keep_agent.server.auth.token_command"),
+    "view": partial(_run_module, "keep_agent.viewer.command"),
 }
 HELP = (
     "methods: list the memory methods and their stages; phases: play a scenario with several phases and agents; "

@@ -17,10 +17,10 @@ from typing import Any
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError, ModelError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
-LOADING = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-MISSHAPEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # for a value of another shape
-PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
+LOAD_LOCK = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
+SHAPE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # for a value of another shape
+TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
 
 
 def refuse_folder(path: Path, example: str) -> None:
@@ -39,7 +39,7 @@ def reading(path: Path, remedy: str = "restore it, or name another file") -> Ite
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; {remedy}") from None
     except OSError as error:
-        if error.errno is None or error.errno in PASSING:
+        if error.errno is None or error.errno in TRANSIENT:
             raise
         raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
 
@@ -50,7 +50,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.errno in PASSING:
+        if error.errno is None or error.errno in TRANSIENT:
             raise
         file = error.filename2 or error.filename or path  # of two names the target of the temporary file
         if error.errno in FULL:
@@ -63,7 +63,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 def loading(what: object, remedy: str) -> Iterator[None]:
     """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. Serialised by a lock."""
     try:
-        with LOADING:
+        with LOAD_LOCK:
             yield
     except KeepError:
         raise
@@ -78,7 +78,7 @@ def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
         yield
     except KeepError:
         raise
-    except MISSHAPEN as error:
+    except SHAPE_ERRORS as error:
         raise DataError(f"{where} is {what} ({type(error).__name__}: {error}); {remedy}") from None
 
 
@@ -125,7 +125,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
     if "\\ud" in text or "\\uD" in text:  # only an escape can give half of a pair
         for place, content in _texts(value):
-            if HALF.search(content):
+            if SURROGATE.search(content):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")
     return value
 
@@ -141,7 +141,7 @@ def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = Non
 
     try:
         return yaml.load(text, loader or yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError, *MISSHAPEN) as error:  # `!!bool perhaps`
+    except (yaml.YAMLError, RecursionError, *SHAPE_ERRORS) as error:  # `!!bool perhaps`
         raise DataError(f"{where} is no YAML ({' '.join(str(error).split())}); {remedy}") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from keep_agent.config.literal import unreadable
+from keep_agent.config.literal import parse_error_message
 from keep_agent.errors import KeepError
 from keep_agent.files import FULL
 from keep_agent.startup import BAD_INPUT
@@ -71,7 +71,7 @@ def one_line(error: Exception) -> str:
         key = f"{error.full_key}: " if error.full_key else ""
         text = f"{key}{text.partition(chr(10))[0]}; correct the value"
     if isinstance(error, OverrideParseException):
-        text = unreadable(error.override)
+        text = parse_error_message(error.override)
     if isinstance(error, ConfigCompositionException) and error.__cause__ is not None:
         text = f"{text}: {str(error.__cause__).splitlines()[0]}"
     if isinstance(error, MissingConfigException) and error.options is not None:

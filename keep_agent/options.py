@@ -11,7 +11,7 @@ from pathlib import Path
 from keep_agent.errors import ConfigError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # device types of torch
-HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
 ANY = 2**31 - 1  # no upper limit
 SEEDS = (0, 2**63 - 1)
 THREADS = (0, 4096)
@@ -59,7 +59,7 @@ def check_folder(option: str, folder: Path) -> None:
 def check_model_place(option: str, name: str) -> None:
     """Raises ConfigError for a name that is neither a model folder nor of the form of hub names."""
     folder = Path(name)
-    if not name or not (folder.is_dir() or (HUB.fullmatch(name) and not folder.exists())):
+    if not name or not (folder.is_dir() or (HUB_NAME.fullmatch(name) and not folder.exists())):
         raise ConfigError(f"{option} {name} is no folder, and not written as a name on the hub (OWNER/NAME): name one")
     if folder.is_dir() and not any(folder.iterdir()):
         raise ConfigError(f"{option} {name} is an empty folder; name one with config.json, weights and a tokenizer")

@@ -12,7 +12,7 @@ from pathlib import Path
 from keep_agent.errors import ConfigError
 
 PACKAGES = ("envs", "memory", "planners", "configs")
-HOME = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # a module of the project after -m
 SCRIPT = r".*[/\\]keep-(agent|eval-\w+|train-\w+)(\.exe)?"  # an installed command
 BAD_INPUT = 2  # exit code
@@ -31,10 +31,10 @@ def start_up() -> None:
             raise
         sys.stderr.write(f"error: {error}\n")
         sys.exit(BAD_INPUT)
-    wait_awake()
+    spin_openmp_threads()
 
 
-def wait_awake() -> None:
+def spin_openmp_threads() -> None:
     """Let OpenMP threads spin between operations, unless the user has set it: a prefill takes 10 to 40 % less time.
 
     With the engine's thread, GNU OpenMP counts more threads than cores and lets them sleep. Read at torch's import.
@@ -46,15 +46,15 @@ def wait_awake() -> None:
 def check_packages() -> None:
     """Raises ConfigError if another project's package shadows one of ours. Imports none."""
     for name in PACKAGES:
-        place = _place(name)
-        if place is not None and place not in (HOME / name, HOME / name / "__init__.py"):
+        place = _package_path(name)
+        if place is not None and place not in (ROOT / name, ROOT / name / "__init__.py"):
             raise ConfigError(
-                f"the package {name!r} found at {place} is not keep-agent's, which is at {HOME / name}: run from "
+                f"the package {name!r} found at {place} is not keep-agent's, which is at {ROOT / name}: run from "
                 "another folder, start Python with -P (or use commands such as keep-eval-alfred), or rename yours"
             )
 
 
-def _place(name: str) -> Path | None:
+def _package_path(name: str) -> Path | None:
     """Return the file or folder of ``import name``; None if there is none."""
     module = sys.modules.get(name)
     if module is not None:

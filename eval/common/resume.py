@@ -14,10 +14,10 @@ from envs.setting import Episode
 from eval.common.external_settings import check_external
 from eval.common.variants import key_of, within
 from keep_agent.config.known_settings import keys_of
-from keep_agent.config.literal import as_config, literal, looked_up
+from keep_agent.config.literal import as_config, interpolations, literal
 from keep_agent.config.setting_types import ValueKind, check_kinds
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.rollout.run_folder import AGAIN, CONFIG, RunFolder
+from keep_agent.rollout.run_folder import CONFIG, RESTORE, RunFolder
 from memory.config.component_names import check_names, named_classes
 from memory.segments.sentence_encoder import resolve_encoder, warn_of_fallback
 
@@ -91,7 +91,7 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
         above, _, last = key.rpartition(".")
         parent = _value_at(saved, above) if above else saved
         if isinstance(parent, Mapping) and last not in parent and key not in NEWER_KEYS:
-            raise DataError(f"{file}: there is no {key}; {AGAIN}")
+            raise DataError(f"{file}: there is no {key}; {RESTORE}")
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def check_composed(config: DictConfig, command_config: DictConfig, overrides: Se
     """Check a config composed with overrides that a ``run`` saved against the command line. Raises ConfigError."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
-    for text in looked_up(plain):
+    for text in interpolations(plain):
         remedy = "interpolations of a run folder are not resolved: start a new run"
         raise ConfigError(f"{run} has the setting {text!r}, and {remedy}")
     check_external(config, command_config, overrides, str(run))

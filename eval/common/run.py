@@ -33,7 +33,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, KeepError, check_choice
 from keep_agent.files import unpacking
 from keep_agent.rollout.results import EpisodeResult
-from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder, read_summary
+from keep_agent.rollout.run_folder import RESTORE, SUMMARY, TRACE, RunFolder, read_summary
 from keep_agent.rollout.wandb_logging import MODES, open_log
 
 PATTERN = re.compile(r"(\d+)/(\d+)", re.ASCII)
@@ -181,7 +181,7 @@ def versions_of(run: RunFolder, any_played: bool) -> Mapping[str, str]:
     """Return the current versions, or the saved ones of a finished run that played nothing this time."""
     if any_played or not (run.path / SUMMARY).exists():
         return versions()
-    with unpacking(run.path / SUMMARY, "no summary of a run", AGAIN):
+    with unpacking(run.path / SUMMARY, "no summary of a run", RESTORE):
         return read_summary(run.path)["versions"]
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent import validation
-from keep_agent.agent.memory_file import memory_path, packed, read_memory, write_packed
+from keep_agent.agent.memory_file import memory_path, pack_state, read_memory, write_packed
 from keep_agent.agent.prefetch import Prefetcher
-from keep_agent.agent.trace_recorder import quietly
-from keep_agent.agent.types import Asynchronous, Decision, Ready
+from keep_agent.agent.trace_recorder import log_errors
+from keep_agent.agent.types import AsyncMethods, Decision, Ready
 from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.trace import Entry, agent_entry, step_entry, step_numbers, task_entry
@@ -44,7 +44,7 @@ class _OpenDecision:
     settled: bool = True  # no fact was observed since the decision
 
 
-class Agent(Asynchronous, AbstractContextManager["Agent"]):
+class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     """One robot's planner: `observe`, `plan`, `report`, repeated. Safe to call from several threads.
 
     Agents may share an engine, whose worker runs every call. Each call has an asynchronous twin (`aplan`, ...). A task
@@ -66,8 +66,8 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self.name, self._limit = name, limit
         self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
-        self._ahead = Prefetcher(planner.session, lambda: planner.retrieval_text) if ahead else None
-        self._record = quietly(record)
+        self._prefetcher = Prefetcher(planner.session, lambda: planner.retrieval_text) if ahead else None
+        self._record = log_errors(record)
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
@@ -138,7 +138,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
 
     def save(self, path: str | Path) -> None:
         """Write the memory to a file atomically, without keys and values: `load` encodes them again."""
-        write_packed(memory_path(path), packed(self.dump()))
+        write_packed(memory_path(path), pack_state(self.dump()))
 
     def load(self, path: str | Path) -> None:
         """Load a memory from a file that `save` wrote. After a DataError nothing has changed."""
@@ -195,8 +195,8 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
 
     def close(self) -> None:
         """Release the memory, and the model if `from_config` loaded it. The agent cannot be used afterwards."""
-        if self._ahead is not None:
-            self._ahead.stop()
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
         if self._owns_engine:
             self._planner.close()
         else:
@@ -208,15 +208,15 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
     def _observe(self, items: Sequence[FactView | Mapping[str, Any]]) -> list[Fact]:
         store = self._session.store
         facts = validation.checked_facts(items, lambda id: store.get(id).category if id in store else None)
-        self._check_room({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
+        self._check_limit({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
         self._planner.observe(facts)
         self._facts |= {fact.id: fact for fact in facts}
         if self._open is not None and facts:
             self._open = replace(self._open, settled=False)
-        self._settle()
+        self._update_groups()
         return facts
 
-    def _check_room(self, new: set[str]) -> None:
+    def _check_limit(self, new: set[str]) -> None:
         if self._limit is None or not new or self._replaying:
             return
         store = self._session.store
@@ -235,17 +235,17 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
                 oldest = sorted((store.get(id) for id in store.of(category)), key=lambda segment: segment.created)
                 self._planner.write([Edit(segment.id, category, None) for segment in oldest[:excess]])
 
-    def _settle(self) -> None:
+    def _update_groups(self) -> None:
         """Update the groups at once, so that they do not depend on background encoding."""
         self._session.update()
-        if self._ahead is not None:
-            self._ahead.wake()
+        if self._prefetcher is not None:
+            self._prefetcher.schedule()
 
     def _plan(
         self, instruction: str, skills: tuple[str, ...], start: float, ready: Ready, after: int | None
     ) -> Decision:
         request = validation.request_digest(instruction, skills)
-        if (repeated := self._repeated(request, after)) is not None:
+        if (repeated := self._repeated_decision(request, after)) is not None:
             return repeated
         begin = time.perf_counter()
         with self._transaction():
@@ -256,8 +256,8 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
                 "timings": {name: round(value, 3) for name, value in asdict(prefill.timings).items()},
                 "counts": {name: value for name, value in asdict(prefill.counts).items() if value},
             }
-            if self._ahead is not None:
-                cost["ahead"] = {name: value for name, value in asdict(self._ahead.take()).items() if value}
+            if self._prefetcher is not None:
+                cost["ahead"] = {name: value for name, value in asdict(self._prefetcher.take_stats()).items() if value}
             ready(cost)
             choice = self._planner.choose(prefill, skills)
             numbers = step_numbers(choice, self._tasks, 1e3 * (time.perf_counter() - begin))
@@ -277,7 +277,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
             self._warned = True
         return (validation.AGENT_UNKNOWN,)
 
-    def _repeated(self, request: str, after: int | None) -> Decision | None:
+    def _repeated_decision(self, request: str, after: int | None) -> Decision | None:
         last = self._open if self._open is not None and self._open.request == request else None
         if after in (None, self.number):
             return last.decision if last is not None and last.settled else None
@@ -321,7 +321,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self._open = _OpenDecision(decision, request)
         self._planner.act()
         self._trim()
-        self._settle()
+        self._update_groups()
         return decision
 
     def _report(self, outcome: Outcome, number: int | None) -> None:
@@ -335,7 +335,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self._close_decision(outcome)
         if is_done and outcome.ok:
             self._finish(True)
-        self._settle()
+        self._update_groups()
 
     def _close_decision(self, outcome: Outcome) -> None:
         """Pass the outcome of the open decision to the planner and the trace."""
@@ -359,7 +359,7 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         self._record(task_entry(self.name, self._tasks, outcome))
         self._instruction, self._steps = "", 0
         self._tasks += 1
-        self._settle()
+        self._update_groups()
 
     def _dump(self) -> dict[str, Any]:
         last = None if self._open is None else [self._open.decision.skill, self._open.request, self._open.settled]
@@ -374,4 +374,4 @@ class Agent(Asynchronous, AbstractContextManager["Agent"]):
         if last is not None:
             skill, request, settled = last
             self._open = _OpenDecision(Decision(skill, number=self.number), request, settled)
-        self._settle()
+        self._update_groups()

@@ -27,12 +27,12 @@ except ImportError as error:
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-AGAIN = (429, 503)  # statuses with a time to retry
+RETRY_STATUSES = (429, 503)  # statuses with a time to retry
 TIMEOUT = 60.0  # seconds for one answer
-PATIENCE = 30.0  # seconds after the first failure in which a request is retried
-PAUSE = 0.5  # seconds before a retry, if the server gives none
+RETRY_TIME = 30.0  # seconds after the first failure in which a request is retried
+RETRY_PAUSE = 0.5  # seconds before a retry, if the server gives none
 # errors that a retry cannot fix
-USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
+PERMANENT_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
@@ -45,7 +45,7 @@ class ServerError(KeepError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class About:
+class AgentInfo:
     id: str
     segments: int
     decisions: int
@@ -63,7 +63,7 @@ class Client(AbstractContextManager["Client"]):
     """
 
     def __init__(
-        self, url: str, token: str | None = None, timeout: float = TIMEOUT, patience: float = PATIENCE,
+        self, url: str, token: str | None = None, timeout: float = TIMEOUT, patience: float = RETRY_TIME,
         transport: httpx.BaseTransport | None = None,
     ) -> None:  # fmt: skip
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -80,64 +80,64 @@ class Client(AbstractContextManager["Client"]):
         """Return the agent with an id; create it if it does not exist and ``create`` is true."""
         if create:
             try:
-                self.ask("POST", "/v1/agents", _about, json={"id": name})
+                self.request_json("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
                 if error.status != 409:  # the agent exists
                     raise
         return RemoteAgent(self, name)
 
     def agents(self) -> list[str]:
-        return self.ask("GET", "/v1/agents", lambda body: list(body["agents"]))
+        return self.request_json("GET", "/v1/agents", lambda body: list(body["agents"]))
 
     def delete(self, name: str) -> None:
         has_failed = False
 
-        def once() -> None:
+        def attempt() -> None:
             nonlocal has_failed
             try:
-                self._once("DELETE", _path(name))
+                self._send_once("DELETE", _path(name))
             except ServerError as error:
                 if not (has_failed and error.status == 404):  # 404 after a failed try: that try deleted the agent
                     has_failed = True
                     raise
 
-        self.patiently(once)
+        self.with_retries(attempt)
 
-    def ask(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
+    def request_json(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
         """Send a request; return its JSON response, converted by ``read``. ``body`` as for `send`."""
-        return _read(read, self.send(method, path, **body).text)
+        return _parse_answer(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
         """Send ``json`` or ``content``; return the successful response."""
-        return self.patiently(partial(self._once, method, path, **body))
+        return self.with_retries(partial(self._send_once, method, path, **body))
 
-    def _once(self, method: str, path: str, **body: Any) -> httpx.Response:
+    def _send_once(self, method: str, path: str, **body: Any) -> httpx.Response:
         with self._connection_errors():
-            return _checked(self._http.request(method, path, **body))
+            return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield names and data of a streamed response. The request is sent once: `patiently` retries it."""
+        """Yield names and data of a streamed response. The request is sent once: `with_retries` retries it."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
-            _checked(response)
+            _check_response(response)
             name = ""
-            for line in lines(response.iter_bytes()):
+            for line in split_lines(response.iter_bytes()):
                 field, _, value = line.partition(": ")
                 if field == "event":
                     name = value
                 elif field == "data":
                     yield name, value
 
-    def patiently(self, once: Callable[[], T]) -> T:
-        """Call ``once``, with retries while a later try may succeed, and return its result."""
-        ends = None
+    def with_retries(self, attempt: Callable[[], T]) -> T:
+        """Call ``attempt``, with retries while a later try may succeed, and return its result."""
+        deadline = None
         while True:
             try:
-                return once()
+                return attempt()
             except ServerError as error:
-                ends = ends or time.monotonic() + self._patience
-                if error.retry_after is None or time.monotonic() + error.retry_after > ends:
+                deadline = deadline or time.monotonic() + self._patience
+                if error.retry_after is None or time.monotonic() + error.retry_after > deadline:
                     raise
                 time.sleep(error.retry_after)
 
@@ -146,9 +146,9 @@ class Client(AbstractContextManager["Client"]):
         try:
             yield
         except httpx.RequestError as error:
-            again = None if isinstance(error, USELESS) else PAUSE
+            retry_after = None if isinstance(error, PERMANENT_ERRORS) else RETRY_PAUSE
             message = f"{self.url} does not answer ({error or type(error).__name__})"
-            raise ServerError(message, retry_after=again) from error
+            raise ServerError(message, retry_after=retry_after) from error
 
     def close(self) -> None:
         self._http.close()
@@ -165,7 +165,7 @@ class RemoteAgent:
         self._number: int | None = None  # of the last decision
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        self._tell("observe", {"facts": [fields_of(fact) for fact in as_list(facts)]})
+        self._post("observe", {"facts": [fields_of(fact) for fact in as_list(facts)]})
 
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
@@ -175,13 +175,13 @@ class RemoteAgent:
         :param ready: called with the cost of the prompt between prefill and choice; again for a repeated request
         :param trace: none | summary | full: content of the decision's trace
         """
-        body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": self._last()}
+        body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": self._last_number()}
         path = f"{self._path}/plan"
         try:
             if ready is None:
-                decision = self._client.ask("POST", path, _decision, json=body)
+                decision = self._client.request_json("POST", path, _decision, json=body)
             else:
-                decision = self._client.patiently(lambda: self._stream(path, body, ready))
+                decision = self._client.with_retries(lambda: self._stream(path, body, ready))
         except ServerError as error:
             self._number = None if error.status == 409 else self._number
             raise
@@ -191,54 +191,54 @@ class RemoteAgent:
     def report(self, outcome: Outcome) -> None:
         """Report the result of the last decision. Raises ConfigError for a value that is no `Outcome`."""
         check_outcome(outcome)
-        self._tell("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last()})
+        self._post("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last_number()})
 
     def finish(self, success: bool) -> None:
         """End the task. Raises ConfigError for a ``success`` that is neither True nor False."""
-        self._tell("finish", {"success": checked_flag("success", success)})
+        self._post("finish", {"success": checked_flag("success", success)})
         self._number = None  # also ends a decision whose response was lost
 
-    def about(self) -> About:
-        return self._client.ask("GET", self._path, _about)
+    def about(self) -> AgentInfo:
+        return self._client.request_json("GET", self._path, _about)
 
     def save(self, path: str | Path) -> None:
         """Write the agent's memory to a local file; `Agent.load` reads it, too."""
         target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
-            raise _unexpected(content[:80].decode(errors="replace"))
+            raise _unexpected_answer(content[:80].decode(errors="replace"))
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
-        self._client.ask("PUT", f"{self._path}/memory", _about, content=memory_path(path).read_bytes())
+        self._client.request_json("PUT", f"{self._path}/memory", _about, content=memory_path(path).read_bytes())
         self._number = None
 
-    def _last(self) -> int:
+    def _last_number(self) -> int:
         """Return the number of the last decision, which makes a repeated request idempotent."""
         if self._number is None:
             self._number = self.about().decisions
         return self._number
 
-    def _tell(self, what: str, body: Mapping[str, Any]) -> None:
-        self._client.ask("POST", f"{self._path}/{what}", _about, json=body)
+    def _post(self, what: str, body: Mapping[str, Any]) -> None:
+        self._client.request_json("POST", f"{self._path}/{what}", _about, json=body)
 
     def _stream(self, path: str, body: Mapping[str, Any], ready: Ready) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):
             if name == "ready":
-                ready(_read(dict, data))
+                ready(_parse_answer(dict, data))
             elif name == "decision":
-                return _read(_decision, data)
+                return _parse_answer(_decision, data)
             elif name == "error":
-                raise _read(_error_event, data)
-        raise ServerError("the response ended before the decision; send the request again", retry_after=PAUSE)
+                raise _parse_answer(_error_event, data)
+        raise ServerError("the response ended before the decision; send the request again", retry_after=RETRY_PAUSE)
 
 
-def lines(parts: Iterable[bytes]) -> Iterator[str]:
+def split_lines(parts: Iterable[bytes]) -> Iterator[str]:
     """Split at newlines only, since JSON may contain the other line separators of Unicode."""
     rest = b""
     for part in parts:
-        *whole, rest = (rest + part).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
+        *complete, rest = (rest + part).split(b"\n")
+        yield from (line.decode(errors="replace") for line in complete)
     yield rest.decode(errors="replace")
 
 
@@ -246,8 +246,8 @@ def _path(name: str) -> str:
     return f"/v1/agents/{quote(name, safe='')}"
 
 
-def _about(body: Any) -> About:
-    return About(**body)
+def _about(body: Any) -> AgentInfo:
+    return AgentInfo(**body)
 
 
 def _decision(body: Any) -> Decision:
@@ -257,22 +257,22 @@ def _decision(body: Any) -> Decision:
 
 def _error_event(body: Any) -> ServerError:
     status, error = body.get("status", 0), body["error"]
-    return ServerError(error["message"], status, error["type"], PAUSE if status in AGAIN else None)
+    return ServerError(error["message"], status, error["type"], RETRY_PAUSE if status in RETRY_STATUSES else None)
 
 
-def _read(read: Callable[[Any], T], text: str) -> T:
+def _parse_answer(read: Callable[[Any], T], text: str) -> T:
     """Parse JSON and convert it by ``read``. Raises ServerError for content that no KEEP Agent server sends."""
     try:
         return read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unexpected(text) from error
+        raise _unexpected_answer(text) from error
 
 
-def _unexpected(text: str) -> ServerError:
+def _unexpected_answer(text: str) -> ServerError:
     return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
 
 
-def _checked(response: httpx.Response) -> httpx.Response:
+def _check_response(response: httpx.Response) -> httpx.Response:
     """Return a successful response. Raises ServerError for any other, with the server's retry time."""
     if response.is_success:
         return response
@@ -282,4 +282,4 @@ def _checked(response: httpx.Response) -> httpx.Response:
         message, kind = f"{error['message']} ({status})", error["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
         message, kind = f"the server answered {status}: {response.text[:200]}", ""
-    raise ServerError(message, status, kind, float(after) if status in AGAIN and after.isdecimal() else None)
+    raise ServerError(message, status, kind, float(after) if status in RETRY_STATUSES and after.isdecimal() else None)

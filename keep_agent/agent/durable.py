@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.memory_file import packed, read_packed, unpacked, write_packed
+from keep_agent.agent.memory_file import pack_state, read_packed, unpack_state, write_packed
 from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import reading, writing
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
-OWNER = "agent"  # in the memory file
-CALLS, BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
+OWNER_KEY = "agent"  # in the memory file
+MAX_CALLS, MAX_BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
 
@@ -53,7 +53,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
     return MarkedFile(path, lines[-1] if lines else None, start), [line.value for line in lines]
 
 
-def claim(stream: IO[bytes], folder: Path) -> None:
+def lock_stream(stream: IO[bytes], folder: Path) -> None:
     """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent holds it."""
     if lock_is_held(stream):
         stream.close()
@@ -64,7 +64,7 @@ def lock_folder(folder: Path) -> BinaryIO:
     """Return a file of a server's folder, locked until it is closed. Raises ConfigError if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = (folder / "lock").open("ab")
-    claim(stream, folder)
+    lock_stream(stream, folder)
     return stream
 
 
@@ -74,16 +74,16 @@ class DurableAgent:
     After a kill at any time, a new instance remembers every call that has returned; it encodes keys and values again.
     """
 
-    def __init__(self, agent: Agent, folder: Path, instead: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, agent: Agent, folder: Path, replacement: Mapping[str, Any] | None = None) -> None:
         """Open the agent in a folder, or create it there.
 
-        :param instead: state from `dump` that replaces the folder's content, which may be damaged
+        :param replacement: state from `dump` that replaces the folder's content, which may be damaged
         :raises ConfigError: another agent has the folder open
         :raises StorageError: it cannot be written
-        :raises DataError: files or ``instead`` are damaged, of another agent or planner, or of different states
+        :raises DataError: files or ``replacement`` are damaged, of another agent or planner, or of different states
         """
-        if instead is not None:
-            agent.restore(instead)
+        if replacement is not None:
+            agent.restore(replacement)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
@@ -91,10 +91,10 @@ class DurableAgent:
         self._incomplete = False  # the journal lacks a call
         with writing(folder / JOURNAL):
             self._stream = (folder / JOURNAL).open("ab")  # its lock excludes other agents
-        claim(self._stream, folder)
+        lock_stream(self._stream, folder)
         self._journal = MarkedFile(folder / JOURNAL)
         try:
-            self._read() if instead is None else self._write()
+            self._read() if replacement is None else self._write()
         except BaseException:
             self._stream.close()
             raise
@@ -106,7 +106,7 @@ class DurableAgent:
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
         with self._open():
             items = self.agent.observe(facts)
-            self._keep("observe", facts=[fact_entry(fact) for fact in items])
+            self._log_call("observe", facts=[fact_entry(fact) for fact in items])
 
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
@@ -119,18 +119,18 @@ class DurableAgent:
                 self._incomplete |= self.agent.number != before  # the error came after the decision
                 raise
             if decision.number != before or self._incomplete:
-                self._keep("plan", **self.agent.last_decision)
+                self._log_call("plan", **self.agent.last_decision)
             return decision
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
         with self._open():
             self.agent.report(outcome, number)
-            self._keep("report", ok=outcome.ok, message=outcome.message, number=number)
+            self._log_call("report", ok=outcome.ok, message=outcome.message, number=number)
 
     def finish(self, success: bool) -> None:
         with self._open():
             self.agent.finish(success)
-            self._keep("finish", success=checked_flag("success", success))  # a numpy bool cannot be written as JSON
+            self._log_call("finish", success=checked_flag("success", success))  # a numpy bool cannot be written as JSON
 
     def dump(self) -> dict[str, Any]:
         with self._open():
@@ -165,18 +165,18 @@ class DurableAgent:
                 raise ConfigError(f"agent {self.name!r} was closed: open it again")
             yield
 
-    def _keep(self, call: str, **values: Any) -> None:
+    def _log_call(self, call: str, **values: Any) -> None:
         """Append a call to the journal; after a failure the next call writes the whole memory."""
         incomplete, self._incomplete = self._incomplete, True
         if not incomplete:
             self._journal.append([{"call": call, **values}])
             self._incomplete = False
-        if incomplete or self._journal.count >= CALLS or self._journal.size > BYTES:
+        if incomplete or self._journal.count >= MAX_CALLS or self._journal.size > MAX_BYTES:
             self._write()
 
     def _write(self) -> None:
         self._incomplete = True  # until both files are written, no call may be appended
-        content = packed({**self.agent.dump(), OWNER: self.name})
+        content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
         self._journal.prepare_restart(start)  # after a kill before `restart`, the journal fits the old memory, too
         write_packed(self.folder / MEMORY, content)
@@ -193,16 +193,16 @@ class DurableAgent:
         content, bound = b"", False
         if path.exists():
             content = read_packed(path)
-            state = unpacked(content, str(path))
+            state = unpack_state(content, str(path))
             bound = _is_bound(state, self.name, path)
             self.agent.restore(state, bounded=False)
         owner = f"{path} of agent {self.name!r}" if content else f"agent {self.name!r}, which has no {MEMORY}"
         self._journal, calls = read_journal(self.folder / JOURNAL, self._start(content), owner, new=not bound)
-        self.agent.replay(lambda: self._play(calls))
+        self.agent.replay(lambda: self._replay_calls(calls))
         if content and not bound:
             self._write()
 
-    def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
+    def _replay_calls(self, calls: Sequence[Mapping[str, Any]]) -> None:
         agent = self.agent
         for call in calls:
             values = dict(call)
@@ -222,11 +222,11 @@ class DurableAgent:
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
     """Return whether a memory file names its agent (not in version 0.2). Raises CorruptError for another agent's."""
-    if OWNER in state and state[OWNER] != name:
+    if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
-            f"{path} is the memory of agent {state[OWNER]!r}, not of {name!r}; restore its own, or give it to this "
+            f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore its own, or give it to this "
             "agent as a saved memory"
         )
-    if OWNER not in state and "journal" not in state:
+    if OWNER_KEY not in state and "journal" not in state:
         raise DataError(f"{path} does not say which calls are in it; restore it as a file of an agent's save()")
-    return OWNER in state
+    return OWNER_KEY in state

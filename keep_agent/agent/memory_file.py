@@ -23,7 +23,7 @@ def memory_path(path: str | Path) -> Path:
 
 
 def write_packed(path: Path, content: bytes) -> None:
-    """Write content of `packed` atomically; missing folders are made."""
+    """Write content of `pack_state` atomically; missing folders are made."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     remove_temp(path.parent)  # of partial files of a killed writer
@@ -32,21 +32,21 @@ def write_packed(path: Path, content: bytes) -> None:
 
 def read_memory(path: Path) -> dict[str, Any]:
     """Read a file that `write_packed` wrote. Raises DataError for another file, CorruptError for a damaged one."""
-    return unpacked(read_packed(path), str(path))
+    return unpack_state(read_packed(path), str(path))
 
 
 def read_packed(path: Path) -> bytes:
-    """Read a file's content for `unpacked`. Raises DataError if it cannot be read."""
+    """Read a file's content for `unpack_state`. Raises DataError if it cannot be read."""
     with reading(path, "give one that save() wrote"):
         return path.read_bytes()
 
 
-def packed(state: Mapping[str, Any]) -> bytes:
+def pack_state(state: Mapping[str, Any]) -> bytes:
     body = json.dumps(state, separators=(",", ":"), ensure_ascii=False).encode()
     return f"{MAGIC}{sha256(body).hexdigest()}\n".encode() + body + b"\n"
 
 
-def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
+def unpack_state(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
     """Return the state in ``content``, which errors call ``name``; it may have up to ``most`` value separators."""
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):

@@ -14,7 +14,7 @@ CHUNK = 128  # tokens per job: a plan waits for one job at most
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class PrefetchStats:
     """Background encoding since the last decision."""
 
     tokens: int = 0
@@ -29,17 +29,17 @@ class Prefetcher:
     def __init__(self, session: MemorySession, query: Callable[[], str]) -> None:
         self._session, self._query = session, query
         self._queued = self._stopped = False
-        self._done = Encoded()
+        self._stats = PrefetchStats()
 
-    def wake(self) -> None:
+    def schedule(self) -> None:
         """Queue a job, since segments may have changed."""
         if not self._queued and not self._stopped:
             self._queued = True
             self._session.engine.in_background(self._work)
 
-    def take(self) -> Encoded:
+    def take_stats(self) -> PrefetchStats:
         """Return the background encoding since the last call."""
-        done, self._done = self._done, Encoded()
+        done, self._stats = self._stats, PrefetchStats()
         return done
 
     def stop(self) -> None:
@@ -49,13 +49,13 @@ class Prefetcher:
         self._queued = False
         if self._stopped:
             return
-        began, before = time.perf_counter(), self._done
+        began, before = time.perf_counter(), self._stats
         try:
             tokens, remaining = self._session.prepare(self._query(), CHUNK)
         except Exception as error:  # no caller waits for this job
-            self._done = Encoded(before.tokens, before.ms, before.left, str(error))
+            self._stats = PrefetchStats(before.tokens, before.ms, before.left, str(error))
             return
         took = 1e3 * (time.perf_counter() - began)
-        self._done = Encoded(before.tokens + tokens, before.ms + took, remaining)
+        self._stats = PrefetchStats(before.tokens + tokens, before.ms + took, remaining)
         if remaining and tokens and not (before.left and remaining >= before.left):  # a full storage evicts at once
-            self.wake()
+            self.schedule()

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keep_agent.errors import DataError, KeepError
-from keep_agent.rollout.run_folder import CONFIG, TRACE, bound, opening
+from keep_agent.rollout.run_folder import CONFIG, TRACE, bind_config, chain_start
 from keep_agent.rollout.trace import Entry, agent_entry
 from memory.files.json_lines import LineFile
 from memory.files.sealed_json import write_sealed
 
-MOST = 64 << 20  # bytes of a trace; then the next folder begins
+MAX_BYTES = 64 << 20  # bytes of a trace; then the next folder begins
 MAX_FOLDERS = 2  # of an agent
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Recorder:
+class TraceRecorder:
     """Writer of trace entries in ``root/STEM.1``, ... If one cannot be written, the agent runs without a trace."""
 
-    def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MOST) -> None:
+    def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MAX_BYTES) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
         self._failed = False
         self._trace: LineFile | None = None  # the newest file
@@ -35,8 +35,8 @@ class Recorder:
         if self._failed or entry["event"] == "episode":  # each folder begins with its own
             return
         try:
-            trace = self._growing()
-            trace.append([self._complete(entry)], synced=False)
+            trace = self._open_trace()
+            trace.append([self._with_known_state(entry)], synced=False)
         except (KeepError, OSError) as error:
             log.warning("the trace of agent %r ends: %s", self._agent, error)
             self._failed = True
@@ -45,24 +45,24 @@ class Recorder:
         for _, folder in self._folders():
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _complete(self, entry: Entry) -> Entry:
+    def _with_known_state(self, entry: Entry) -> Entry:
         """Add all known texts, and this process's facts, to a folder's first step; later steps hold changes only."""
         if entry["event"] != "step":
             return entry
         extra = entry.get("extra", {})
-        _follow(self._texts, extra.get("written", ()))
-        _follow(self._facts, ((fact["id"], None if fact.get("gone") else fact) for fact in entry["facts"]))
+        _update_known(self._texts, extra.get("written", ()))
+        _update_known(self._facts, ((fact["id"], None if fact.get("gone") else fact) for fact in entry["facts"]))
         if not self._is_new_folder:
             return entry
         self._is_new_folder = False
-        whole = {**extra, "written": list(self._texts.items())}
-        return {**entry, "facts": list(self._facts.values()), "extra": whole}
+        full_extra = {**extra, "written": list(self._texts.items())}
+        return {**entry, "facts": list(self._facts.values()), "extra": full_extra}
 
-    def _growing(self) -> LineFile:
+    def _open_trace(self) -> LineFile:
         traces = [folder / TRACE for _, folder in self._folders()] if self._trace is None else []
         if traces and traces[-1].exists():
             try:
-                self._trace = LineFile.at_end(traces[-1], opening(traces[-1].parent))  # of an earlier process
+                self._trace = LineFile.at_end(traces[-1], chain_start(traces[-1].parent))  # of an earlier process
             except DataError as error:
                 log.warning("the trace of agent %r starts again: %s", self._agent, error)
         if self._trace is None or not self._trace.path.exists() or self._trace.size >= self._most:
@@ -74,7 +74,7 @@ class Recorder:
         number = folders[-1][0] if folders else 0
         path = self._root / f"{self._stem}.{number + 1}"
         path.mkdir(parents=True, exist_ok=True)
-        config, start = bound(self._config)
+        config, start = bind_config(self._config)
         write_sealed(path / CONFIG, config)
         trace = LineFile(path / TRACE, None, start)
         trace.append([agent_entry(self._agent)], synced=False)
@@ -88,21 +88,21 @@ class Recorder:
         return sorted((int(number), path) for number, path in numbers if number.isdecimal())
 
 
-def quietly(record: Callable[[Entry], None] | None) -> Callable[[Entry], None]:
+def log_errors(record: Callable[[Entry], None] | None) -> Callable[[Entry], None]:
     """Wrap ``record`` so that errors are logged instead of raised, since the agent's call has taken effect."""
 
-    def tell(entry: Entry) -> None:
+    def record_or_log(entry: Entry) -> None:
         try:
             if record is not None:
                 record(entry)
         except Exception:
             log.exception("a %s could not be recorded", entry["event"])
 
-    return tell
+    return record_or_log
 
 
-def _follow(known: dict[str, T], news: Iterable[tuple[str, T | None]]) -> None:
-    for id, value in news:
+def _update_known(known: dict[str, T], changes: Iterable[tuple[str, T | None]]) -> None:
+    for id, value in changes:
         known.pop(id, None)
         if value is not None:
             known[id] = value

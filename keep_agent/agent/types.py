@@ -42,7 +42,7 @@ class Planning(Protocol):
         """End the task."""
 
 
-class Asynchronous:
+class AsyncMethods:
     """Asynchronous twins of an agent's blocking calls."""
 
     observe: Callable[..., Any]

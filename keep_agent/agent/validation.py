@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.errors import CapacityError, ConfigError, DataError
-from keep_agent.files import HALF
+from keep_agent.files import SURROGATE
 from planners.prompts.text import clean
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def check_report(outcome: Outcome, number: int | None) -> None:
         raise ConfigError(f"message={message!r:.80}: give up to {MAX_TEXT} characters of text")
 
 
-def reportable(outcome: Outcome) -> Outcome:
+def truncate_outcome(outcome: Outcome) -> Outcome:
     """Cut an outcome's message to the length that `check_report` takes, with "?" for halves of surrogate pairs."""
     return replace(outcome, message=outcome.message[:MAX_TEXT].encode("utf-8", "replace").decode())
 
@@ -99,7 +99,7 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
 
 def _is_text(value: Any, longest: int) -> bool:
     """Return whether a value is a text that UTF-8 can encode, without halves of surrogate pairs."""
-    return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not HALF.search(value)
+    return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not SURROGATE.search(value)
 
 
 def is_one_line(text: str) -> bool:

@@ -13,13 +13,13 @@ from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
 
-AGENTS_LEAST = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
-COMPOSING = Lock()  # all threads share Hydra's state
+AGENT_MINIMUMS = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
+COMPOSE_LOCK = Lock()  # all threads share Hydra's state
 
 
 def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose ``configs/NAME.yaml`` with ``overrides``. Raises ConfigError, or a Hydra error."""
-    with COMPOSING:
+    with COMPOSE_LOCK:
         check_known(name, overrides)
         with initialize_config_module("configs", version_base="1.3"):
             return compose(name, list(overrides))
@@ -28,7 +28,7 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
 def compose_agent(overrides: Sequence[str]) -> DictConfig:
     """Compose ``configs/agent.yaml`` with ``overrides``; loads nothing. Raises ConfigError, or a Hydra error."""
     config = compose_settings("agent", expand_model(overrides))
-    check_settings(config, AGENTS_LEAST, ("eval.threads",), ())
+    check_settings(config, AGENT_MINIMUMS, ("eval.threads",), ())
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
     return config

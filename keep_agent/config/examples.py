@@ -13,8 +13,8 @@ from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.prompts.formats import Example
 
-POOL = 40  # training episodes to choose from
-LONGEST = 100  # skills
+POOL_EPISODES = 40  # training episodes to choose from
+MAX_SKILLS = 100  # skills
 
 
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
@@ -29,7 +29,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     if world.learns_from_files and env.data is not None and env.split == "train":
         raise ConfigError("env.split=train would have its own plans as examples; use another split, or no examples")
     by_type: dict[str, list[Example]] = {}
-    for kind, example in _plans(world, env, seed, max(POOL, 2 * count)):
+    for kind, example in _plans(world, env, seed, max(POOL_EPISODES, 2 * count)):
         by_type.setdefault(kind, []).append(example)
     ranked = sorted((rank, kind) for kind, examples in by_type.items() for rank in range(len(examples)))
     if len(ranked) < count:
@@ -42,6 +42,6 @@ def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         home, task = setting.begin(episode), episode.tasks[0]
-        plan = demonstrate(setting, home, task, LONGEST)
+        plan = demonstrate(setting, home, task, MAX_SKILLS)
         if plan[-1] == DONE and goal_reached(setting, home, task):
             yield task.type, Example(task.instruction, tuple(plan))

@@ -15,8 +15,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
-from keep_agent.config.literal import as_read, looked_up, unreadable
-from keep_agent.config.settings import LAUNCHER, PLACES, RAY, check_word
+from keep_agent.config.literal import interpolations, parse_error_message, parse_value
+from keep_agent.config.settings import LAUNCHER, PATHS, RAY, check_word
 from keep_agent.errors import ConfigError, did_you_mean
 from memory.config.choices import new_name
 from memory.config.component_names import TARGET
@@ -47,13 +47,13 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         keys = [item for item in items if item not in options or item.is_add()]
         choices = tuple(_first_choice(item) for item in options if not item.is_add())
         tree = (_tree if path else _cached_tree)(name, (*path, *choices)) if keys else {}
-    on_nodes = any(item.key_or_group == LAUNCHER and RAY in _values(item) for item in items)
+    with_ray = any(item.key_or_group == LAUNCHER and RAY in _values(item) for item in items)
     custom = tuple(item.key_or_group.removesuffix(TARGET) for item in keys if item.key_or_group.endswith(f".{TARGET}"))
     for item in keys:
         _check_key(item, tree, groups, custom)
         for value in _values(item):
-            if not any(looked_up(value)) and not (on_nodes and item.key_or_group in PLACES):
-                check_word(item.key_or_group, as_read(value))  # other values are checked when composed, or on the nodes
+            if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
+                check_word(item.key_or_group, parse_value(value))  # others are checked when composed, or on the nodes
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
@@ -67,7 +67,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
-        raise ConfigError(unreadable(error.override)) from error
+        raise ConfigError(parse_error_message(error.override)) from error
 
 
 class ConfigGroups:

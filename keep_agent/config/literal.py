@@ -18,11 +18,11 @@ INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 def as_override(key: str, text: str) -> str:
     """Return the override that sets ``key`` to ``text`` exactly."""
-    return f"{key}={text if PLAIN.fullmatch(text) else quoted(text)}"
+    return f"{key}={text if PLAIN.fullmatch(text) else quote(text)}"
 
 
-def quoted(text: str) -> str:
-    return QuotedString(_escaped(text), Quote.single).with_quotes()
+def quote(text: str) -> str:
+    return QuotedString(_escape(text), Quote.single).with_quotes()
 
 
 def as_config(values: Mapping[str, Any]) -> DictConfig:
@@ -32,36 +32,36 @@ def as_config(values: Mapping[str, Any]) -> DictConfig:
 
 def literal(value: Any) -> Any:
     if isinstance(value, str):
-        return _escaped(value)
+        return _escape(value)
     if isinstance(value, Mapping):
         return {key: literal(inner) for key, inner in value.items()}
     return [literal(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape interpolations. Raises ConfigError for `MISSING`."""
     if text == MISSING:
         raise ConfigError(f"{MISSING!r} means a missing value in a config and cannot be a name: write './{MISSING}'")
     return INTERPOLATION.sub(r"\1\1\\${", text)
 
 
-def as_read(value: Any) -> Any:
+def parse_value(value: Any) -> Any:
     """Return an override's value, which has no interpolations, as OmegaConf parses it."""
     config: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
     return config["value"]
 
 
-def unreadable(override: str) -> str:
+def parse_error_message(override: str) -> str:
     """Return the error message for an override that Hydra cannot parse."""
     key, _, value = override.partition("=")
     quotes = f'; put a value with special characters in quotes, as in "{as_override(key, value)}"' if value else ""
     return f"{override} cannot be read as KEY=VALUE{quotes}"
 
 
-def looked_up(value: Any) -> Iterator[str]:
+def interpolations(value: Any) -> Iterator[str]:
     """Yield the texts in a config that contain interpolations, at any depth."""
     if isinstance(value, str) and any(len(match[1]) % 2 == 0 for match in INTERPOLATION.finditer(value)):
         yield value
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for item in inner:
-        yield from looked_up(item)
+        yield from interpolations(item)

@@ -9,9 +9,9 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
 
-from keep_agent.config.literal import as_override, quoted
+from keep_agent.config.literal import as_override, quote
 from keep_agent.errors import ConfigError, ModelError, did_you_mean
-from keep_agent.options import HUB
+from keep_agent.options import HUB_NAME
 from memory.engine.models.model_path import check_model_path
 from memory.engine.models.model_shapes import SHAPES
 
@@ -34,7 +34,7 @@ def check_model(name: str) -> None:
             check_model_path(name)
         except ModelError as error:
             raise ConfigError(f"model={name} does not work: {error}") from error
-    elif not HUB.fullmatch(name):
+    elif not HUB_NAME.fullmatch(name):
         raise ConfigError(
             f"model={name} is no configured model ({', '.join(known)}), no file or folder, and not written as a name "
             f"on the hub (OWNER/NAME){did_you_mean(name, known)}"
@@ -43,7 +43,7 @@ def check_model(name: str) -> None:
 
 def check_encoder(name: str) -> None:
     """Raise ConfigError unless a name is one of `ENCODERS`, exists on disk, or has the form of a hub name."""
-    if name.lower() in ENCODERS or HUB.fullmatch(name) or (name and Path(name).exists()):
+    if name.lower() in ENCODERS or HUB_NAME.fullmatch(name) or (name and Path(name).exists()):
         return
     raise ConfigError(
         f"prompt.encoder={name} is none of {', '.join(ENCODERS)}, no folder, and not written as a name on the hub "
@@ -69,7 +69,7 @@ def expand_model(arguments: Sequence[str]) -> list[str]:
         elif len(custom) < len(names):
             raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
         else:
-            expanded += [f"{MODEL}{CUSTOM}", f"model.name={','.join(map(quoted, names))}"]
+            expanded += [f"{MODEL}{CUSTOM}", f"model.name={','.join(map(quote, names))}"]
     return expanded
 
 

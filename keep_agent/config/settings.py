@@ -12,7 +12,7 @@ from keep_agent.config.model_names import check_encoder, check_model
 from keep_agent.config.setting_types import ValueKind, check_kinds
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device
-from keep_agent.rollout.frames import ENDINGS
+from keep_agent.rollout.frames import EXTENSIONS
 from keep_agent.rollout.wandb_logging import MODES
 from memory.config.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
 from memory.config.component_names import check_classes
@@ -25,17 +25,17 @@ LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
 MOST = {"eval.threads": 4096}
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: a default
 SWITCHES = ("eval.trace", "eval.progress")
-OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing: the default of the planner or model
+NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing: the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
-PLACES = (MODEL, ENCODER)  # that may be folders; with Ray they are folders of its nodes, which check them
+PATHS = (MODEL, ENCODER)  # that may be folders; with Ray they are folders of its nodes, which check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {
-    "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(ENDINGS),
+    "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),
     LAUNCHER: ("local", RAY), "memory.context": CONTEXTS, "memory.layout": LAYOUTS, "model.dtype": ("auto", *DTYPES),
     "model.init": INITS, "model.quantization": QUANTIZATIONS, "planner.policy": POLICIES, "planner.reduce": REDUCTIONS,
     "prompt.format": FORMATS, "prompt.style": tuple(STYLES), "wandb.mode": MODES,
 }  # fmt: skip
-OR_NULL = ("eval.frames", "eval.launcher", "model.quantization")
+NULLABLE_WORDS = ("eval.frames", "eval.launcher", "model.quantization")
 
 
 def check_settings(
@@ -53,11 +53,11 @@ def check_settings(
             raise ConfigError(f"{key}={value} does not work; give a whole number from {bound} on{null}")
         if value > MOST.get(key, value):
             raise ConfigError(f"{key}={value} is too many; give {MOST[key]} at most")
-    for key in (*switches, *OWN_SWITCHES):
+    for key in (*switches, *NULLABLE_SWITCHES):
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    names = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
+    names = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PATHS)
     for key in names:
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
@@ -82,4 +82,4 @@ def check_word(key: str, value: Any) -> None:
     if key == DEVICE and isinstance(value, str):
         check_device(key, value)
     if key in WORDS:
-        check_choice(key, value, WORDS[key], null=key in OR_NULL)
+        check_choice(key, value, WORDS[key], null=key in NULLABLE_WORDS)

@@ -16,11 +16,11 @@ from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import Limits
 
 TOKEN = "KEEP_AGENT_TOKEN"
-DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
+DEFAULT_EXECUTOR = "keep_agent.robots.symbolic:symbolic"
 
 
 @dataclass(frozen=True, slots=True)
-class Robot:
+class RobotSetup:
     planner: Planning
     executor: SkillExecutor
     options: SessionOptions
@@ -36,19 +36,19 @@ def parser(program: str, description: str | None) -> ArgumentParser:
     planner += "keep_agent.robots.scripted:ScriptedPlanning needs no model"
     options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
     executor = "function that makes your robot's SkillExecutor (default: %(default)s, a symbolic house)"
-    options.add_argument("--executor", default=DEMONSTRATION, metavar="MODULE:FUNCTION", help=executor)
+    options.add_argument("--executor", default=DEFAULT_EXECUTOR, metavar="MODULE:FUNCTION", help=executor)
     options.add_argument("--name", default="keep_agent", help="node, and prefix of all names (default: %(default)s)")
     for field in fields(Limits):
         options.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")
     return options
 
 
-def robot_of(arguments: Namespace) -> Robot:
+def make_setup(arguments: Namespace) -> RobotSetup:
     """Make the planner and the robot that a command line names. Raises ConfigError."""
     executor = _load("--executor", arguments.executor)()
     limits = Limits(**{field.name: getattr(arguments, f"limit_{field.name}") for field in fields(Limits)})
     options: SessionOptions = {"limits": limits, "judge": getattr(executor, "judge", None)}
-    return Robot(_planner(arguments, executor), executor, options)
+    return RobotSetup(_planner(arguments, executor), executor, options)
 
 
 def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:

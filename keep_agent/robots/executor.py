@@ -60,10 +60,10 @@ def read_facts(text: str) -> list[Fact]:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"facts are a JSON array of objects, not {text[:80]!r} ({error})") from None
-    return checked_facts(map(_filled, rows if isinstance(rows, list) else [rows]), lambda id: None)
+    return checked_facts(map(_with_defaults, rows if isinstance(rows, list) else [rows]), lambda id: None)
 
 
-def _filled(row: Any) -> Mapping[str, Any]:
+def _with_defaults(row: Any) -> Mapping[str, Any]:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         raise DataError(f"a fact is an object with an id such as 'mug_1', not {row!r:.80}")
     return {"category": "object", "type": row["id"].rpartition("_")[0] or row["id"]} | row

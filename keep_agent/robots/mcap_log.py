@@ -19,8 +19,8 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
 from keep_agent.robots.executor import NotInstalled
-from keep_agent.robots.mcap.messages import CHANNELS, Message, of_entry, of_event
-from keep_agent.rollout.run_folder import AGAIN, TRACE
+from keep_agent.robots.mcap.messages import CHANNELS, Message, entry_messages, event_messages
+from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.runs import picture
 from memory.files.atomic import replace_file
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from keep_agent.robots.task.events import Event
 
-SECOND = 10**9  # nanoseconds
+NANOSECONDS = 10**9  # of a second
 
 
 class McapLog:
@@ -46,8 +46,8 @@ class McapLog:
         self._lock, self._open, self._number = Lock(), True, 0
 
     def __call__(self, event: Event) -> None:
-        at = int(event.at * SECOND)
-        self.write(at, of_event(event, at))
+        at = int(event.at * NANOSECONDS)
+        self.write(at, event_messages(event, at))
 
     def write(self, at: int, messages: Iterable[Message]) -> None:
         """Write messages at a time in nanoseconds; after `close` they are dropped."""
@@ -111,9 +111,9 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
     with replace_file(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:
             count += 1
-            with unpacking(f"entry {count} of the episode", "no entry of a trace", AGAIN):
-                log.write(at, of_entry(entry, at, read))
-                at += max(SECOND, int(entry.get("timings", {}).get("ttft", 0) * SECOND / 1e3))
+            with unpacking(f"entry {count} of the episode", "no entry of a trace", RESTORE):
+                log.write(at, entry_messages(entry, at, read))
+                at += max(NANOSECONDS, int(entry.get("timings", {}).get("ttft", 0) * NANOSECONDS / 1e3))
     return count
 
 
@@ -125,7 +125,7 @@ def episode_of(run: Path, name: str = "0") -> list[Entry]:
     numbers: dict[str, int] = {}
     entries: list[Entry] = []
     for line, entry in enumerate(read_trace(file), 1):
-        with unpacking(f"{file}:{line}", "no entry of a trace", AGAIN):
+        with unpacking(f"{file}:{line}", "no entry of a trace", RESTORE):
             number = numbers.setdefault(entry["episode"], len(numbers))
         if name in (entry["episode"], str(number)):
             entries.append(entry)

@@ -11,17 +11,17 @@ from typing import Any, Unpack
 from envs.clock import Clock
 from keep_agent.agent.types import Planning
 from keep_agent.guard import guarded
-from keep_agent.robots.command import parser, robot_of
+from keep_agent.robots.command import make_setup, parser
 from keep_agent.robots.executor import ConnectionLost, SkillExecutor
 from keep_agent.robots.ros.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
-from keep_agent.robots.ros.ros1_messages import classes, ros1
+from keep_agent.robots.ros.ros1_messages import message_classes, ros1
 from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 
 PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-LAST_WORDS = 2.0  # timeout in seconds for the result of a stopped goal on a busy machine
-ENDING = 10.0  # timeout in seconds for the end of a task on a busy machine
+RESULT_TIMEOUT = 2.0  # timeout in seconds for the result of a stopped goal on a busy machine
+TASK_END_TIMEOUT = 10.0  # timeout in seconds for the end of a task on a busy machine
 
 
 class Ros1Node:
@@ -33,11 +33,11 @@ class Ros1Node:
     def __init__(
         self, planner: Planning, executor: SkillExecutor, *, name: str = "keep_agent", **options: Unpack[SessionOptions]
     ) -> None:
-        self.rospy, actionlib, self.messages = ros1("rospy"), ros1("actionlib"), classes()
+        self.rospy, actionlib, self.messages = ros1("rospy"), ros1("actionlib"), message_classes()
         string = ros1("std_msgs.msg").String
         _reach_master()
         self.rospy.init_node(name, disable_signals=True)
-        self.service = RobotService(planner, executor, tell=lambda text: self._status.publish(text), **options)
+        self.service = RobotService(planner, executor, send=lambda text: self._status.publish(text), **options)
         self._status = self.rospy.Publisher(f"{name}/{STATUS}", string, queue_size=100, latch=True)
         self.service.announce()
         self.rospy.Subscriber(f"{name}/{FACTS}", string, lambda message: self.service.facts(message.data))
@@ -45,7 +45,7 @@ class Ros1Node:
         self.rospy.Service(f"{name}/{REPORT}", self.messages.report, self._report)
         task = self.messages.task
         self.server = actionlib.SimpleActionServer(f"{name}/{ACTION}", task, self._execute, auto_start=False)
-        self._kinds = task().action_result.result.__class__, task().action_feedback.feedback.__class__
+        self._message_types = task().action_result.result.__class__, task().action_feedback.feedback.__class__
         self.server.register_preempt_callback(partial(self.service.stop, PREEMPTED))
         self.server.start()
 
@@ -57,15 +57,15 @@ class Ros1Node:
     def close(self) -> None:
         """Stop the running task, inform its client, and leave the master."""
         was_active = self.server.is_active()
-        clock = Clock(ENDING if self.service.close() else LAST_WORDS)
+        clock = Clock(TASK_END_TIMEOUT if self.service.close() else RESULT_TIMEOUT)
         while self.server.is_active() and clock.remaining > 0:
             time.sleep(POLL)
         if was_active:
-            time.sleep(LAST_WORDS)  # rospy sends results on its own threads, and drops queued ones at shutdown
+            time.sleep(RESULT_TIMEOUT)  # rospy sends results on its own threads, and drops queued ones at shutdown
         self.rospy.signal_shutdown("closed")
 
     def _execute(self, goal: Any) -> None:
-        result, feedback = self._kinds
+        result, feedback = self._message_types
         instruction = instruction_of(goal.task, goal.description)
         report = self.service.run(
             instruction, lambda text: self.server.publish_feedback(feedback(text)), self.server.is_preempt_requested
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def _serve(arguments: Namespace) -> None:
-    robot = robot_of(arguments)
+    robot = make_setup(arguments)
     node = Ros1Node(robot.planner, robot.executor, name=arguments.name, **robot.options)
     sys.stderr.write(f"listening on {node.rospy.resolve_name(arguments.name)}/{ACTION}; Ctrl-C ends it\n")
     try:

@@ -17,14 +17,14 @@ from typing import Any, Unpack
 
 from keep_agent.agent.types import Planning
 from keep_agent.guard import guarded
-from keep_agent.robots.command import parser, robot_of
+from keep_agent.robots.command import make_setup, parser
 from keep_agent.robots.executor import NotInstalled, SkillExecutor
 from keep_agent.robots.ros.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
+RESULT_TIMEOUT = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds
 THREADS = 8  # each running or waiting goal occupies one
 REPLACED = "another goal replaced it"
@@ -53,7 +53,7 @@ class Ros2Node:
         action, qos, groups = ros2("rclpy.action"), ros2("rclpy.qos"), ros2("rclpy.callback_groups")
         services, string = ros2(f"{PACKAGE}.srv"), ros2("std_msgs.msg").String
         self._task, self._action = ros2(f"{PACKAGE}.action").Task, action
-        self._turn, self._news = Lock(), Condition()
+        self._run_lock, self._changed = Lock(), Condition()
         self._latest: Any = None  # the current goal
         self._cancelled: Any = None  # the last cancelled goal
         self._open = 0  # number of accepted goals that have not ended
@@ -61,14 +61,14 @@ class Ros2Node:
         self.node = ros2("rclpy.node").Node(name)
         latched = qos.QoSProfile(depth=1, durability=qos.DurabilityPolicy.TRANSIENT_LOCAL)
         status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
-        self.service = RobotService(planner, executor, tell=lambda text: status.publish(string(data=text)), **options)
-        together: Any = groups.ReentrantCallbackGroup()
+        self.service = RobotService(planner, executor, send=lambda text: status.publish(string(data=text)), **options)
+        reentrant: Any = groups.ReentrantCallbackGroup()
         self.node.create_subscription(
-            string, f"{name}/{FACTS}", lambda message: self.service.facts(message.data), 100, callback_group=together
+            string, f"{name}/{FACTS}", lambda message: self.service.facts(message.data), 100, callback_group=reentrant
         )
-        self.node.create_service(services.Plan, f"{name}/{PLAN}", self._plan, callback_group=together)
-        self.node.create_service(services.Report, f"{name}/{REPORT}", self._report, callback_group=together)
-        callbacks = {"goal_callback": self._admit, "cancel_callback": self._cancel, "callback_group": together}
+        self.node.create_service(services.Plan, f"{name}/{PLAN}", self._plan, callback_group=reentrant)
+        self.node.create_service(services.Report, f"{name}/{REPORT}", self._report, callback_group=reentrant)
+        callbacks = {"goal_callback": self._admit, "cancel_callback": self._cancel, "callback_group": reentrant}
         self.server = action.ActionServer(
             self.node, self._task, f"{name}/{ACTION}", self._execute, handle_accepted_callback=self._begin, **callbacks
         )
@@ -76,19 +76,19 @@ class Ros2Node:
 
     def close(self) -> None:
         """Reject further goals, stop the running one and inform its client; the node must spin until then."""
-        with self._news:
+        with self._changed:
             self._closed = True
             was_open = self._open > 0
         self.service.close()
-        with self._news:
-            self._news.wait_for(lambda: not self._open, LAST_WORDS)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, RESULT_TIMEOUT)
         if was_open:
-            time.sleep(LAST_WORDS)  # rclpy sends a result some time after `_execute` has returned
+            time.sleep(RESULT_TIMEOUT)  # rclpy sends a result some time after `_execute` has returned
         self.server.destroy()
         self.node.destroy_node()
 
     def _admit(self, request: Any) -> Any:
-        with self._news:
+        with self._changed:
             self._open += not self._closed
             return self._action.GoalResponse.REJECT if self._closed else self._action.GoalResponse.ACCEPT
 
@@ -105,7 +105,7 @@ class Ros2Node:
 
     def _execute(self, goal: Any) -> Any:
         try:
-            with self._turn:
+            with self._run_lock:
                 report = self.service.run(
                     instruction_of(goal.request.task, goal.request.description),
                     lambda text: goal.publish_feedback(self._task.Feedback(current_status=text)),
@@ -113,9 +113,9 @@ class Ros2Node:
                 )
             return self._end(goal, report)
         finally:
-            with self._news:
+            with self._changed:
                 self._open -= 1
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _end(self, goal: Any, report: TaskReport) -> Any:
         if report.success:
@@ -146,7 +146,7 @@ def main() -> None:
 def _serve(arguments: Namespace) -> None:
     """Run the node without rclpy's signal handlers, which would end the context before the client has its result."""
     rclpy, executors, signals = ros2("rclpy"), ros2("rclpy.executors"), ros2("rclpy.signals")
-    robot = robot_of(arguments)
+    robot = make_setup(arguments)
     rclpy.init(signal_handler_options=signals.SignalHandlerOptions.NO)
     try:
         node = Ros2Node(robot.planner, robot.executor, name=arguments.name, **robot.options)

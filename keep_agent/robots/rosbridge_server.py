@@ -14,12 +14,12 @@ from typing import Any, Unpack
 from keep_agent.agent.types import Planning
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
-from keep_agent.robots.command import parser, robot_of
+from keep_agent.robots.command import make_setup, parser
 from keep_agent.robots.executor import SkillExecutor
 from keep_agent.robots.ros import messages
 from keep_agent.robots.ros.messages import PACKAGE, text_of
-from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
-from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
+from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, GoalEnd
+from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, type_name
 from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 
@@ -44,13 +44,13 @@ class RosbridgeServer:
         **options: Unpack[SessionOptions],
     ) -> None:
         self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
-        self.service = RobotService(planner, executor, tell=self._tell, **options)
+        self.service = RobotService(planner, executor, send=self._publish_status, **options)
         self._status = bridge.publisher(f"{self.name}/{messages.STATUS}", string_type(distribution), latch=True)
-        self._listen(messages.FACTS, self.service.facts)
-        self._listen(TASK, lambda task: Thread(target=self._run_task, args=(task,), daemon=True).start())
-        self._listen(STOP, lambda reason: self.service.stop(reason or "stop was pressed"))
-        self._offer(messages.PLAN, "Plan", self._plan)
-        self._offer(messages.REPORT, "Report", self._report)
+        self._subscribe(messages.FACTS, self.service.facts)
+        self._subscribe(TASK, lambda task: Thread(target=self._run_task, args=(task,), daemon=True).start())
+        self._subscribe(STOP, lambda reason: self.service.stop(reason or "stop was pressed"))
+        self._advertise(messages.PLAN, "Plan", self._plan)
+        self._advertise(messages.REPORT, "Report", self._report)
         self.server = None
         if distribution == "ros1":
             kind = f"{PACKAGE}/TaskAction"
@@ -64,17 +64,17 @@ class RosbridgeServer:
         if self.server is not None:
             self.server.close(1.0)
 
-    def _tell(self, text: str) -> None:
+    def _publish_status(self, text: str) -> None:
         if self.bridge.connected:
             self._status.publish({"data": text})
 
-    def _listen(self, key: str, listener: Callable[[str], object]) -> None:
+    def _subscribe(self, key: str, listener: Callable[[str], object]) -> None:
         text = string_type(self.distribution)
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
-    def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
+    def _advertise(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
         """Advertise a service that runs on its own thread, since roslibpy has a single one."""
-        service, full = f"{self.name}/{key}", typed(PACKAGE, "srv", kind, self.distribution)
+        service, service_type = f"{self.name}/{key}", type_name(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
             values = answer(request.get("args"))
@@ -83,7 +83,7 @@ class RosbridgeServer:
                 self.bridge.send("service_response", service=service, values=values, result=True, **called)
 
         self.bridge.ros.on(service, lambda request: Thread(target=respond, args=(request,), daemon=True).start())
-        self.bridge.on_ready(lambda: self.bridge.send("advertise_service", type=full, service=service))
+        self.bridge.on_ready(lambda: self.bridge.send("advertise_service", type=service_type, service=service))
 
     def _plan(self, request: Any) -> dict[str, Any]:
         skills = request.get("skills") if isinstance(request, Mapping) else None
@@ -92,28 +92,28 @@ class RosbridgeServer:
 
     def _report(self, request: Any) -> dict[str, Any]:
         """Report the result of a skill; without a valid ``ok`` it is a failure."""
-        ok, message, wrong = False, text_of(request, "message"), ""
+        ok, message, problem = False, text_of(request, "message"), ""
         try:
             ok = messages.flag_of(request, "ok")
         except DataError as error:
-            message = wrong = str(error)
+            message = problem = str(error)
         answer = self.service.report(ok, message)
-        return {"ok": answer.ok and not wrong, "report": answer.report or wrong}
+        return {"ok": answer.ok and not problem, "report": answer.report or problem}
 
     def _execute(
         self, goal: Mapping[str, Any], feedback: Callable[[Mapping[str, Any]], None], stopped: Callable[[], bool]
-    ) -> End:
+    ) -> GoalEnd:
         instruction = messages.instruction_of(text_of(goal, "task"), text_of(goal, "description"))
         report = self.service.run(instruction, lambda text: feedback({"current_status": text}), stopped)
         status = SUCCEEDED if report.success else PREEMPTED if stopped() else ABORTED
-        return End(status, report.stop, {"success": report.success, "report": str(report)})
+        return GoalEnd(status, report.stop, {"success": report.success, "report": str(report)})
 
     def _run_task(self, instruction: str) -> None:
         """Run a task. A rejection is published as a status, since a topic has no response."""
         report = self.service.run(instruction)
         if report.stop == "busy":
             refusal = {"refused": instruction, "report": str(report)}
-            self._tell(json.dumps(json.loads(self.service.status.to_json()) | refusal))
+            self._publish_status(json.dumps(json.loads(self.service.status.to_json()) | refusal))
 
 
 def main() -> None:
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def _serve(arguments: Namespace) -> None:
-    robot = robot_of(arguments)
+    robot = make_setup(arguments)
     with Bridge(arguments.host, arguments.port, arguments.timeout) as bridge:
         choices = {"distribution": arguments.distribution, "name": arguments.name, **robot.options}
         server = RosbridgeServer(bridge, robot.planner, robot.executor, **choices)

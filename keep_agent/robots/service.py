@@ -12,9 +12,10 @@ from keep_agent.agent.types import Planning
 from keep_agent.errors import DataError
 from keep_agent.robots.executor import RobotError, SkillExecutor, read_facts
 from keep_agent.robots.session import RobotSession, SessionOptions
-from keep_agent.robots.task.events import Event, Started, Status, TaskReport, Watch, sentence, status_after, together
+from keep_agent.robots.task import events
+from keep_agent.robots.task.events import Event, EventWatcher, Started, Status, TaskReport
 
-Tell = Callable[[str], None]
+SendText = Callable[[str], None]
 log = logging.getLogger(__name__)
 
 
@@ -28,31 +29,31 @@ class ServiceReply:
 
 
 class RobotService:
-    """`RobotSession` whose errors become responses. ``tell`` is called with the status as JSON after every change."""
+    """`RobotSession` whose errors become responses. ``send`` is called with the status as JSON after every change."""
 
     def __init__(
         self,
         planner: Planning,
         executor: SkillExecutor,
         *,
-        watch: Watch | None = None,
-        tell: Tell = lambda text: None,
+        watch: EventWatcher | None = None,
+        send: SendText = lambda text: None,
         **options: Unpack[SessionOptions],
     ) -> None:
         self.status = Status()
-        self._tell = tell
-        self.session = RobotSession(planner, executor, watch=together(watch, self._watch), **options)
+        self._send = send
+        self.session = RobotSession(planner, executor, watch=events.combine_watchers(watch, self._watch), **options)
         self.stop, self.close = self.session.stop, self.session.close
 
     def run(
-        self, instruction: str, feedback: Tell = lambda text: None, stopped: Callable[[], bool] = lambda: False
+        self, instruction: str, feedback: SendText = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
         """Run a task. ``stopped`` returns whether the task was cancelled before it began."""
 
         def watch(event: Event) -> None:
             if isinstance(event, Started) and stopped():
                 self.session.stop("cancelled before it began")
-            if text := sentence(event):
+            if text := events.describe_event(event):
                 feedback(text)
 
         try:
@@ -78,15 +79,15 @@ class RobotService:
     def facts(self, text: str) -> None:
         """Add facts as JSON. Invalid ones are logged, since a topic has no answer."""
         try:
-            self.session.tell(read_facts(text))
+            self.session.add_facts(read_facts(text))
         except DataError as error:
             log.warning("facts ignored: %s", error)
 
     def announce(self) -> None:
-        self._tell(self.status.to_json())
+        self._send(self.status.to_json())
 
     def _watch(self, event: Event) -> None:
-        before, self.status = self.status, status_after(self.status, event)
+        before, self.status = self.status, events.status_after(self.status, event)
         if self.status is not before:
             self.announce()
 

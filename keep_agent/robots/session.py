@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from functools import partial
-from threading import Event as Flag
+from threading import Event as ThreadEvent
 from threading import Lock, RLock
 from typing import Any, TypedDict, TypeVar
 
@@ -14,9 +14,9 @@ from envs.clock import Clock
 from envs.outcome import Outcome
 from keep_agent.agent.types import Decision, Planning
 from keep_agent.robots.executor import RobotError, RobotTimeout, SkillExecutor
-from keep_agent.robots.task.bounded_call import Call
+from keep_agent.robots.task.bounded_call import BoundedCall
 from keep_agent.robots.task.dialogue import PendingFacts, SinglePlans
-from keep_agent.robots.task.events import Event, Finished, Limits, Started, TaskReport, Watch, together
+from keep_agent.robots.task.events import Event, EventWatcher, Finished, Limits, Started, TaskReport, combine_watchers
 from keep_agent.robots.task.run import Judge, TaskRun
 from planners.prompts.text import FactView
 
@@ -44,36 +44,36 @@ class RobotSession:
         executor: SkillExecutor,
         *,
         limits: Limits | None = None,
-        watch: Watch | None = None,
+        watch: EventWatcher | None = None,
         judge: Judge | None = None,
     ) -> None:
         self.planner, self.executor, self.judge = planner, executor, judge
         self.limits = limits or Limits()
         self._watch, self._event_lock = watch, RLock()
         self._lock = Lock()
-        self._idle = Flag()
+        self._idle = ThreadEvent()
         self._idle.set()
         self._closed = ""  # reason given to `close`
         self._stop_requested: Future[str] | None = None  # of the running task; its result is the reason
-        self._calls: list[Call[Any]] = []  # calls that may not have returned
+        self._calls: list[BoundedCall[Any]] = []  # calls that may not have returned
         self._pending = PendingFacts()
-        self._plans = SinglePlans(planner, self._pending)
-        self._ends = 0  # how often single plans were ended
+        self._single_plans = SinglePlans(planner, self._pending)
+        self._end_count = 0  # how often single plans were ended
 
-    def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
+    def run(self, instruction: str, watch: EventWatcher | None = None) -> TaskReport:
         """Run a task; block until it ends, which the limits guarantee.
 
         A cancelled skill or a planner that does not return is abandoned; the next task waits for it up to
         `Limits.answer`, and fails otherwise. ``watch`` is called with this task's events. Raises RobotError while
         another task is running.
         """
-        tell = self._teller(watch)
-        with self._exclusive() as stop_requested:
-            calls = self._unfinished(stop_requested)
+        emit = self._task_watcher(watch)
+        with self._claim_task() as stop_requested:
+            calls = self._wait_for_calls(stop_requested)
             if calls or stop_requested.done():
-                return _refusal(instruction, calls, stop_requested, tell)
+                return _refusal(instruction, calls, stop_requested, emit)
             robot = self.planner, self.executor, instruction, self.limits
-            task = TaskRun(*robot, stop_requested, self._pending, tell, self.judge)
+            task = TaskRun(*robot, stop_requested, self._pending, emit, self.judge)
             try:
                 return task.play()
             finally:
@@ -92,11 +92,11 @@ class RobotSession:
 
         def begin() -> Callable[[], Decision]:
             nonlocal ends
-            ends = self._ends
-            return self._plans.next_plan(instruction, tuple(skills))
+            ends = self._end_count
+            return self._single_plans.next_plan(instruction, tuple(skills))
 
-        decision = self._bounded("plan", begin)
-        if self._ends != ends or self._stop_requested is not None:  # the planner's task of this plan has ended
+        decision = self._call_planner("plan", begin)
+        if self._end_count != ends or self._stop_requested is not None:  # the planner's task of this plan has ended
             raise RobotError(self._closed or TASK_RUNNING)
         return decision
 
@@ -105,10 +105,10 @@ class RobotSession:
 
         Raises RobotError if there is no such skill, and the errors of `plan`.
         """
-        self._plans.next_report(outcome)  # raises at once without an open plan
-        self._bounded("report", partial(self._plans.next_report, outcome))
+        self._single_plans.next_report(outcome)  # raises at once without an open plan
+        self._call_planner("report", partial(self._single_plans.next_report, outcome))
 
-    def tell(self, facts: Iterable[FactView]) -> None:
+    def add_facts(self, facts: Iterable[FactView]) -> None:
         """Add facts from another source; they are passed on at the next observation, plan or task."""
         self._pending.add(facts)
 
@@ -134,7 +134,7 @@ class RobotSession:
         return self._idle.wait(clock.remaining) and all(call.wait(clock.remaining) for call in list(self._calls))
 
     @contextmanager
-    def _exclusive(self) -> Iterator[Future[str]]:
+    def _claim_task(self) -> Iterator[Future[str]]:
         with self._lock:
             if self._stop_requested is not None:
                 raise RobotError(TASK_RUNNING)
@@ -148,7 +148,7 @@ class RobotSession:
             self._stop_requested = None
             self._idle.set()
 
-    def _unfinished(self, stop_requested: Future[str]) -> list[Call[Any]]:
+    def _wait_for_calls(self, stop_requested: Future[str]) -> list[BoundedCall[Any]]:
         """Return the calls that a task must wait for: earlier calls, and the end of single plans."""
         with self._lock:
             self._end_plans("another task or plan has begun")
@@ -158,7 +158,7 @@ class RobotSession:
         self._calls = [call for call in self._calls if not call.done]
         return self._calls
 
-    def _bounded(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
+    def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
         """Run a single plan's call with a time limit; ``begin``, called under the lock, returns the function to run."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
@@ -168,7 +168,7 @@ class RobotSession:
                 raise RobotError(TASK_RUNNING)
             if self._calls:
                 raise RobotTimeout(f"an earlier {self._calls[0].name} is still running: try again when it has ended")
-            call = Call(name, begin())
+            call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)
         with self._lock:  # a new task also ends single plans
@@ -178,32 +178,32 @@ class RobotSession:
         raise RobotTimeout(f"the planner did not answer within {self.limits.answer:g} s")
 
     def _end_plans(self, why: str) -> None:
-        self._ends += 1
-        end = self._plans.leave(why)
+        self._end_count += 1
+        end = self._single_plans.end_task(why)
         if end is not None:
-            self._calls.append(Call("end", end))
+            self._calls.append(BoundedCall("end", end))
 
-    def _teller(self, watch: Watch | None) -> Watch:
+    def _task_watcher(self, watch: EventWatcher | None) -> EventWatcher:
         """Return the watcher of one task, which drops events after its end."""
-        all_watch, over = together(self._watch, watch), False
+        all_watch, over = combine_watchers(self._watch, watch), False
 
-        def tell(event: Event) -> None:
+        def emit(event: Event) -> None:
             nonlocal over
             with self._event_lock:
                 if not over:
                     over = isinstance(event, Finished)
                     all_watch(event)
 
-        return tell
+        return emit
 
 
 def _refusal(
-    instruction: str, calls: Sequence[Call[Any]], stop_requested: Future[str], tell: Callable[[Event], None]
+    instruction: str, calls: Sequence[BoundedCall[Any]], stop_requested: Future[str], emit: Callable[[Event], None]
 ) -> TaskReport:
     names = ", ".join(dict.fromkeys(call.name for call in calls))
     report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
     if stop_requested.done():
         report = TaskReport(instruction, False, "stopped", stop_requested.result())
-    tell(Started(instruction))
-    tell(Finished(report))
+    emit(Started(instruction))
+    emit(Finished(report))
     return report

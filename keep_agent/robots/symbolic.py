@@ -33,7 +33,7 @@ class SymbolicExecutor:
         self.knowledge = setting.knowledge(self.world)
         self._number = 0
         self._lock = Lock()  # of world and knowledge
-        self._moving = Lock()
+        self._skill_lock = Lock()
         self._cancelled = Event()
 
     @property
@@ -75,19 +75,19 @@ class SymbolicExecutor:
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Carry out a skill. Raises SkillError for an unknown skill, RobotError while another one is running."""
-        if not self._moving.acquire(blocking=False):
+        if not self._skill_lock.acquire(blocking=False):
             raise RobotError(f"{skill!r} cannot begin while another skill is running: cancel that")
         try:
             self._cancelled.clear()
             feedback("on the way")
-            return self._move(skill, feedback)
+            return self._run_skill(skill, feedback)
         finally:
-            self._moving.release()
+            self._skill_lock.release()
 
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def _move(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
+    def _run_skill(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         if self._cancelled.wait(self.seconds * self.effect):
             return failed("cancelled before anything had changed")
         with self._lock:

@@ -16,9 +16,9 @@ from keep_agent.errors import DataError, KeepError
 from memory.files.atomic import create_folder
 
 FRAMES = "frames"  # in the run folder
-ENDINGS = {"jpeg": "jpg", "png": "png"}
+EXTENSIONS = {"jpeg": "jpg", "png": "png"}
 QUALITY = 90  # of JPEG
-LONGEST = 200  # characters of a folder's name; file systems take 255
+MAX_NAME = 200  # characters of a folder's name; file systems take 255
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Frames:
 
         :param frame: uint8 (height, width, 3), RGB; raises DataError for anything else
         """
-        name = f"{step:04d}.{ENDINGS[self.format]}"
-        self.files[name] = encoded(frame, self.format)
+        name = f"{step:04d}.{EXTENSIONS[self.format]}"
+        self.files[name] = encode_picture(frame, self.format)
         return f"{self.folder}/{name}"
 
     def write(self, run: Path) -> None:
@@ -68,13 +68,13 @@ def folder_name(episode: str) -> str:
     name = quote(episode, safe="")
     if name.startswith("."):
         name = f"%2E{name[1:]}"  # neither a parent folder nor hidden
-    if len(name) > LONGEST:
+    if len(name) > MAX_NAME:
         digest = sha256(episode.encode()).hexdigest()[:32]
-        return f"{name[: LONGEST - len(digest) - 2]}%.{digest}"
+        return f"{name[: MAX_NAME - len(digest) - 2]}%.{digest}"
     return name or "%"
 
 
-def encoded(frame: np.ndarray, format: str) -> bytes:
+def encode_picture(frame: np.ndarray, format: str) -> bytes:
     """Encode a picture. Raises DataError for an array of another shape or type."""
     from PIL import Image  # lazy: most worlds have no pictures
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keep_agent.rollout.frames import Frames
 
 
-class Watcher(Protocol):
+class ProgressWatcher(Protocol):
     """Observer of running episodes, such as a progress bar."""
 
     def step(self, episode: str, number: int, skill: str) -> None: ...
@@ -37,7 +37,7 @@ class Rollout:
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)  # length of the demonstration per task begun so far
+    expert_lengths: list[int] = field(default_factory=list)  # length of the demonstration per task begun so far
     error: str = ""
     restarts: int = 0  # restarts of the simulator so far
 
@@ -45,13 +45,13 @@ class Rollout:
     def task(self) -> int:
         return len(self.outcomes)
 
-    def marks(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    def simulator_fields(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
         """Return the simulator's fields of an entry: the picture, and whether it was restarted since the last entry."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
-        marks: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:
-            marks["frame"] = self.frames.add(len(self.steps), picture)
-        return marks | ({"restarted": True} if self.restarts > before else {})
+            fields["frame"] = self.frames.add(len(self.steps), picture)
+        return fields | ({"restarted": True} if self.restarts > before else {})
 
     def finish(self, result: Any, last_skill: str) -> TaskOutcome:
         """Record the world's result of the current task."""
@@ -81,7 +81,7 @@ class Rollout:
         return EpisodeResult(self.index, self.id, outcomes, steps, seconds, self.error, self.restarts)
 
     def _outcome(self, task: Any, success: bool, met: int, total: int, steps: int, stop: str) -> TaskOutcome:
-        length = self.lengths[self.task] if self.task < len(self.lengths) else 0
+        length = self.expert_lengths[self.task] if self.task < len(self.expert_lengths) else 0
         return TaskOutcome(task.id, task.type, task.instruction, success, met, total, steps, length, stop)
 
 
@@ -94,7 +94,7 @@ def run_episode(
     skills: str,
     seed: int,
     demonstrate: Callable[[Mapping[str, Any]], int] | None = None,
-    watcher: Watcher | None = None,
+    watcher: ProgressWatcher | None = None,
     frames: Frames | None = None,
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
@@ -110,7 +110,7 @@ def run_episode(
     try:
         observation, info = env.reset(seed=seed, options={"episode": episode})
         entry = episode_entry(index, episode, skills, info.get("notes"))
-        rollout.entries.append(entry | rollout.marks(observation, info))
+        rollout.entries.append(entry | rollout.simulator_fields(observation, info))
     except EpisodeError as error:
         rollout.entries.append(episode_entry(index, episode, skills))
         rollout.crash(error, 0, 1)
@@ -119,9 +119,9 @@ def run_episode(
         planner.reset(observation["instruction"], skills)
         over = False
         while not over:
-            if demonstrate is not None and len(rollout.lengths) == rollout.task:
-                rollout.lengths.append(demonstrate(info))
-            observation, info, over = _turn(env, planner, rollout, observation, info)
+            if demonstrate is not None and len(rollout.expert_lengths) == rollout.task:
+                rollout.expert_lengths.append(demonstrate(info))
+            observation, info, over = _run_step(env, planner, rollout, observation, info)
             if watcher is not None:
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
     except ModelError:
@@ -131,7 +131,7 @@ def run_episode(
     return rollout.result(start), rollout.entries
 
 
-def _turn(
+def _run_step(
     env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, Any], info: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], bool]:
     facts = info["facts"]
@@ -156,7 +156,7 @@ def _turn(
         message=message,
         goal=after["goal"] if done is None else (done.met, done.total),
     )
-    rollout.entries.append(entry | rollout.marks(following, after))
+    rollout.entries.append(entry | rollout.simulator_fields(following, after))
     over = terminated or truncated
     if done is not None:
         outcome = rollout.finish(done, decision.skill)

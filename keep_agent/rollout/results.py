@@ -115,19 +115,19 @@ class EpisodeResult:
         return cls(**values)
 
 
-def typed(result: Row) -> Row:
+def check_types(result: Row) -> Row:
     """Make a dataclass from JSON values of its fields' types. Raises ValueError naming a wrong value."""
     from pydantic import ValidationError  # lazy: a rollout needs no check
 
     try:
-        _adapter(type(result)).validate_json(json.dumps(result, default=shallow), strict=True)
+        _adapter(type(result)).validate_json(json.dumps(result, default=field_dict), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r:.40}: {first['msg']}") from None
     return result
 
 
-def shallow(value: Any) -> dict[str, Any]:
+def field_dict(value: Any) -> dict[str, Any]:
     """Return a dataclass's fields without copying them; for ``default`` of `json.dumps`."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 

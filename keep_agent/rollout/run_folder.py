@@ -24,17 +24,17 @@ from typing import Any, ClassVar, Protocol, Self
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import unpacking
 from keep_agent.rollout.frames import Frames, keep_frames
-from keep_agent.rollout.results import EpisodeResult, typed
+from keep_agent.rollout.results import EpisodeResult, check_types
 from memory.files.atomic import SUFFIX, lock_is_held, remove_temp
 from memory.files.end_mark import Mark, MarkedFile, end_of, find_mark, read_marked, read_marks
 from memory.files.json_lines import Chain, Line, LineFile, encode_json, read_lines
 from memory.files.sealed_json import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
-TRACED = "trace"  # of a committed line: number of trace lines at that time
-COMMITTED, LAST = "committed", "last"  # of a summary: number of committed lines, and checksum of the last
-RUN = "run"  # of a saved config: distinguishes runs with equal settings; missing in older versions
-AGAIN = "restore the file, or start a new run"
+TRACE_COUNT = "trace"  # of a committed line: number of trace lines at that time
+LINE_COUNT, LAST_SUM = "committed", "last"  # of a summary: number of committed lines, and checksum of the last
+RUN_ID = "run"  # of a saved config: distinguishes runs with equal settings; missing in older versions
+RESTORE = "restore the file, or start a new run"
 log = logging.getLogger(__name__)
 
 
@@ -60,11 +60,11 @@ class RunFolder(AbstractContextManager):
         self.path, self.config, self.results = path, config, list(results)
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
-    def _go_on(self, start: Chain, line: Line | None = None, traced: Line | None = None) -> None:
+    def _open_files(self, start: Chain, line: Line | None = None, trace_line: Line | None = None) -> None:
         """Prepare to append after these lines; None: to a new file."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
-        self._trace = LineFile(self.path / TRACE, traced, start)
+        self._trace = LineFile(self.path / TRACE, trace_line, start)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
@@ -78,11 +78,11 @@ class RunFolder(AbstractContextManager):
                 (candidate / CONFIG).touch(exist_ok=False)  # of several concurrent runs only one succeeds
             except FileExistsError:
                 continue
-            saved, start = bound(config)
+            saved, start = bind_config(config)
             MarkedFile.begin(candidate / cls.lines, start)  # first: a run with a config has a mark
             write_sealed(candidate / CONFIG, saved)
             run = cls(candidate, config)._lock()
-            run._go_on(start)
+            run._open_files(start)
             return run
         raise ConfigError(f"{path} and its numbered variants all contain runs; choose another eval.out")
 
@@ -91,20 +91,20 @@ class RunFolder(AbstractContextManager):
         """Open an existing run with its finished episodes; an incomplete or uncommitted tail is cut off and logged."""
         run = cls(path, cls.saved(path))._lock()
         try:
-            run._read_back()
+            run._restore()
         except BaseException:
             run.release()
             raise
         return run
 
-    def _read_back(self) -> None:
+    def _restore(self) -> None:
         remove_temp(self.path)  # of temporary files of a killed run
-        start, lines = opening(self.path), self._committed(self.path)
+        start, lines = chain_start(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
             log.warning("%s was made by a version without checksums: damage to it is not noticed", self.path)
         self.results = _results(lines, self.path / self.lines, self.result)
         ids = {result.id for result in self.results}
-        self._go_on(start, lines[-1] if lines else None, _last_committed(self.path / TRACE, start, lines, ids))
+        self._open_files(start, lines[-1] if lines else None, _last_committed(self.path / TRACE, start, lines, ids))
         for file in (self._lines, self._trace):
             if over := file.cut():
                 log.warning("%s: %d bytes without a commit mark are cut off", file.path, over)
@@ -139,7 +139,7 @@ class RunFolder(AbstractContextManager):
         """Return the committed lines. Raises CorruptError if one or the summary is damaged, missing or foreign."""
         lines = read_committed(path, cls.lines)
         if (path / SUMMARY).exists():
-            _check_summary(path, lines, opening(path))
+            _check_summary(path, lines, chain_start(path))
         return lines
 
     @property
@@ -162,7 +162,7 @@ class RunFolder(AbstractContextManager):
         if frames is not None:
             frames.write(self.path)
         self._trace.append(entries)
-        mark = {TRACED: self._trace.count} if self._trace.count else {}
+        mark = {TRACE_COUNT: self._trace.count} if self._trace.count else {}
         self._lines.append([result.to_json() | mark])
         self.results.append(result)
 
@@ -180,44 +180,44 @@ class RunFolder(AbstractContextManager):
         self.release()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        last = {LAST: f"{self._lines.link:08x}"} if self._lines.start.sealed else {}
-        write_sealed(self.path / SUMMARY, {**summary, COMMITTED: self._lines.count} | last)
+        last = {LAST_SUM: f"{self._lines.link:08x}"} if self._lines.start.sealed else {}
+        write_sealed(self.path / SUMMARY, {**summary, LINE_COUNT: self._lines.count} | last)
         return self.path / SUMMARY
 
 
 def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Return a run's config. Raises DataError if ``path`` is no run folder, or a ``needed`` dotted key is missing."""
     config = _saved_config(path)
-    config.pop(RUN, None)
+    config.pop(RUN_ID, None)
     for key in needed:
         value = config
         for part in key.split("."):
             if not isinstance(value, Mapping) or part not in value:
-                raise DataError(f"{path / CONFIG}: there is no {key}; {AGAIN}")
+                raise DataError(f"{path / CONFIG}: there is no {key}; {RESTORE}")
             value = value[part]
     return config
 
 
-def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
+def bind_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
     """Return the config to save, with a name of the run, and the start of its files' hash chains."""
-    saved = {**config, RUN: token_hex(8)}
+    saved = {**config, RUN_ID: token_hex(8)}
     return saved, Chain.for_owner(encode_json(saved))
 
 
-def opening(path: Path) -> Chain:
+def chain_start(path: Path) -> Chain:
     """Return the start of the hash chains of a run's files; empty for an older version, or without a config."""
     config = _saved_config(path) if (path / CONFIG).exists() else {}
-    return Chain.for_owner(encode_json(config)) if RUN in config else Chain()
+    return Chain.for_owner(encode_json(config)) if RUN_ID in config else Chain()
 
 
 def _saved_config(path: Path) -> dict[str, Any]:
     remedy = "give a run folder that eval printed; a run whose config is lost cannot be used"
-    return read_sealed(path / CONFIG, remedy, key=RUN)
+    return read_sealed(path / CONFIG, remedy, key=RUN_ID)
 
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Return a finished run's summary. Raises DataError."""
-    return read_sealed(path / SUMMARY, _write_again(path), key=LAST)
+    return read_sealed(path / SUMMARY, _write_again(path), key=LAST_SUM)
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -231,17 +231,17 @@ def find_runs(path: Path) -> list[Path]:
 
 def read_committed(path: Path, name: str) -> list[Line]:
     """Return the committed lines of a run's file. Raises CorruptError if one is damaged, missing or another run's."""
-    start = opening(path)
+    start = chain_start(path)
     if start.sealed:
-        return read_marked(path / name, start, f"{CONFIG} beside it", AGAIN)
-    return list(read_lines(path / name, AGAIN))
+        return read_marked(path / name, start, f"{CONFIG} beside it", RESTORE)
+    return list(read_lines(path / name, RESTORE))
 
 
 def trace_lines(trace: Path) -> Iterator[Line]:
     """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or another run's."""
     path, number = trace.parent, 0
-    lines = read_committed(path, EPISODES) if _commits(path) else []
-    for line in read_lines(trace, AGAIN, opening(path)):
+    lines = read_committed(path, EPISODES) if _has_episodes(path) else []
+    for line in read_lines(trace, RESTORE, chain_start(path)):
         number = line.number
         yield line
     check_trace(path, number, _committed_trace(lines) or 0)
@@ -249,38 +249,38 @@ def trace_lines(trace: Path) -> Iterator[Line]:
 
 def episodes_mark(path: Path) -> Mark | None:
     """Return the mark with the number of a run's episodes, if there is one. Raises CorruptError for a damaged mark."""
-    start = opening(path)
-    if not start.sealed or not _commits(path):
+    start = chain_start(path)
+    if not start.sealed or not _has_episodes(path):
         return None
-    return find_mark(path / EPISODES, start, f"{CONFIG} beside it", AGAIN)
+    return find_mark(path / EPISODES, start, f"{CONFIG} beside it", RESTORE)
 
 
-def _commits(path: Path) -> bool:
+def _has_episodes(path: Path) -> bool:
     """Return whether a folder holds a run with episodes; an agent's trace on a server has none."""
     return any(file.exists() for file in (path / EPISODES, end_of(path / EPISODES)))
 
 
 def _committed_trace(lines: Iterable[Line]) -> int | None:
     """Return the largest number of trace lines that a committed line records, if any does."""
-    return max((line.value[TRACED] for line in lines if TRACED in line.value), default=None)
+    return max((line.value[TRACE_COUNT] for line in lines if TRACE_COUNT in line.value), default=None)
 
 
 def check_trace(path: Path, lines: int, committed: int) -> None:
     """Raises CorruptError if the trace of a run has fewer lines than were committed."""
     if lines < committed:
-        raise CorruptError(f"{path / TRACE} has {lines} whole lines of the {committed} that were committed; {AGAIN}")
+        raise CorruptError(f"{path / TRACE} has {lines} whole lines of the {committed} that were committed; {RESTORE}")
 
 
 def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
     """Raises CorruptError for a summary of more lines than there are, or of another run."""
     summary = read_summary(path)
-    count = summary.get(COMMITTED)
+    count = summary.get(LINE_COUNT)
     if count is not None and (type(count) is not int or not 0 <= count <= len(lines)):
         raise CorruptError(
             f"{path} has {len(lines)} of the {count} results in {SUMMARY}; restore the file, or "
             f"delete {SUMMARY} and resume the run"
         )
-    if start.sealed and summary.get(LAST) != f"{lines[count - 1].chain.sum if count else start.sum:08x}":
+    if start.sealed and summary.get(LAST_SUM) != f"{lines[count - 1].chain.sum if count else start.sum:08x}":
         raise CorruptError(f"{path / SUMMARY} belongs to another run, or another state of it; {_write_again(path)}")
 
 
@@ -291,9 +291,9 @@ def _write_again(path: Path) -> str:
 def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]:
     results = []
     for line in lines:
-        row = {key: value for key, value in line.value.items() if key != TRACED}
-        with unpacking(f"{path}:{line.number}", f"no {kind.__name__}", AGAIN):
-            results.append(typed(kind.from_json(row)))
+        row = {key: value for key, value in line.value.items() if key != TRACE_COUNT}
+        with unpacking(f"{path}:{line.number}", f"no {kind.__name__}", RESTORE):
+            results.append(check_types(kind.from_json(row)))
     return results
 
 
@@ -301,9 +301,9 @@ def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: se
     """Return the last committed line of a trace. Raises CorruptError for a damaged line up to there."""
     count = _committed_trace(committed)
     if count is None and not start.sealed:  # an older version did not count
-        lines = (line for line in read_lines(path, AGAIN) if line.value.get("episode") in ids)
+        lines = (line for line in read_lines(path, RESTORE) if line.value.get("episode") in ids)
     else:
-        lines = islice(read_lines(path, AGAIN, start), count or 0)  # uncommitted lines may be anything
+        lines = islice(read_lines(path, RESTORE, start), count or 0)  # uncommitted lines may be anything
     last = next(iter(deque(lines, maxlen=1)), None)
     check_trace(path.parent, last.number if last else 0, count or 0)
     return last

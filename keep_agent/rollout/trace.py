@@ -66,17 +66,10 @@ def step_entry(
     :param goal: goal conditions met after the step, and their total, if known
     """
     entry = _entry(
-        "step",
-        episode,
-        task=numbers.task,
-        step=step,
-        instruction=instruction,
-        facts=[fact_entry(fact) for fact in facts],
-        skill=decision.skill,
-        ok=ok,
-        message=message,
+        "step", episode, task=numbers.task, step=step, instruction=instruction,
+        facts=[fact_entry(fact) for fact in facts], skill=decision.skill, ok=ok, message=message,
         scores=[[skill, round(score, 4)] for skill, score in decision.scores],
-    )
+    )  # fmt: skip
     if goal is not None:
         entry["goal"] = list(goal)
     if decision.extra:
@@ -137,10 +130,10 @@ def fact_entry(fact: FactView) -> Entry:
 def read_trace(path: Path) -> Iterator[Entry]:
     """Yield the entries of a run's trace. Raises DataError for a line that is damaged, missing or of another schema."""
     for line in trace_lines(path):
-        yield checked(line.value, path, line.number)
+        yield check_schema(line.value, path, line.number)
 
 
-def checked(entry: Entry, path: Path, number: int) -> Entry:
+def check_schema(entry: Entry, path: Path, number: int) -> Entry:
     """Return the entry of a line. Raises DataError for another schema."""
     version = entry.get("v")
     if version != SCHEMA:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     if options.scenario is None:
         console.print(scenarios_table({name: find_scenario(name) for name in shipped()}))
         return
-    scenario, config = find_scenario(options.scenario), composed(options.overrides)
+    scenario, config = find_scenario(options.scenario), compose_config(options.overrides)
     from keep_agent.scenarios.play import play  # lazy: it loads torch
 
     play(scenario, config, console, options.folder, options.bits)
@@ -52,7 +52,7 @@ def scenarios_table(scenarios: Mapping[str, Scenario]) -> Table:
     return table
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
+def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Compose ``configs/phases.yaml`` with ``overrides``; ``model=`` takes any hub name or folder."""
     config = compose_settings("phases", expand_model(overrides))
     check_settings(config, LEAST, OPTIONAL, ())

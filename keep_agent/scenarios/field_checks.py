@@ -13,7 +13,7 @@ import yaml
 from keep_agent.errors import DataError
 from keep_agent.files import parsed_yaml, read_text
 
-LONGEST = 24  # characters of a key: two of them fit into an agent's id (memory.files.agent_files)
+MAX_KEY_LENGTH = 24  # characters of a key: two of them fit into an agent's id (memory.files.agent_files)
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Field:
 
     def word(self, mark: str = "_") -> str:
         """Return a name of small letters, digits and ``mark``."""
-        pattern = rf"[a-z][a-z0-9{mark}]{{0,{LONGEST - 1}}}"
+        pattern = rf"[a-z][a-z0-9{mark}]{{0,{MAX_KEY_LENGTH - 1}}}"
         if not isinstance(self.value, str) or not re.fullmatch(pattern, self.value):
-            characters = f"up to {LONGEST} characters of a-z, 0-9 and {mark}, the first a letter"
+            characters = f"up to {MAX_KEY_LENGTH} characters of a-z, 0-9 and {mark}, the first a letter"
             raise self.error(f"{self.value!r} is no name; use {characters}")
         return self.value
 

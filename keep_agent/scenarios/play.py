@@ -50,7 +50,7 @@ def play(
             summary = summarize(run.results)
             path = run.write_summary({**summary, "config": settings})
     console.print()
-    console.print(sums_table(summary, f"{scenario.name}: {config.model.name}, {bits} bits"))
+    console.print(cost_table(summary, f"{scenario.name}: {config.model.name}, {bits} bits"))
     console.print(f"{path.parent}", soft_wrap=True, highlight=False)
     return run
 
@@ -80,7 +80,7 @@ def turn_text(turn: Turn) -> Text:
     return Text.assemble((f"{turn.name}: ", "cyan"), turn.text, (cost, "dim"))
 
 
-def sums_table(summary: Mapping[str, Any], title: str) -> Table:
+def cost_table(summary: Mapping[str, Any], title: str) -> Table:
     """Return a table with a row per agent and one for all; ``saved`` is relative to prefill without reuse."""
     table = Table(title=title)
     table.add_column("agent", no_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keep_agent.scenarios.scenario import Phase, Scenario
 from keep_agent.scenarios.transcript import Transcripts
-from keep_agent.scenarios.turn_records import Cost, Turn
+from keep_agent.scenarios.turn_records import Turn, TurnCost
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
 from memory.engine.base import ChunkSchedule
@@ -22,7 +22,7 @@ REUSE = 0.0  # AgentMemories.threshold: a repeated scenario reuses any shared pr
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratedText(Cost):
+class GeneratedText(TurnCost):
     """The generated text of a turn, and its cost."""
 
     text: str

@@ -14,10 +14,10 @@ from keep_agent.scenarios.field_checks import Field, read_yaml
 
 MAX_TOKENS = 40  # of a turn
 SELF_NAME = "You"  # prefix of an agent's own lines in its transcript
-ANY = re.compile(r"\$\{[^}]*\}?")
+TEMPLATE_LIKE = re.compile(r"\$\{[^}]*\}?")
 TEMPLATE = re.compile(r"\$\{([a-z0-9_]+)\.([a-z0-9_]+)\[([a-z0-9_]+)\]\}")
 MESSAGES = "messages"
-SHAPE = f"${{PHASE.{MESSAGES}[AGENT]}}"  # inserts an agent's transcript of an earlier phase
+TEMPLATE_EXAMPLE = f"${{PHASE.{MESSAGES}[AGENT]}}"  # inserts an agent's transcript of an earlier phase
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
     """Raise DataError unless every template names an earlier phase that the text's only recipient heard."""
     try:
-        templates = list(references(field.text()))
+        templates = list(template_references(field.text()))
     except ValueError as error:
         raise field.error(str(error)) from None
     for phase, agent in templates:
@@ -177,17 +177,17 @@ def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Ph
             raise field.error(f"{', '.join(to)} would read what {agent} heard; put it in instructions.{agent}")
 
 
-def references(text: str) -> Iterator[tuple[str, str]]:
+def template_references(text: str) -> Iterator[tuple[str, str]]:
     """Yield the phases and agents that the templates in ``text`` name. Raises ValueError for any other ``${``."""
-    for match in ANY.findall(text):
+    for match in TEMPLATE_LIKE.findall(text):
         parts = TEMPLATE.fullmatch(match)
         if parts is None:
-            raise ValueError(f"{match} is no template; write {SHAPE}")
+            raise ValueError(f"{match} is no template; write {TEMPLATE_EXAMPLE}")
         if parts[2] != MESSAGES:
-            raise ValueError(f"{match} names {parts[2]!r}, which a phase does not have; write {SHAPE}")
+            raise ValueError(f"{match} names {parts[2]!r}, which a phase does not have; write {TEMPLATE_EXAMPLE}")
         yield parts[1], parts[3]
 
 
-def fill(text: str, transcript: Callable[[str, str], str]) -> str:
+def fill_templates(text: str, transcript: Callable[[str, str], str]) -> str:
     """Replace each template by ``transcript(phase, agent)``; templates in inserted texts are not expanded."""
     return TEMPLATE.sub(lambda parts: transcript(parts[1], parts[3]), text)

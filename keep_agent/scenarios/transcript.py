@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keep_agent.scenarios.scenario import SELF_NAME, Phase, Scenario, fill
+from keep_agent.scenarios.scenario import SELF_NAME, Phase, Scenario, fill_templates
 
 CUE = f"{SELF_NAME}:"  # ends a prompt; the model continues it
 SILENCE = "(says nothing)"
@@ -36,7 +36,7 @@ class Transcripts:
                 self._texts[key] = agent.system
         for note in phase.notes:
             for key in note.to:
-                self._texts[key] += fill(note.text, self.transcript)
+                self._texts[key] += fill_templates(note.text, self.transcript)
 
     def prompt(self, agent: str) -> str:
         return self._texts[agent] + CUE

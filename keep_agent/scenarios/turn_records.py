@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 from keep_agent.rollout.run_folder import Result, RunFolder
 
-TURNS = "turns.jsonl"
+TURNS_FILE = "turns.jsonl"
 COLD = "cold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class TurnCost:
     """Cost of an answer. Times in ms, the rest in tokens."""
 
     kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss
@@ -28,11 +28,11 @@ class Cost:
     @property
     def costs(self) -> dict[str, Any]:
         """Fields of this class, without a subclass's."""
-        return {field.name: getattr(self, field.name) for field in fields(Cost)}
+        return {field.name: getattr(self, field.name) for field in fields(TurnCost)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn(Cost):
+class Turn(TurnCost):
     index: int
     id: str  # phase/round/agent
     phase: str
@@ -58,7 +58,7 @@ class Turn(Cost):
 class ScenarioFolder(RunFolder):
     """Run folder with a line per turn, written completely before the next turn begins, and a summary."""
 
-    lines: ClassVar[str] = TURNS
+    lines: ClassVar[str] = TURNS_FILE
     result: ClassVar[type[Result]] = Turn
 
 
@@ -66,11 +66,11 @@ def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
     """Sum costs over all turns and each agent's; ``saved`` is the share of prompt tokens whose rows were reused."""
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
-    per_agent = {agent: _sums([turn for turn in all_turns if turn.agent == agent]) for agent in agents}
-    return {**_sums(all_turns), "per_agent": per_agent}
+    per_agent = {agent: _sum_costs([turn for turn in all_turns if turn.agent == agent]) for agent in agents}
+    return {**_sum_costs(all_turns), "per_agent": per_agent}
 
 
-def _sums(turns: list[Turn]) -> dict[str, Any]:
+def _sum_costs(turns: list[Turn]) -> dict[str, Any]:
     reused, new = sum(turn.kept for turn in turns), sum(turn.new for turn in turns)
     kinds = [turn.kind for turn in turns]
     return {

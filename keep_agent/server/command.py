@@ -19,7 +19,7 @@ from keep_agent.agent.durable import lock_folder
 from keep_agent.config.compose import compose_agent
 from keep_agent.server.address import address_of, listen
 from keep_agent.server.auth.token_file import load_tokens
-from keep_agent.server.auth.tokens import VARIABLE, check_bind
+from keep_agent.server.auth.tokens import TOKEN_VARIABLE, check_bind
 from keep_agent.server.limits.request_limits import RequestLimits
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import AgentLimits, Settings
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent serve",
         description="Serve planning agents and conversations. Without tokens only programs on this machine have "
-        f"access; {VARIABLE} holds a token for all agents, keep-agent token makes others.",
+        f"access; {TOKEN_VARIABLE} holds a token for all agents, keep-agent token makes others.",
     )
     overrides = "settings: planner=keep, model=NAME, prompt.style=linked, ..."
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)

@@ -24,7 +24,7 @@ ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 MAX_MESSAGE = 600  # characters of a message; some quote a value of the request
 MAX_FIELD_NAME = 120  # characters of a field's name in a message; the request may choose it
-CLOSING = {"Connection": "close"}
+CLOSE_HEADERS = {"Connection": "close"}
 RESPONSE_STARTS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class NotFound(Refused):
 
 class TooSlow(Refused):
     status = 408
-    headers: Mapping[str, str] = CLOSING
+    headers: Mapping[str, str] = CLOSE_HEADERS
 
 
 class Conflict(Refused):
@@ -149,7 +149,7 @@ def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
 def error_response(path: str, error: KeepError, closing: bool = False) -> Response:
     """Return the answer to a KeepError. ``closing``: the connection ends after it."""
     status, kind = status_of(error), type(error).__name__
-    headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSING if closing else {})}
+    headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSE_HEADERS if closing else {})}
     if status == 503:
         headers["Retry-After"] = RETRY_AFTER
     if status >= 500:

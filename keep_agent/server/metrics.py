@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 NO_ROUTE = "other"  # label of methods and paths without a route
-SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TIME_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 log = logging.getLogger(__name__)
 
 
@@ -27,7 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter = partial(Counter, namespace="keep_agent", registry=self.registry)
-        seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=SECONDS)
+        seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=TIME_BUCKETS)
         self.requests = counter("requests", "Answered requests", ("method", "route", "status"))
         self.seconds = seconds("request_seconds", "Time from a request to the end of its answer", ("route",))
         self.tokens = counter("chat_tokens", "Prompt tokens, cached prompt tokens, and generated tokens", ("kind",))
@@ -36,7 +36,7 @@ class Metrics:
         self.plans = seconds("plan_seconds", parts, ("part",))
         self.encoded = counter("encoded_tokens", "Memory tokens encoded before a plan, or during it", ("when",))
 
-    def planned(self, trace: Mapping[str, Any]) -> None:
+    def record_plan(self, trace: Mapping[str, Any]) -> None:
         """Record a decision; a repeated decision has an empty trace and is not counted."""
         if not trace:
             return
@@ -46,7 +46,7 @@ class Metrics:
         self.encoded.labels("in_plan").inc(counts.get("encoded_token_layers", 0) / counts["layers"])
         self.encoded.labels("ahead").inc(trace.get("ahead", {}).get("tokens", 0))
 
-    def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
         """Add a gauge that calls ``value`` at every scrape; NaN if that fails."""
 
         def reading() -> float:
@@ -58,7 +58,7 @@ class Metrics:
 
         Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
-    def chatted(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
+    def record_chat(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
         """Record the end of a chat request: tokens, and seconds to the first token."""
         for kind, count in (("prompt", prompt), ("cached", cached), ("generated", generated)):
             self.tokens.labels(kind).inc(count)

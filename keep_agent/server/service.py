@@ -19,7 +19,7 @@ from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import AgentRegistry
-from keep_agent.server.planning.routes import Planner, planning_router
+from keep_agent.server.planning.routes import PlanningService, planning_router
 from keep_agent.server.planning.websocket import socket_router
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import scenario_router
@@ -37,21 +37,21 @@ def make_service(
     # separate limiters, so that conversations never block robots
     plans, chats = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
     registry = AgentRegistry(resources, folder, settings.agents, settings.trace)
-    planner = Planner(registry, plans, metrics)
+    planner = PlanningService(registry, plans, metrics)
     conversations = Conversations(
         resources.engine, resources.tokenizer, Path(resources.config.model.name).name, chats, folder / "chat",
         settings.chat, metrics, host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
     scenarios = Scenarios(conversations)
-    metrics.watch("plans_inside", "Running planning requests", lambda: plans.active)
-    metrics.watch("talks_inside", "Running requests of conversations and scenarios", lambda: chats.active)
-    metrics.watch("block_bytes", "Bytes of agents' KV blocks", lambda: resources.method.storage.stats()["bytes"])
+    metrics.add_gauge("plans_inside", "Running planning requests", lambda: plans.active)
+    metrics.add_gauge("talks_inside", "Running requests of conversations and scenarios", lambda: chats.active)
+    metrics.add_gauge("block_bytes", "Bytes of agents' KV blocks", lambda: resources.method.storage.stats()["bytes"])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:  # closes all in reverse order, even if one fails
-            stack.push_async_callback(planner.thread, resources.close)
-            stack.push_async_callback(planner.thread, registry.close)
+            stack.push_async_callback(planner.run_in_thread, resources.close)
+            stack.push_async_callback(planner.run_in_thread, registry.close)
             stack.push_async_callback(conversations.close)
             stack.push_async_callback(scenarios.close)
             yield

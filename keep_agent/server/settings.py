@@ -9,7 +9,7 @@ from keep_agent.server.auth.access_rules import AGENTS
 from keep_agent.server.limits.request_limits import RequestLimits
 
 MEMORY_BYTES = 16 << 20  # of an uploaded memory
-MOST = 1 << 31  # maximum of any count
+MAX_LIMIT = 1 << 31  # maximum of any count
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class AgentLimits:
 
     def __post_init__(self) -> None:
         for name, count in asdict(self).items():
-            if not 1 <= count <= MOST:
-                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MOST}")
+            if not 1 <= count <= MAX_LIMIT:
+                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MAX_LIMIT}")
 
 
 @dataclass(frozen=True)

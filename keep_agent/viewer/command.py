@@ -14,7 +14,7 @@ from rich.console import Console
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.server.address import address_of, is_loopback, listen
-from keep_agent.viewer.runs import Library, Run, check_root
+from keep_agent.viewer.runs import Run, RunLibrary, check_root
 from keep_agent.viewer.trace_index import EpisodeIndex
 
 PATH = "/viewer"
@@ -61,7 +61,7 @@ def _export(options: argparse.Namespace, console: Console) -> None:
 
 def _episode(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
     """Return the run and the episode with a key, or the first episode."""
-    runs = Library(root).runs()
+    runs = RunLibrary(root).runs()
     episodes = [(run, episode) for run in runs for episode in run.index.refresh().values()]
     for run, episode in episodes:
         if key in (None, episode.key):

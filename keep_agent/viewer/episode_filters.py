@@ -52,10 +52,10 @@ def status(episode: EpisodeIndex) -> str:
     """Return the status of an episode; ``open`` while a task is running."""
     if episode.crash is not None:
         return CRASHED
-    if any(not end.get("success") for end in episode.ends):
+    if any(not end.get("success") for end in episode.task_ends):
         return FAILED
     tasks = len(episode.opening.get("tasks", ()))
-    return SUCCEEDED if tasks and len(episode.ends) >= tasks else OPEN
+    return SUCCEEDED if tasks and len(episode.task_ends) >= tasks else OPEN
 
 
 def episode_rows(runs: Iterable[Run]) -> list[EpisodeRow]:
@@ -66,17 +66,17 @@ def episode_rows(runs: Iterable[Run]) -> list[EpisodeRow]:
 def episode_row(run: str, method: str, episode: EpisodeIndex) -> EpisodeRow:
     tasks = episode.opening.get("tasks", ())
     goal = episode.outlines[-1].goal if episode.outlines else None
-    if episode.ends:
-        met, total = (sum(int(end.get(key, 0)) for end in episode.ends) for key in ("met", "total"))
+    if episode.task_ends:
+        met, total = (sum(int(end.get(key, 0)) for end in episode.task_ends) for key in ("met", "total"))
         goal = met, total
     return EpisodeRow(
         run=run,
         method=method,
         episode=episode.key,
         instruction=str(tasks[0].get("instruction", "")) if tasks else episode.instruction,
-        tasks=max(len(tasks), len(episode.ends)),
+        tasks=max(len(tasks), len(episode.task_ends)),
         types=tuple(dict.fromkeys(str(task.get("type", "")) for task in tasks)),
-        steps=len(episode.places),
+        steps=len(episode.positions),
         failures=sum(not step.ok for step in episode.outlines),
         goal=goal,
         status=status(episode),

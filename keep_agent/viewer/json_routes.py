@@ -14,11 +14,11 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from keep_agent.errors import DataError
 from keep_agent.viewer.episode_filters import episode_rows
-from keep_agent.viewer.runs import KINDS, Library, picture
+from keep_agent.viewer.runs import MEDIA_TYPES, RunLibrary, picture
 from keep_agent.viewer.step_model import overview, step_json
 
 
-def data_router(library: Library, prefix: str) -> APIRouter:
+def data_router(library: RunLibrary, prefix: str) -> APIRouter:
     """Return the routes ``episodes``, ``episode``, ``step`` and ``picture`` below ``prefix``; 404 if one is missing."""
     router = APIRouter(prefix=prefix, include_in_schema=False, dependencies=[Depends(_answer_404)])
 
@@ -43,7 +43,7 @@ def data_router(library: Library, prefix: str) -> APIRouter:
         if name is None:
             raise DataError(f"step {step} of episode {episode!r} has no picture")
         path = picture(source.path, name)
-        return FileResponse(path, media_type=KINDS[path.suffix], headers={"X-Content-Type-Options": "nosniff"})
+        return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers={"X-Content-Type-Options": "nosniff"})
 
     return router
 

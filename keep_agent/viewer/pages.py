@@ -15,19 +15,19 @@ from nicegui.element import Element
 
 from keep_agent.errors import DataError
 from keep_agent.viewer.episode_filters import STATUSES, EpisodeRow, Filters, episode_rows
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import RunLibrary
 
 STATIC = Path(__file__).with_name("static")
-STEP = "/episode"  # path of the step page, relative to the mount
-PERIOD = 1.5  # seconds between two reads of the runs
-INDEXING = 120.0  # seconds that a page waits for the first indexing of traces
+STEP_PATH = "/episode"  # path of the step page, relative to the mount
+REFRESH_SECONDS = 1.5  # seconds between two reads of the runs
+INDEXING_SECONDS = 120.0  # seconds that a page waits for the first indexing of traces
 COLUMNS = ("outcome", "method", "episode", "instruction", "types", "goal", "steps", "failures", "run")
 LABELS = {"types": "task type", "failures": "failed"}  # labels of columns that differ from their names
-NUMBERS = ("goal", "steps", "failures")
+NUMBER_COLUMNS = ("goal", "steps", "failures")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EpisodeSource:
     """One episode to show, given by the keys of run and episode."""
 
     run: str
@@ -35,31 +35,31 @@ class Source:
     label: str
 
 
-class StepView(Element, component="static/step_view.js", esm={"keep-viewer": "static"}):
+class StepPlayer(Element, component="static/step_view.js", esm={"keep-viewer": "static"}):
     """Player as a NiceGUI element: slider, keys and panels for one episode, or two side by side."""
 
-    def __init__(self, base: str, sources: Sequence[Source], step: int = 0, segment: str = "") -> None:
+    def __init__(self, base: str, sources: Sequence[EpisodeSource], step: int = 0, segment: str = "") -> None:
         """``base``: address of the data routes."""
         super().__init__()
         self._props |= {"base": base, "sources": list(map(asdict, sources)), "step": step, "segment": segment}
 
 
-def address(*sources: Source) -> str:
+def address(*sources: EpisodeSource) -> str:
     """Return the path of the step page for one episode, or two; NiceGUI prefixes the path of the mount."""
     query = {"run": sources[0].run, "episode": sources[0].episode}
     if len(sources) > 1:
         query |= {"other": sources[1].run, "other_episode": sources[1].episode}
-    return f"{STEP}?{urlencode(query)}"
+    return f"{STEP_PATH}?{urlencode(query)}"
 
 
 class EpisodeList:
     """List of episodes with filters, updated in place as runs grow. Traces are read on another thread."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: RunLibrary) -> None:
         self._library = library
         self._rows: list[EpisodeRow] = []
         self._build()
-        ui.timer(PERIOD, self.update, immediate=False)
+        ui.timer(REFRESH_SECONDS, self.update, immediate=False)
 
     def _build(self) -> None:
         with ui.row().classes("keep-bar"):
@@ -117,7 +117,7 @@ class EpisodeList:
         filters = Filters(self._status.value, self._method.value, self._type.value, self._text.value or "")
         visible = [row for row in self._rows if filters.keep(row)]
         selection = self._selection()
-        self._table.rows = [_line(row) for row in visible]
+        self._table.rows = [_table_row(row) for row in visible]
         self._table.selected = [line for line in self._table.rows if line["key"] in selection]
         self._count.set_text(f"{len(visible)} of {len(self._rows)} episodes")
         self._empty.set_visibility(not self._rows)
@@ -130,23 +130,23 @@ class EpisodeList:
         self._compare.set_enabled(len(self._table.selected) == 2)
 
     def _open(self, keys: Sequence[str]) -> None:
-        sources = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
+        sources = {_row_key(row): EpisodeSource(row.run, row.episode, "") for row in self._rows}
         ui.navigate.to(address(*(sources[key] for key in keys if key in sources)))
 
 
 def _column(name: str) -> dict[str, Any]:
-    align = "right" if name in NUMBERS else "left"
+    align = "right" if name in NUMBER_COLUMNS else "left"
     column = {"name": name, "label": LABELS.get(name, name), "field": name, "align": align, "sortable": True}
     return column | {":classes": f"row => 'keep-{name} keep-' + row.status"}
 
 
-def _key(row: EpisodeRow) -> str:
+def _row_key(row: EpisodeRow) -> str:
     return f"{row.run}\n{row.episode}"
 
 
-def _line(row: EpisodeRow) -> dict[str, Any]:
+def _table_row(row: EpisodeRow) -> dict[str, Any]:
     return asdict(row) | {
-        "key": _key(row),
+        "key": _row_key(row),
         "outcome": f"{STATUSES[row.status]} {row.status}",
         "method": row.method or "–",
         "instruction": row.instruction + (f" (+{row.tasks - 1} more)" if row.tasks > 1 else ""),
@@ -155,15 +155,15 @@ def _line(row: EpisodeRow) -> dict[str, Any]:
     }
 
 
-def add_pages(library: Library, base: str) -> None:
+def add_pages(library: RunLibrary, base: str) -> None:
     """Register the pages, mounted at the URL path ``base``. A later call replaces them."""
 
-    @ui.page("/", title="KEEP Agent: episodes", response_timeout=INDEXING)
+    @ui.page("/", title="KEEP Agent: episodes", response_timeout=INDEXING_SECONDS)
     async def episodes() -> None:
         _add_style()
         await EpisodeList(library).update()
 
-    @ui.page(STEP, title="KEEP Agent: episode", response_timeout=INDEXING)
+    @ui.page(STEP_PATH, title="KEEP Agent: episode", response_timeout=INDEXING_SECONDS)
     async def episode(
         run: str = "", episode: str = "", step: int = 0, segment: str = "",
         second: Annotated[str, Query(alias="other")] = "", other_episode: str = "",
@@ -171,7 +171,7 @@ def add_pages(library: Library, base: str) -> None:
         _add_style()
         keys = [(run, episode)] + ([(second, other_episode or episode)] if second else [])
         try:
-            sources = await background.io_bound(lambda: [_source(library, *pair) for pair in keys])
+            sources = await background.io_bound(lambda: [_episode_source(library, *pair) for pair in keys])
         except DataError as error:
             with ui.column().classes("keep-refused"):
                 ui.label("This episode cannot be shown.").classes("keep-title")
@@ -186,13 +186,13 @@ def add_pages(library: Library, base: str) -> None:
                 ui.label("two runs side by side; ochre marks the steps that differ")
                 ui.link("swap", address(*reversed(sources)))
             ui.label("keys: ← → one step, with shift ten, Home, End").classes("keep-keys")
-        StepView(f"{base}/data", sources, max(step, 0), segment)
+        StepPlayer(f"{base}/data", sources, max(step, 0), segment)
 
 
-def _source(library: Library, key: str, episode: str) -> Source:
+def _episode_source(library: RunLibrary, key: str, episode: str) -> EpisodeSource:
     run = library.run(key)
     episode = run.index.episode(episode).key
-    return Source(key, episode, f"{run.method or 'run'} · {episode} · {run.path.name}")
+    return EpisodeSource(key, episode, f"{run.method or 'run'} · {episode} · {run.path.name}")
 
 
 def _add_style() -> None:

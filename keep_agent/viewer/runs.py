@@ -13,7 +13,7 @@ from keep_agent.rollout.frames import FRAMES
 from keep_agent.rollout.run_folder import CONFIG, TRACE, read_config
 from keep_agent.viewer.trace_index import TraceIndex
 
-KINDS = {".jpg": "image/jpeg", ".png": "image/png"}
+MEDIA_TYPES = {".jpg": "image/jpeg", ".png": "image/png"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
         return str(name or "")
 
 
-class Library:
+class RunLibrary:
     """Runs below a root, searched at every call of `runs`. Indexes are cached while their runs exist."""
 
     def __init__(self, root: Path | Callable[[], Path]) -> None:
@@ -51,7 +51,7 @@ class Library:
         """Search the runs; return them sorted by key."""
         root = self.root
         with self._lock:
-            self._runs = {path: self._run(root, path) for path in sorted(_traced(root))}
+            self._runs = {path: self._run(root, path) for path in sorted(_trace_folders(root))}
             return list(self._runs.values())
 
     def run(self, key: str) -> Run:
@@ -75,11 +75,11 @@ def check_root(root: Path) -> None:
     """Raise DataError for a path without runs."""
     if not root.is_dir():
         raise DataError(f"{root} is no folder: name a run folder, or one that holds some")
-    if next(_traced(root), None) is None and not (root / CONFIG).exists():
+    if next(_trace_folders(root), None) is None and not (root / CONFIG).exists():
         raise DataError(f"no run under {root}: name a folder with a {TRACE} in it, as eval prints it")
 
 
-def _traced(root: Path) -> Iterator[Path]:
+def _trace_folders(root: Path) -> Iterator[Path]:
     """Yield folders with a trace. Picture folders and hidden folders are skipped, links are not followed."""
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if name != FRAMES and not name.startswith(".")]
@@ -91,7 +91,7 @@ def picture(run: Path, name: str) -> Path:
     """Return the file of a trace's ``frame``. Raises DataError for a missing file or one outside the pictures."""
     folder = (run / FRAMES).resolve()
     path = (run / name).resolve()  # resolves links, so that none leads out of the folder
-    if path.suffix not in KINDS or not path.is_relative_to(folder) or folder.parent != run.resolve():
+    if path.suffix not in MEDIA_TYPES or not path.is_relative_to(folder) or folder.parent != run.resolve():
         raise DataError(f"the trace names {name!r}, which is no picture in {run / FRAMES}; it is not shown")
     if not path.is_file():
         raise DataError(f"{run / name} is not there: copy the run together with its {FRAMES}")

@@ -13,7 +13,7 @@ from keep_agent.viewer.history import History
 HIT, RECOMPUTED, CHANGED, FRESH = "hit", "recomputed", "changed", "fresh"
 STATES = (HIT, RECOMPUTED, CHANGED, FRESH)
 Ranks = Mapping[str, tuple[tuple[int, int, float], ...]]  # by segment: (layer, rank from 1, mass)
-GROUPS = {"static_group": "static", "segment": "dynamic"}
+UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     return SegmentView(
         key=f"{id}@{newer}" if newer else id, id=id, text=text, start=start, stop=stop,
         first_unit=first, last_unit=last,
-        kind=GROUPS.get(own_units[0]["kind"], own_units[0]["kind"]) if own_units else "",
+        kind=UNIT_KINDS.get(own_units[0]["kind"], own_units[0]["kind"]) if own_units else "",
         block=own_units[0]["block"] if len(own_units) == 1 else "",
         from_block=from_block, last_layer=last_layer, state=state, written=step_of_text, versions=len(versions),
         ranks=() if newer else ranks.get(id, ()),

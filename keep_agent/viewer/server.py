@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from warnings import catch_warnings, simplefilter
 
 from keep_agent.errors import ConfigError
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import RunLibrary
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -33,7 +33,7 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     except ImportError as error:
         raise ConfigError(f"{NEEDS_SERVER} ({error})") from None
     base = path.rstrip("/")
-    library = Library(root)
+    library = RunLibrary(root)
     app.include_router(data_router(library, f"{base}/data"))
     if base:
         _redirect(app, base, f"{base}/")

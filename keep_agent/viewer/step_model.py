@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keep_agent.files import unpacking
-from keep_agent.rollout.results import PARTS, shallow
+from keep_agent.rollout.results import PARTS, field_dict
 from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.episode_filters import episode_row
 from keep_agent.viewer.runs import Run
 from keep_agent.viewer.segments import SegmentView, segment_views
 from keep_agent.viewer.trace_index import EpisodeIndex
-from keep_agent.viewer.world import World, world
+from keep_agent.viewer.world import KnownWorld, known_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StepView:
     focus: str
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None if the planner has no model
-    world: World
+    world: KnownWorld
     before: int | None  # numbers of the pictures before the skill (-1: at the reset) and after it
     after: int | None
     restarted: bool
@@ -63,27 +63,27 @@ class StepView:
 
     def to_json(self) -> str:
         """Encode as compact JSON. Raises ValueError for NaN and infinities."""
-        return json.dumps(self, default=shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps(self, default=field_dict, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
     """Return the view of a step. Raises DataError for a missing step, or an entry without a required field."""
     entry = run.index.entry(episode, step)
-    with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
+    with unpacking(f"{run.index.path}:{episode.positions[step].number}", "no step that can be shown", "run it again"):
         return _view(episode, step, entry)
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
     """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, and for NaN and infinities."""
     view = step_view(run, episode, step)
-    with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
+    with unpacking(f"{run.index.path}:{episode.positions[step].number}", "no step that can be shown", "run it again"):
         return view.to_json()
 
 
 def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
     outline, extra = episode.outlines[step], entry.get("extra", {})
-    is_last = step == len(episode.places) - 1
-    task_ends = is_last or episode.outlines[step + 1].task != outline.task
+    is_last = step == len(episode.positions) - 1
+    is_task_end = is_last or episode.outlines[step + 1].task != outline.task
     return StepView(
         number=step,
         **{name: getattr(outline, name) for name in ("task", "step", "skill", "ok", "goal", "restarted")},
@@ -93,10 +93,10 @@ def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
         focus=str(extra.get("focus", "")),
         scores=tuple((str(skill), float(score)) for skill, score in entry.get("scores", ())),
         prompt=_prompt(entry, episode, step) if "segments" in entry else None,
-        world=world(episode.facts, step),
+        world=known_world(episode.facts, step),
         before=step - 1 if step - 1 in episode.frames else None,
         after=step if step in episode.frames else None,
-        end=next((end for end in episode.ends if task_ends and end.get("task") == outline.task), None),
+        end=next((end for end in episode.task_ends if is_task_end and end.get("task") == outline.task), None),
         crash=_traceback(episode) if is_last else "",
     )
 

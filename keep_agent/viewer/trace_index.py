@@ -15,8 +15,8 @@ from typing import Any
 
 from keep_agent.errors import DataError
 from keep_agent.files import reading, unpacking
-from keep_agent.rollout.run_folder import AGAIN, EPISODES, TRACED, check_trace, episodes_mark, opening
-from keep_agent.rollout.trace import Entry, checked
+from keep_agent.rollout.run_folder import EPISODES, RESTORE, TRACE_COUNT, chain_start, check_trace, episodes_mark
+from keep_agent.rollout.trace import Entry, check_schema
 from keep_agent.viewer.history import History
 from memory.files.json_lines import Chain
 
@@ -24,7 +24,7 @@ REMEDY = "restore the file, or run it again"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinePosition:
     """Position of a line: first byte, size without line break, number from 1, and the hash chain before it."""
 
     start: int
@@ -55,7 +55,7 @@ class GrowingFile:
         """Reset to the start of the file. ``start``: start of its hash chain."""
         self.count, self._end, self._chain = 0, 0, replace(start or Chain())
 
-    def appended(self) -> Iterator[tuple[Place, dict[str, Any]]]:
+    def new_lines(self) -> Iterator[tuple[LinePosition, dict[str, Any]]]:
         """Yield new complete lines; none for a missing file. Raises DataError for a damaged line."""
         if not self.path.exists():
             return
@@ -66,17 +66,17 @@ class GrowingFile:
             for line in stream:
                 if not line.endswith(b"\n"):
                     return
-                place = Place(self._end, len(line) - 1, self.count + 1, replace(self._chain))
-                value = self._chain.open(line[:-1], f"{self.path}:{place.number}", REMEDY)
+                position = LinePosition(self._end, len(line) - 1, self.count + 1, replace(self._chain))
+                value = self._chain.open(line[:-1], f"{self.path}:{position.number}", REMEDY)
                 self._end += len(line)
                 self.count += 1
-                yield place, value
+                yield position, value
 
-    def at(self, place: Place) -> dict[str, Any]:
+    def line_at(self, position: LinePosition) -> dict[str, Any]:
         """Read the line at a position again. Raises DataError if it has changed."""
         with reading(self.path), self.path.open("rb") as stream:
-            stream.seek(place.start)
-            return replace(place.before).open(stream.read(place.size), f"{self.path}:{place.number}", REMEDY)
+            stream.seek(position.start)
+            return replace(position.before).open(stream.read(position.size), f"{self.path}:{position.number}", REMEDY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Outline:
     restarted: bool
 
 
-def outline(entry: Entry) -> Outline:
-    """Summarize a step. Raises one of `keep_agent.files.MISSHAPEN` for an entry that is no step."""
+def summarize_step(entry: Entry) -> Outline:
+    """Summarize a step. Raises one of `keep_agent.files.SHAPE_ERRORS` for an entry that is no step."""
     goal, active, rows = entry.get("goal"), entry.get("active_rows"), len(entry.get("token_ids", ()))
     return Outline(
         task=int(entry["task"]),
@@ -125,11 +125,11 @@ class EpisodeIndex:
     key: str
     opening: Entry
     instruction: str = ""  # the first one
-    places: list[Place] = field(default_factory=list)  # of its steps
+    positions: list[LinePosition] = field(default_factory=list)  # of its steps
     outlines: list[Outline] = field(default_factory=list)
     texts: History[str] = field(default_factory=History)  # of segments
     facts: History[Entry] = field(default_factory=History)
-    ends: list[Entry] = field(default_factory=list)  # of tasks
+    task_ends: list[Entry] = field(default_factory=list)  # of tasks
     crash: Entry | None = None
     frames: dict[int, str] = field(default_factory=dict)  # by step, -1 at the reset
 
@@ -137,9 +137,9 @@ class EpisodeIndex:
     def id(self) -> str:
         return self.opening["episode"]
 
-    def add(self, place: Place, entry: Entry) -> None:
+    def add(self, position: LinePosition, entry: Entry) -> None:
         """Add the next step; an invalid one leaves the index unchanged."""
-        number, summary = len(self.places), outline(entry)
+        number, summary = len(self.positions), summarize_step(entry)
         texts = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
         facts = [(str(fact["id"]), fact) for fact in entry.get("facts", ())]
         for id, text in texts:
@@ -149,7 +149,7 @@ class EpisodeIndex:
         if entry.get("frame"):
             self.frames[number] = str(entry["frame"])
         self.instruction = self.instruction or str(entry.get("instruction", ""))
-        self.places.append(place)
+        self.positions.append(position)
         self.outlines.append(summary)
 
 
@@ -188,42 +188,42 @@ class TraceIndex:
 
     def entry(self, episode: EpisodeIndex, step: int) -> Entry:
         """Read the line of a step. Raises DataError for a step that does not exist."""
-        if not 0 <= step < len(episode.places):
-            raise DataError(f"episode {episode.key!r} has {len(episode.places)} steps, none has number {step}")
-        place = episode.places[step]
-        return checked(self._file.at(place), self.path, place.number)
+        if not 0 <= step < len(episode.positions):
+            raise DataError(f"episode {episode.key!r} has {len(episode.positions)} steps, none has number {step}")
+        position = episode.positions[step]
+        return check_schema(self._file.line_at(position), self.path, position.number)
 
     def _read(self) -> None:
         try:
             if not self._file.count and not self._marks.count:
-                start = opening(self.path.parent)
+                start = chain_start(self.path.parent)
                 self._file.forget(start)
                 self._marks.forget(start)
             end = episodes_mark(self.path.parent)  # read in the reverse order of writing
-            for _, mark in self._marks.appended():
-                self._committed = mark.get(TRACED, self._committed)
+            for _, mark in self._marks.new_lines():
+                self._committed = mark.get(TRACE_COUNT, self._committed)
             if end is not None:
-                end.check_count(self._marks.count, self._marks.path, AGAIN)
-            for place, entry in self._file.appended():
-                self._take(place, checked(entry, self.path, place.number))
+                end.check_count(self._marks.count, self._marks.path, RESTORE)
+            for position, entry in self._file.new_lines():
+                self._add_entry(position, check_schema(entry, self.path, position.number))
             check_trace(self.path.parent, self._file.count, self._committed)
         except DataError as error:
             self.problem = str(error)
 
-    def _take(self, place: Place, entry: Entry) -> None:
-        with unpacking(f"{self.path}:{place.number}", "no entry of a trace", "run it again"):
+    def _add_entry(self, position: LinePosition, entry: Entry) -> None:
+        with unpacking(f"{self.path}:{position.number}", "no entry of a trace", "run it again"):
             event, id = entry["event"], str(entry["episode"])
             if event == "episode" or id not in self._current:
-                self._open(id, _opening(entry) if event == "episode" else {"episode": id})
+                self._open_episode(id, _checked_opening(entry) if event == "episode" else {"episode": id})
             episode = self._current[id]
             if event == "step":
-                episode.add(place, entry)
+                episode.add(position, entry)
             elif event == "task":
-                episode.ends.append(entry | {key: int(entry.get(key, 0)) for key in ("met", "total")})
+                episode.task_ends.append(entry | {key: int(entry.get(key, 0)) for key in ("met", "total")})
             elif event == "crash":
                 episode.crash = entry
 
-    def _open(self, id: str, opening: dict[str, Any]) -> None:
+    def _open_episode(self, id: str, opening: dict[str, Any]) -> None:
         key, number = id, 1
         while key in self._episodes:
             number += 1
@@ -234,7 +234,7 @@ class TraceIndex:
         self._episodes[key] = self._current[id] = episode
 
 
-def _opening(entry: Entry) -> Entry:
+def _checked_opening(entry: Entry) -> Entry:
     """Check the first entry of an episode. Raises TypeError for invalid tasks."""
     tasks = entry.get("tasks") or []
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):

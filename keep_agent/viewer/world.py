@@ -24,7 +24,7 @@ class Thing:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class KnownWorld:
     """The facts up to a step."""
 
     things: tuple[Thing, ...]
@@ -32,32 +32,32 @@ class World:
     holds: tuple[str, ...]
 
 
-def world(facts: History[Entry], step: int) -> World:
+def known_world(facts: History[Entry], step: int) -> KnownWorld:
     """Return the world at a step. The tree omits things that the agent holds; cycles are cut."""
     known = dict(facts.at(step))
     agents = {id: fact for id, fact in known.items() if fact.get("category") == AGENT}
     in_hand = [id for id, fact in known.items() if fact.get("place") in agents]
-    lying = {id: fact for id, fact in known.items() if id not in agents and id not in in_hand}
+    not_held = {id: fact for id, fact in known.items() if id not in agents and id not in in_hand}
     visible = {id for agent in agents.values() for id in agent.get("sees", ())}
     things = []
-    for id, depth in _tree(lying):
-        fact, versions = lying.get(id, {}), facts.versions(step, id)
+    for id, depth in _tree(not_held):
+        fact, versions = not_held.get(id, {}), facts.versions(step, id)
         states = tuple(str(state) for state in fact.get("states", ()))
         since = versions[-1][0] if versions else -1
         things.append(Thing(id, fact.get("category", ""), depth, states, since, id in visible))
     place = next((str(agent["place"]) for agent in agents.values() if agent.get("place")), "")
     holds = dict.fromkeys([*in_hand, *(str(agent["holds"]) for agent in agents.values() if agent.get("holds"))])
-    return World(tuple(things), place, tuple(holds))
+    return KnownWorld(tuple(things), place, tuple(holds))
 
 
-def _tree(lying: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
+def _tree(not_held: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
     """Yield ids with their depth, parents first."""
     inside: dict[str, list[str]] = {}
-    for id, fact in lying.items():
+    for id, fact in not_held.items():
         inside.setdefault(fact.get("place") or "", []).append(id)
-    places = [place for place in inside if place and place not in lying]
+    places = [place for place in inside if place and place not in not_held]
     visited: set[str] = set()
-    for root in (*places, *inside.get("", ()), *lying):  # the rest are members of cycles
+    for root in (*places, *inside.get("", ()), *not_held):  # the rest are members of cycles
         stack = [(root, 0)]
         while stack:
             id, depth = stack.pop()

@@ -12,7 +12,7 @@ import tomllib
 import pytest
 from hydra import compose, initialize_config_module
 
-from keep_agent.cli import EXACT
+from keep_agent.cli import EXACT_METHODS
 from keep_agent.config.planner_factory import make_method
 from tests.test_imports import ROOT
 
@@ -197,4 +197,4 @@ def test_the_table_of_methods_has_the_methods_capabilities() -> None:
     with initialize_config_module("configs", version_base="1.3"):
         for path in (ROOT / "configs" / "memory").glob("*.yaml"):
             method = make_method(compose("alfred", [f"memory={path.stem}"]).memory)
-            assert method.capabilities.exact == (path.stem in EXACT), path.stem
+            assert method.capabilities.exact == (path.stem in EXACT_METHODS), path.stem

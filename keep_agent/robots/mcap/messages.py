@@ -19,9 +19,9 @@ Schema = Mapping[str, Any]
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
-WHOLE: Schema = {"type": "integer"}
-TRUTH: Schema = {"type": "boolean"}
-TIME: Schema = {"type": "object", "title": "time", "properties": {"sec": WHOLE, "nsec": WHOLE}}
+INTEGER: Schema = {"type": "integer"}
+BOOLEAN: Schema = {"type": "boolean"}
+TIME: Schema = {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}}
 
 
 def _record(title: str, properties: Mapping[str, Schema], required: str) -> Schema:
@@ -40,27 +40,27 @@ SCORE = _record("keep.Score", {"skill": TEXT, "score": NUMBER}, "skill score")
 DECISION = _record(
     "keep.Decision",
     _fields(TEXT, "episode instruction skill message")
-    | _fields(WHOLE, "task step")
-    | {"ok": TRUTH, "goal": _list(WHOLE), "scores": _list(SCORE)}
+    | _fields(INTEGER, "task step")
+    | {"ok": BOOLEAN, "goal": _list(INTEGER), "scores": _list(SCORE)}
     | {"timings": {"type": "object", "additionalProperties": NUMBER}},
     "skill",
 )
 FACT = _record(
     "keep.Fact",
-    _fields(TEXT, "id category type place holds") | _fields(_list(TEXT), "sees states") | {"gone": TRUTH},
+    _fields(TEXT, "id category type place holds") | _fields(_list(TEXT), "sees states") | {"gone": BOOLEAN},
     "id category type",
 )
 FACTS = _record("keep.Facts", {"episode": TEXT, "facts": _list(FACT)}, "facts")
 MEMORY = _record(
     "keep.Memory",
-    _fields(WHOLE, "tokens context query hits")
-    | {"cold": TRUTH, "active_rows": _list(WHOLE)}
+    _fields(INTEGER, "tokens context query hits")
+    | {"cold": BOOLEAN, "active_rows": _list(INTEGER)}
     | _fields(_list({"type": "object"}), "units segments hops flips"),
     "tokens units segments",
 )
 LOG = _record(
     "foxglove.Log",
-    {"timestamp": TIME} | _fields(WHOLE, "level line") | _fields(TEXT, "message name file"),
+    {"timestamp": TIME} | _fields(INTEGER, "level line") | _fields(TEXT, "message name file"),
     "timestamp level message",
 )
 BYTES: Schema = {"type": "string", "contentEncoding": "base64"}
@@ -80,12 +80,12 @@ DECISION_FIELDS = ("episode", "instruction", "task", "step", "skill", "ok", "mes
 MEMORY_FIELDS = ("active_rows", "units", "segments", "hops", "flips", "cold")
 
 
-def stamp(at: int) -> dict[str, int]:
+def timestamp(at: int) -> dict[str, int]:
     """Return a time in nanoseconds as Foxglove's schemas represent it."""
     return {"sec": at // 10**9, "nsec": at % 10**9}
 
 
-def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
+def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
     """Yield the messages of a trace entry at a time in nanoseconds. ``read`` returns a picture by path or None."""
     match entry["event"]:
         case "episode":
@@ -100,10 +100,10 @@ def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iter
     picture = read(entry["frame"]) if "frame" in entry else None
     if picture is not None:
         data, format = base64.b64encode(picture).decode("ascii"), FORMATS.get(PurePath(entry["frame"]).suffix, "jpeg")
-        yield "frame", {"timestamp": stamp(at), "frame_id": "camera", "data": data, "format": format}
+        yield "frame", {"timestamp": timestamp(at), "frame_id": "camera", "data": data, "format": format}
 
 
-def of_event(event: Event, at: int) -> Iterator[Message]:
+def event_messages(event: Event, at: int) -> Iterator[Message]:
     """Yield the messages of a session event; those about the prompt come from the decision's trace."""
     match event:
         case Started():
@@ -124,7 +124,7 @@ def of_event(event: Event, at: int) -> Iterator[Message]:
 
 
 def log(at: int, message: str, level: int = INFO, name: str = "keep") -> Message:
-    return "log", {"timestamp": stamp(at), "level": level, "message": message, "name": name, "file": "", "line": 0}
+    return "log", {"timestamp": timestamp(at), "level": level, "message": message, "name": name, "file": "", "line": 0}
 
 
 def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
@@ -152,8 +152,8 @@ def _step(entry: Entry, at: int) -> Iterator[Message]:
 
 
 def _of_outcome(at: int, skill: str, ok: bool, message: str) -> Message:
-    level, silent = (INFO, "it worked") if ok else (WARNING, UNEXPLAINED)
-    return log(at, message or silent, level, skill)
+    level, default = (INFO, "it worked") if ok else (WARNING, UNEXPLAINED)
+    return log(at, message or default, level, skill)
 
 
 def _scores(scores: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ Listener = Callable[[Any], None]
 log = logging.getLogger(__name__)
 
 
-def tolerant(topic: str, listener: Listener) -> Listener:
+def ignore_invalid(topic: str, listener: Listener) -> Listener:
     """Wrap ``listener`` so that invalid messages are logged and ignored, since a topic has no response."""
 
     def listen(message: Any) -> None:
@@ -66,7 +66,7 @@ def tolerant(topic: str, listener: Listener) -> Listener:
     return listen
 
 
-def member(message: Any, *names: str) -> Any:
+def field_at(message: Any, *names: str) -> Any:
     """Return the value at a path of field names. Raises DataError."""
     value = message
     for name in names:
@@ -84,7 +84,7 @@ def text_of(message: Any, name: str) -> str:
 
 def flag_of(message: Any, name: str) -> bool:
     """Read a flag: a ``bool``, a ``uint8`` of 0 or 1, or a ``std_msgs/Bool``. Raises DataError for other values."""
-    value = member(message, name)
+    value = field_at(message, name)
     flag = value["data"] if isinstance(value, Mapping) and value.keys() == {"data"} else value
     if isinstance(flag, int) and flag in (0, 1):  # a bool is an int in Python
         return bool(flag)

@@ -36,14 +36,14 @@ def ros1(name: str) -> ModuleType:
         raise NotInstalled(f"{name} cannot be imported ({error}): {REMEDY}") from error
 
 
-RULE = "\n" + "=" * 80 + "\n"  # separator of definitions in rosmsg's output
-PARTS = "\n---\n"
-KINDS = ("Goal", "Result", "Feedback")
+SEPARATOR = "\n" + "=" * 80 + "\n"  # separator of definitions in rosmsg's output
+PART_SEPARATOR = "\n---\n"
+ACTION_PARTS = ("Goal", "Result", "Feedback")
 STANDARD = ("std_msgs/Header", "actionlib_msgs/GoalID", "actionlib_msgs/GoalStatus")
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class MessageClasses:
     """Message classes of the action ``task`` and the services ``plan`` and ``report``."""
 
     task: type[Any]
@@ -52,9 +52,9 @@ class Classes:
 
 
 @cache
-def classes() -> Classes:
+def message_classes() -> MessageClasses:
     """Make the classes of this package. Raises NotInstalled without ROS 1."""
-    return Classes(
+    return MessageClasses(
         action(f"{PACKAGE}/Task", TASK_ACTION),
         service(f"{PACKAGE}/Plan", PLAN_SERVICE),
         service(f"{PACKAGE}/Report", REPORT_SERVICE),
@@ -66,13 +66,13 @@ def action(name: str, text: str) -> type[Any]:
     header = "Header header\n"
     status = f"{header}actionlib_msgs/GoalStatus status\n"
     definitions = {
-        f"{name}Action": "".join(f"{name}Action{kind} action_{kind.lower()}\n" for kind in KINDS),
+        f"{name}Action": "".join(f"{name}Action{kind} action_{kind.lower()}\n" for kind in ACTION_PARTS),
         f"{name}ActionGoal": f"{header}actionlib_msgs/GoalID goal_id\n{name}Goal goal\n",
         f"{name}ActionResult": f"{status}{name}Result result\n",
         f"{name}ActionFeedback": f"{status}{name}Feedback feedback\n",
-        **dict(zip((f"{name}{kind}" for kind in KINDS), _split(text, 3), strict=True)),
+        **dict(zip((f"{name}{kind}" for kind in ACTION_PARTS), _split(text, 3), strict=True)),
     }
-    return _generate(definitions | {known: _text_of(known) for known in STANDARD})[f"{name}Action"]
+    return _generate(definitions | {known: _definition_of(known) for known in STANDARD})[f"{name}Action"]
 
 
 def service(name: str, text: str) -> type[Any]:
@@ -85,22 +85,22 @@ def service(name: str, text: str) -> type[Any]:
 
 def _split(text: str, parts: int) -> list[str]:
     """Return the parts of a .srv or .action file; a part may be empty."""
-    texts = f"\n{text}".split(PARTS)
+    texts = f"\n{text}".split(PART_SEPARATOR)
     if len(texts) != parts:
         raise ValueError(f"{text!r} has {len(texts)} parts with --- between them; it needs {parts}")
     return [part.strip("\n") + "\n" for part in texts]
 
 
-def _text_of(name: str) -> str:
+def _definition_of(name: str) -> str:
     package, _, kind = name.partition("/")
-    return getattr(ros1(f"{package}.msg"), kind)._full_text.split(RULE)[0]
+    return getattr(ros1(f"{package}.msg"), kind)._full_text.split(SEPARATOR)[0]
 
 
 def _generate(definitions: Mapping[str, str]) -> dict[str, type[Any]]:
     """Make classes by type name; the first definition refers to the others."""
     dynamic = ros1("genpy.dynamic")
     names = list(definitions)
-    text = RULE.join([definitions[names[0]], *(f"MSG: {name}\n{definitions[name]}" for name in names[1:])])
+    text = SEPARATOR.join([definitions[names[0]], *(f"MSG: {name}\n{definitions[name]}" for name in names[1:])])
     return dynamic.generate_dynamic(names[0], text)
 
 

@@ -14,83 +14,83 @@ from threading import Condition, Thread
 from typing import Any
 
 from keep_agent.errors import DataError
-from keep_agent.robots.ros.messages import member, text_of
+from keep_agent.robots.ros.messages import field_at, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # of actionlib_msgs/GoalStatus
-RECENT = 8  # ended goals in a status message: clients treat a missing goal as lost
-HEARTBEAT = 0.2  # seconds; actionlib clients wait for a status before they send a goal
+MAX_RECENT = 8  # ended goals in a status message: clients treat a missing goal as lost
+HEARTBEAT_SECONDS = 0.2  # seconds; actionlib clients wait for a status before they send a goal
 REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class GoalEnd:
     status: int
     text: str
     result: Message
 
 
 # arguments: goal, feedback, and a function that returns whether the goal was cancelled
-Work = Callable[[Message, Callable[[Message], None], Callable[[], bool]], End]
+GoalHandler = Callable[[Message, Callable[[Message], None], Callable[[], bool]], GoalEnd]
 
 
 class BridgeActionServer:
     """Action server. ``work`` runs on its own thread; ``cancel`` is called on another thread to stop it."""
 
-    def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancel: Callable[[], object]) -> None:
-        self.bridge, self._work, self._cancel_work = bridge, work, cancel
+    def __init__(self, bridge: Bridge, name: str, kind: str, work: GoalHandler, cancel: Callable[[], object]) -> None:
+        self.bridge, self._handler, self._cancel_work = bridge, work, cancel
         self._feedback = bridge.publisher(f"{name}/feedback", f"{kind}Feedback")
         self._result = bridge.publisher(f"{name}/result", f"{kind}Result")
         self._status = bridge.publisher(f"{name}/status", "actionlib_msgs/GoalStatusArray")
-        self._news = Condition()
+        self._changed = Condition()
         self._next: Message | None = None
         self._current: Message | None = None
-        self._recent: deque[Message] = deque(maxlen=RECENT)  # statuses of ended goals
-        self._unsent: deque[Message] = deque(maxlen=RECENT)  # results during a lost connection
+        self._recent_statuses: deque[Message] = deque(maxlen=MAX_RECENT)  # statuses of ended goals
+        self._unsent_results: deque[Message] = deque(maxlen=MAX_RECENT)  # results during a lost connection
         self._cancel = self._closed = False
         bridge.on_ready(self._send_results)
         bridge.subscribe(f"{name}/goal", f"{kind}Goal", self._on_goal)
         bridge.subscribe(f"{name}/cancel", "actionlib_msgs/GoalID", self._on_cancel)
-        self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._beat)]
+        self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._send_heartbeats)]
         for thread in self._threads:
             thread.start()
 
     def close(self, seconds: float) -> None:
         """Reject waiting and later goals; wait up to ``seconds`` for the current one, which the caller has stopped."""
-        with self._news:
+        with self._changed:
             self._closed = True
-            self._news.notify_all()
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join(seconds)
 
     def _on_goal(self, message: Any) -> None:
-        content, name = member(message, "goal"), member(message, "goal_id", "id")
+        content, name = field_at(message, "goal"), field_at(message, "goal_id", "id")
         if not isinstance(content, Mapping) or not isinstance(name, str):
             raise DataError(f"{message!r:.80} has no goal, or no goal_id; send a message of the action's type")
-        with self._news:
+        with self._changed:
             if self._closed:
                 goal, end = message, _without_success(REJECTED, CLOSED)
             else:
                 goal, end = self._next, _without_success(PREEMPTED, REPLACED)
                 self._next = message
                 self._end_current(self._current is not None)
-                self._news.notify_all()
+                self._changed.notify_all()
         if goal is not None:
             self._end(goal, end)
 
     def _on_cancel(self, message: Any) -> None:
         """Cancel a goal by id, or all. A message with a stamp cancels all, since at most two exist."""
         name = text_of(message, "id")
-        with self._news:
-            waiting = self._next if self._next is not None and _matches(self._next, name) else None
-            if waiting is not None:
+        with self._changed:
+            goal = self._next if self._next is not None and _matches(self._next, name) else None
+            if goal is not None:
                 self._next = None
             self._end_current(self._current is not None and _matches(self._current, name))
-        if waiting is not None:
-            self._end(waiting, End(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
+        if goal is not None:
+            self._end(goal, GoalEnd(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
 
     def _end_current(self, applies: bool) -> None:
         """Cancel the current goal; the lock ensures that it is not the next one."""
@@ -100,56 +100,56 @@ class BridgeActionServer:
 
     def _serve(self) -> None:
         while True:
-            with self._news:
-                self._news.wait_for(lambda: self._next is not None or self._closed)
+            with self._changed:
+                self._changed.wait_for(lambda: self._next is not None or self._closed)
                 goal, self._next = self._next, None
                 if self._closed:
                     break
                 self._current, self._cancel = goal, False
             self._end(goal, self._run(goal))
-            with self._news:
+            with self._changed:
                 self._current = None
         if goal is not None:
             self._end(goal, _without_success(REJECTED, CLOSED))
 
-    def _run(self, goal: Message) -> End:
+    def _run(self, goal: Message) -> GoalEnd:
         try:
-            return self._work(goal["goal"], partial(self._feed, goal), lambda: self._cancel)
+            return self._handler(goal["goal"], partial(self._publish_feedback, goal), lambda: self._cancel)
         except Exception as error:  # the client waits for a result
             log.exception("the work of a goal failed")
-            return End(ABORTED, type(error).__name__, {"success": False, "report": str(error)})
+            return GoalEnd(ABORTED, type(error).__name__, {"success": False, "report": str(error)})
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._closed:
-            with self._news:
-                self._say_status()
-                self._news.wait_for(lambda: self._closed, HEARTBEAT)
+            with self._changed:
+                self._publish_status()
+                self._changed.wait_for(lambda: self._closed, HEARTBEAT_SECONDS)
 
-    def _feed(self, goal: Message, feedback: Message) -> None:
-        self._say(self._feedback, {"status": _status(goal, ACTIVE), "feedback": dict(feedback)})
+    def _publish_feedback(self, goal: Message, feedback: Message) -> None:
+        self._publish(self._feedback, {"status": _status(goal, ACTIVE), "feedback": dict(feedback)})
 
-    def _end(self, goal: Message, end: End) -> None:
+    def _end(self, goal: Message, end: GoalEnd) -> None:
         status = _status(goal, end.status, end.text)
-        with self._news:
-            self._recent.append(status)
-            self._say_status()
-            self._unsent.append({"status": status, "result": dict(end.result)})
+        with self._changed:
+            self._recent_statuses.append(status)
+            self._publish_status()
+            self._unsent_results.append({"status": status, "result": dict(end.result)})
             self._send_results()
 
     def _send_results(self) -> None:
         """Send waiting results, also after a reconnection: a goal ends at the client by its result, not a status."""
-        with self._news:
-            while self._unsent and self._say(self._result, self._unsent[0]):
-                self._unsent.popleft()
+        with self._changed:
+            while self._unsent_results and self._publish(self._result, self._unsent_results[0]):
+                self._unsent_results.popleft()
 
-    def _say_status(self) -> None:
+    def _publish_status(self) -> None:
         """Publish the statuses; the lock keeps them in order."""
-        known = [*self._recent]
+        known = [*self._recent_statuses]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))
-        self._say(self._status, {"status_list": known})
+        self._publish(self._status, {"status_list": known})
 
-    def _say(self, topic: Any, message: Message) -> bool:
+    def _publish(self, topic: Any, message: Message) -> bool:
         """Publish a message; return False without a connection, since roslibpy would send it later."""
         if not self.bridge.connected:
             return False
@@ -157,8 +157,8 @@ class BridgeActionServer:
         return True
 
 
-def _without_success(status: int, why: str) -> End:
-    return End(status, why, {"success": False, "report": why})
+def _without_success(status: int, why: str) -> GoalEnd:
+    return GoalEnd(status, why, {"success": False, "report": why})
 
 
 def _matches(goal: Message, name: str) -> bool:

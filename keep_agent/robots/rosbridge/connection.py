@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from keep_agent.errors import ConfigError
 from keep_agent.robots.executor import ConnectionLost, NotInstalled
-from keep_agent.robots.ros.messages import Listener, tolerant
+from keep_agent.robots.ros.messages import Listener, ignore_invalid
 
 Distribution = Literal["ros1", "ros2"]
 RETRY = 5.0  # maximum seconds between two attempts to reconnect; roslibpy's default is an hour
@@ -81,11 +81,11 @@ class Bridge(AbstractContextManager["Bridge"]):
 
     def subscribe(self, name: str, kind: str, listener: Listener) -> None:
         """Subscribe to a topic. Messages for which ``listener`` raises DataError are logged and ignored."""
-        self.library.Topic(self.ros, name, kind).subscribe(tolerant(name, listener))
+        self.library.Topic(self.ros, name, kind).subscribe(ignore_invalid(name, listener))
 
-    def hear(self, operation: str, listener: Listener) -> None:
+    def on_operation(self, operation: str, listener: Listener) -> None:
         """Listen to a rosbridge operation; roslibpy's own handler fails on unexpected fields."""
-        self._listeners.setdefault(operation, []).append(tolerant(operation, listener))
+        self._listeners.setdefault(operation, []).append(ignore_invalid(operation, listener))
         self.ros.factory.on_ready(self._attach)
 
     def on_ready(self, function: Callable[[], None]) -> None:
@@ -122,10 +122,10 @@ def ros1_time() -> dict[str, int]:
 
 
 def string_type(distribution: Distribution) -> str:
-    return typed("std_msgs", "msg", "String", distribution)
+    return type_name("std_msgs", "msg", "String", distribution)
 
 
-def typed(package: str, kind: str, name: str, distribution: Distribution) -> str:
+def type_name(package: str, kind: str, name: str, distribution: Distribution) -> str:
     """Return a message type's name in a ROS version: "std_msgs/String", or "std_msgs/msg/String" in ROS 2."""
     if distribution not in ("ros1", "ros2"):
         raise ConfigError(f"distribution={distribution!r} is unknown; use ros1 or ros2")

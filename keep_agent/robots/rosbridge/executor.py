@@ -16,10 +16,10 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots.executor import RobotError, RobotTimeout, SkillLost, read_facts
 from keep_agent.robots.ros.messages import PACKAGE, text_of
 from keep_agent.robots.rosbridge import skill_clients
-from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
-from keep_agent.robots.rosbridge.skill_clients import Fields, Kind, PendingSkill, SkillClient
+from keep_agent.robots.rosbridge.connection import Bridge, string_type, type_name
+from keep_agent.robots.rosbridge.skill_clients import Fields, PendingSkill, SkillClient, SkillProtocol
 
-MOST = 100_000  # maximum of queued facts; the oldest are dropped
+MAX_FACTS = 100_000  # maximum of queued facts; the oldest are dropped
 
 
 class RosbridgeExecutor:
@@ -40,7 +40,7 @@ class RosbridgeExecutor:
         bridge: Bridge,
         skills: Sequence[str] | str,
         *,
-        kind: Kind = "ros2_action",
+        kind: SkillProtocol = "ros2_action",
         name: str = "/execute_skill",
         type: str = "",
         facts: str = "/facts",
@@ -50,12 +50,12 @@ class RosbridgeExecutor:
         silence: float = 30.0,
     ) -> None:
         self.bridge, self.timeout, self.silence = bridge, timeout, silence
-        self._news = Condition()
-        self._facts: deque[Fact] = deque(maxlen=MOST)
+        self._changed = Condition()
+        self._facts: deque[Fact] = deque(maxlen=MAX_FACTS)
         self._skills: tuple[str, ...] | None = None
         self._pending: PendingSkill | None = None
-        self._sending = RLock()
-        self._astray = False  # whether the last skill may still be running
+        self._send_lock = RLock()
+        self._skill_lost = False  # whether the last skill may still be running
         self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
         bridge.subscribe(facts, text, self._on_facts)
@@ -64,43 +64,43 @@ class RosbridgeExecutor:
         else:
             self._skills = tuple(skills)
         bridge.on_lost(self._on_lost)
-        bridge.on_ready(lambda: Thread(target=self._recall, daemon=True).start())
+        bridge.on_ready(lambda: Thread(target=self._cancel_lost, daemon=True).start())
 
     def skills(self) -> Sequence[str]:
         """Return the skills. Raises ConnectionLost, or RobotTimeout if the robot has not sent them."""
         self.bridge.check()
-        with self._news:
-            if not self._news.wait_for(lambda: self._skills is not None, self.timeout):
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._skills is not None, self.timeout):
                 raise RobotTimeout(f"the robot at {self.bridge.where} did not name its skills in {self.timeout:g} s")
             return self._skills or ()
 
     def observe(self) -> Sequence[Fact]:
         """Return new facts. Raises ConnectionLost, so that a disconnected robot is not moved."""
         self.bridge.check()
-        with self._news:
-            facts, self._facts = self._facts, deque(maxlen=MOST)
+        with self._changed:
+            facts, self._facts = self._facts, deque(maxlen=MAX_FACTS)
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Carry out a skill. Raises ConnectionLost without a connection, SkillLost if it breaks during the skill."""
         pending = PendingSkill(skill, feedback)
-        with self._news:
+        with self._changed:
             if self._pending is not None:
                 raise RobotError(f"{skill!r} cannot begin before {self._pending.skill!r} has ended: cancel that")
             self._pending = pending
         try:
             self.bridge.check()
-            with self._sending:
-                self._recall()
+            with self._send_lock:
+                self._cancel_lost()
                 self._client.begin(pending)
             return pending.future.result()
         except SkillLost:
-            self._astray = True
-            self._recall()  # the connection may be restored
+            self._skill_lost = True
+            self._cancel_lost()  # the connection may be restored
             raise
         finally:
-            pending.over()
-            with self._news:
+            pending.stop_timer()
+            with self._changed:
                 self._pending = None
 
     def cancel(self) -> None:
@@ -108,27 +108,27 @@ class RosbridgeExecutor:
         if (pending := self._pending) is not None:
             self.bridge.check()
             self._client.cancel()
-            pending.cancelled(self.silence)
+            pending.start_timer(self.silence)
 
-    def _recall(self) -> None:
+    def _cancel_lost(self) -> None:
         """Cancel a lost skill if there is a connection; the lock ensures that it is not the next one."""
-        with self._sending:
-            if self._astray and self.bridge.connected:
-                self._astray = False
+        with self._send_lock:
+            if self._skill_lost and self.bridge.connected:
+                self._skill_lost = False
                 with suppress(RobotError):  # a service that cannot be cancelled, or the connection is lost again
                     self._client.cancel()
 
     def _on_facts(self, message: Any) -> None:
         facts = read_facts(text_of(message, "data"))
-        with self._news:
+        with self._changed:
             self._facts.extend(facts)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _on_skills(self, message: Any) -> None:
         skills = read_skills(text_of(message, "data"))
-        with self._news:
+        with self._changed:
             self._skills = skills
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _on_lost(self) -> None:
         if (pending := self._pending) is not None:
@@ -147,10 +147,10 @@ def read_skills(text: str) -> tuple[str, ...]:
     return tuple(skills)
 
 
-def _client_of(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:
+def _client_of(bridge: Bridge, kind: SkillProtocol, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:
     match kind:
         case "ros2_action":
-            return skill_clients.Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
+            return skill_clients.Ros2Action(bridge, name, type or type_name(PACKAGE, "action", "Task", "ros2"), fields)
         case "ros1_action":
             return skill_clients.Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
         case "service":

@@ -14,15 +14,15 @@ from typing import Any, Literal, Protocol
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
 from keep_agent.robots.executor import RobotError, SkillLost
-from keep_agent.robots.ros.messages import Listener, flag_of, member, text_of
+from keep_agent.robots.ros.messages import Listener, field_at, flag_of, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
-HALT = 2.0  # timeout in seconds of the cancel service
-Kind = Literal["ros2_action", "ros1_action", "service"]
+CANCEL_TIMEOUT = 2.0  # timeout in seconds of the cancel service
+SkillProtocol = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # of action_msgs/GoalStatus in ROS 2, and of actionlib_msgs/GoalStatus in ROS 1
-STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
-ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
+ROS2_STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
+ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Fields:
         return Outcome(True, message) if ok else failed(message or otherwise)
 
 
-TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
+TRIGGER_FIELDS = Fields(message="message")  # the response of std_srvs/Trigger
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class PendingSkill:
     future: Future[Outcome] = field(default_factory=Future)
     _timer: Timer | None = None
 
-    def cancelled(self, seconds: float) -> None:
+    def start_timer(self, seconds: float) -> None:
         """Treat the cancelled skill as lost after ``seconds`` without a result."""
         if self._timer is None:
             text = f"{self.skill!r} was cancelled {seconds:g} s ago and has sent no result since"
@@ -76,8 +76,8 @@ class PendingSkill:
             self._timer.daemon = True
             self._timer.start()
 
-    def over(self) -> None:
-        """Stop the timer that `cancelled` started."""
+    def stop_timer(self) -> None:
+        """Stop the timer that `start_timer` started."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -122,7 +122,7 @@ class ActionClient:
         """Return a listener for messages about this goal; it raises DataError for a message without a goal id."""
 
         def listen(message: Any) -> None:
-            id, (current, pending) = member(message, *self._path), self._last
+            id, (current, pending) = field_at(message, *self._path), self._last
             if id == current and pending is not None:
                 handle(pending, message)
 
@@ -135,8 +135,8 @@ class Ros2Action(ActionClient):
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         super().__init__(bridge, fields, "id")
         self.name, self.kind = name, kind
-        bridge.hear("action_feedback", self.feedback("values"))
-        bridge.hear("action_result", self.listener(self._result))
+        bridge.on_operation("action_feedback", self.feedback("values"))
+        bridge.on_operation("action_result", self.listener(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
         goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
@@ -150,10 +150,10 @@ class Ros2Action(ActionClient):
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
             status = values.get("status")  # of an older rosbridge
-        known = type(status) is int and status in STATUSES
+        known = type(status) is int and status in ROS2_STATUSES
         success = known and status == SUCCEEDED and message.get("result") is not False
-        word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
-        pending.settle(self.fields.outcome(values, success, word))
+        default = f"the robot says {ROS2_STATUSES[status] if known else repr(status)[:80]}"
+        pending.settle(self.fields.outcome(values, success, default))
 
 
 class Ros1Action(ActionClient):
@@ -176,9 +176,9 @@ class Ros1Action(ActionClient):
 
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         status = message["status"].get("status")
-        known = type(status) is int and status in ENDS
-        word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"
-        pending.settle(self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, word))
+        known = type(status) is int and status in ROS1_ENDS
+        default = text_of(message["status"], "text") or f"the robot says {ROS1_ENDS[status] if known else repr(status)}"
+        pending.settle(self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, default))
 
 
 class ServiceCall:
@@ -199,13 +199,13 @@ class ServiceCall:
             raise RobotError(f"service {self._service.name} cannot be cancelled: name a cancel service (cancel=...)")
         response_event = Event()
 
-        def hear(outcome: Outcome) -> None:
+        def on_response(outcome: Outcome) -> None:
             if not outcome.ok:
                 log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
             response_event.set()
 
-        self._call(self._cancel, {}, TRIGGERED, hear)
-        response_event.wait(HALT)  # a late cancellation must not hit the next skill
+        self._call(self._cancel, {}, TRIGGER_FIELDS, on_response)
+        response_event.wait(CANCEL_TIMEOUT)  # a late cancellation must not hit the next skill
 
     def _call(self, service: Any, values: dict[str, str], fields: Fields, settle: Callable[[Outcome], None]) -> None:
         service.call(

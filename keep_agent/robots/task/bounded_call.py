@@ -12,7 +12,7 @@ from envs.clock import Clock
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class BoundedCall(Generic[T]):
     """A function that runs on a daemon thread."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Event, Lock
 
-from envs.outcome import DONE as WELL
+from envs.outcome import DONE as SUCCESS
 from envs.outcome import Outcome, failed
 from keep_agent.agent.types import Decision, Planning
-from keep_agent.agent.validation import reportable
+from keep_agent.agent.validation import truncate_outcome
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import RobotError
 from planners.base import DONE
 from planners.prompts.text import FactView
 
-OVER = "the task is over; nothing is planned any more"
+TASK_OVER = "the task is over; nothing is planned any more"
 
 
 class Dialogue:
@@ -30,37 +30,37 @@ class Dialogue:
     def __init__(self, planner: Planning, instruction: str) -> None:
         self.planner, self.instruction = planner, instruction
         self._lock = Lock()
-        self._working = self._has_planned = self._over = False
-        self._open: Decision | None = None  # decision without a report
+        self._is_calling = self._has_planned = self._is_over = False
+        self._unreported: Decision | None = None  # decision without a report
         self._ending: Outcome | None = None
         self._end_reported = Event()
 
     @property
-    def open(self) -> bool:
+    def awaits_report(self) -> bool:
         """Whether a decision has no report yet."""
-        return self._open is not None and self._ending is None
+        return self._unreported is not None and self._ending is None
 
     def observe(self, facts: Sequence[FactView]) -> bool:
         """Pass facts to the planner; return False after the end."""
-        with self._turn() as on:
-            if on:
+        with self._planner_call() as is_active:
+            if is_active:
                 self.planner.observe(facts)
-        return on
+        return is_active
 
     def plan(self, skills: Sequence[str]) -> Decision:
-        with self._turn() as on:
-            if not on:
-                raise RobotError(OVER)
+        with self._planner_call() as is_active:
+            if not is_active:
+                raise RobotError(TASK_OVER)
             self._has_planned = True
-            self._open = self.planner.plan(self.instruction, skills)
+            self._unreported = self.planner.plan(self.instruction, skills)
             if self._ending is not None:
-                raise RobotError(OVER)
-            return self._open
+                raise RobotError(TASK_OVER)
+            return self._unreported
 
     def report(self, outcome: Outcome) -> None:
         """Report the result of the last decision. A successful "done" ends the task."""
-        with self._turn() as on:
-            if on:
+        with self._planner_call() as is_active:
+            if is_active:
                 self._report(outcome)
 
     def end(self, outcome: Outcome) -> None:
@@ -70,43 +70,43 @@ class Dialogue:
         """
         with self._lock:
             self._ending = outcome
-            working = self._working
-        if not working:
-            self._wrap_up(outcome)
+            is_calling = self._is_calling
+        if not is_calling:
+            self._finish(outcome)
         self._end_reported.wait()
 
     @contextmanager
-    def _turn(self) -> Iterator[bool]:
+    def _planner_call(self) -> Iterator[bool]:
         with self._lock:
-            on = self._ending is None
-            self._working = True
+            is_active = self._ending is None
+            self._is_calling = True
         try:
-            yield on
+            yield is_active
         finally:
             with self._lock:
-                self._working = False
-                ending = self._ending if on else None
+                self._is_calling = False
+                ending = self._ending if is_active else None
             if ending is not None:
-                self._wrap_up(ending)
+                self._finish(ending)
 
     def _report(self, outcome: Outcome) -> None:
-        decision = self._open
-        self.planner.report(reportable(outcome))
-        self._open = None  # after the call: a failed report is repeated
-        self._over = decision is not None and decision.skill == DONE and outcome.ok
+        decision = self._unreported
+        self.planner.report(truncate_outcome(outcome))
+        self._unreported = None  # after the call: a failed report is repeated
+        self._is_over = decision is not None and decision.skill == DONE and outcome.ok
 
-    def _wrap_up(self, outcome: Outcome) -> None:
-        with _logged():
-            if self._open is not None:
+    def _finish(self, outcome: Outcome) -> None:
+        with _log_exceptions():
+            if self._unreported is not None:
                 self._report(outcome)
-        with _logged():
-            if self._has_planned and not self._over:
+        with _log_exceptions():
+            if self._has_planned and not self._is_over:
                 self.planner.finish(False)
         self._end_reported.set()
 
 
 @contextmanager
-def _logged() -> Iterator[None]:
+def _log_exceptions() -> Iterator[None]:
     try:
         yield
     except Exception:
@@ -115,8 +115,8 @@ def _logged() -> Iterator[None]:
 
 log = logging.getLogger(__name__)
 MAX_PENDING = 100_000  # maximum of pending facts; the oldest are dropped
-BATCH = 100  # facts per call: requests to a server have a size limit
-WRONG, FULL = (400, 422), 507  # HTTP status for an invalid fact, and for one without room
+BATCH_FACTS = 100  # facts per call: requests to a server have a size limit
+INVALID, STORAGE_FULL = (400, 422), 507  # HTTP status for an invalid fact, and for one without room
 
 
 class PendingFacts:
@@ -136,7 +136,7 @@ class PendingFacts:
         if dropped:
             log.warning("%d facts dropped that no planner accepted: at most %d are kept", len(dropped), MAX_PENDING)
 
-    def tell(self, dialogue: Dialogue) -> tuple[FactView, ...]:
+    def pass_to(self, dialogue: Dialogue) -> tuple[FactView, ...]:
         """Pass the facts to the planner and return those that it accepted. An invalid fact is logged and dropped.
 
         Facts over capacity stay pending; that error is raised once all facts about removed things passed. Raises the
@@ -145,27 +145,27 @@ class PendingFacts:
         accepted: list[FactView] = []
         full: Exception | None = None
         with self._lock:
-            waiting = list(self._facts.values())
-        for start in range(0, len(waiting), BATCH):
-            batch = [fact for fact in waiting[start : start + BATCH] if full is None or fact.gone]
-            for facts, error in _hand_over(dialogue, batch):
+            unsent = list(self._facts.values())
+        for start in range(0, len(unsent), BATCH_FACTS):
+            batch = [fact for fact in unsent[start : start + BATCH_FACTS] if full is None or fact.gone]
+            for facts, error in _pass_facts(dialogue, batch):
                 if error is not None and _is_full(error):
                     full = error
                 else:
-                    self._done_with(facts)
+                    self._remove(facts)
                 accepted.extend(facts if error is None else ())
         if full is not None:
             raise full
         return tuple(accepted)
 
-    def _done_with(self, facts: Sequence[FactView]) -> None:
+    def _remove(self, facts: Sequence[FactView]) -> None:
         with self._lock:
             for fact in facts:
                 if self._facts.get(fact.id) is fact:  # not replaced by a newer fact
                     del self._facts[fact.id]
 
 
-def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
+def _pass_facts(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
     """Pass facts to the planner; after an error bisect to the rejected fact. Yield nothing after the end."""
     if not facts:
         return
@@ -174,19 +174,19 @@ def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[
             yield facts, None
         return
     except Exception as error:
-        if not isinstance(error, DataError) and getattr(error, "status", None) not in WRONG and not _is_full(error):
+        if not isinstance(error, DataError) and getattr(error, "status", None) not in INVALID and not _is_full(error):
             raise
         if len(facts) == 1:
             log.warning("the planner rejected a fact: %s", error)
             yield facts, error
             return
     middle = len(facts) // 2
-    yield from _hand_over(dialogue, facts[:middle])
-    yield from _hand_over(dialogue, facts[middle:])
+    yield from _pass_facts(dialogue, facts[:middle])
+    yield from _pass_facts(dialogue, facts[middle:])
 
 
 def _is_full(error: Exception) -> bool:
-    return isinstance(error, CapacityError) or getattr(error, "status", None) == FULL
+    return isinstance(error, CapacityError) or getattr(error, "status", None) == STORAGE_FULL
 
 
 class SinglePlans:
@@ -200,7 +200,7 @@ class SinglePlans:
         self._dialogue: Dialogue | None = None
 
     def next_plan(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
-        """Return the call that plans the next skill. It raises RobotError after `leave`, and the planner's errors."""
+        """Return the call that plans the next skill; it raises RobotError after `end_task`, and planner errors."""
         before = self._dialogue
         if before is None or before.instruction != instruction:
             self._dialogue = Dialogue(self.planner, instruction)
@@ -208,13 +208,13 @@ class SinglePlans:
 
     def _plan(self, before: Dialogue | None, dialogue: Dialogue, skills: Sequence[str]) -> Decision:
         if before is not None and before is not dialogue:
-            before.end(WELL)
-        elif dialogue.open:
-            dialogue.report(WELL)
-        self.pending.tell(dialogue)
+            before.end(SUCCESS)
+        elif dialogue.awaits_report:
+            dialogue.report(SUCCESS)
+        self.pending.pass_to(dialogue)
         decision = dialogue.plan(skills)
         if decision.skill == DONE:
-            dialogue.report(WELL)
+            dialogue.report(SUCCESS)
             if self._dialogue is dialogue:
                 self._dialogue = None
         return decision
@@ -222,11 +222,11 @@ class SinglePlans:
     def next_report(self, outcome: Outcome) -> Callable[[], None]:
         """Return the call that reports on the last plan. Raises RobotError if there is none."""
         dialogue = self._dialogue
-        if dialogue is None or not dialogue.open:
+        if dialogue is None or not dialogue.awaits_report:
             raise RobotError("there is no plan to report on: request one first, and report once")
         return partial(dialogue.report, outcome)
 
-    def leave(self, why: str) -> Callable[[], None] | None:
+    def end_task(self, why: str) -> Callable[[], None] | None:
         """End the task; return the blocking call that informs the planner, or None."""
         dialogue, self._dialogue = self._dialogue, None
         return None if dialogue is None else partial(dialogue.end, failed(why))

@@ -44,7 +44,7 @@ class Limits:
 
 log = logging.getLogger(__name__)
 
-Stop = Literal[
+StopReason = Literal[
     "done",  # the planner decided "done"
     "stopped",  # stop was called
     "interrupted",  # an exception such as Ctrl-C
@@ -61,7 +61,7 @@ Stop = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExecutedSkill:
     """An executed skill."""
 
     skill: str
@@ -71,15 +71,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """Result of a task. ``hanging`` names a skill that may still be running: check the robot."""
+    """Result of a task. ``hanging_skill`` names a skill that may still be running: check the robot."""
 
     instruction: str
     success: bool
-    stop: Stop
+    stop: StopReason
     message: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ExecutedSkill, ...] = ()
     seconds: float = 0.0
-    hanging: str = ""
+    hanging_skill: str = ""
 
     def __str__(self) -> str:
         verdict = "success" if self.success else "no success"
@@ -133,10 +133,10 @@ class Finished(Event):
     report: TaskReport
 
 
-Watch = Callable[[Event], None]
+EventWatcher = Callable[[Event], None]
 
 
-def together(*watchers: Watch | None) -> Watch:
+def combine_watchers(*watchers: EventWatcher | None) -> EventWatcher:
     """Combine watchers. An error of one is logged, and affects neither the others nor the task."""
 
     def watch(event: Event) -> None:
@@ -190,7 +190,7 @@ def status_after(status: Status, event: Event) -> Status:
     return status
 
 
-def sentence(event: Event) -> str:
+def describe_event(event: Event) -> str:
     """Return a sentence about an event for people; "" for none."""
     match event:
         case Planned():

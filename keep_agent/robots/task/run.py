@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from envs.clock import Clock
-from envs.outcome import DONE as WELL
+from envs.outcome import DONE as SUCCESS
 from envs.outcome import Outcome, failed
 from keep_agent.agent.types import Decision, Planning
 from keep_agent.robots.executor import SkillExecutor, SkillLost
 from keep_agent.robots.task import events
-from keep_agent.robots.task.bounded_call import Call
+from keep_agent.robots.task.bounded_call import BoundedCall
 from keep_agent.robots.task.dialogue import Dialogue, PendingFacts
-from keep_agent.robots.task.events import Limits, Step, Stop, TaskReport, Watch
+from keep_agent.robots.task.events import EventWatcher, ExecutedSkill, Limits, StopReason, TaskReport
 from planners.base import DONE
 from planners.prompts.text import UNEXPLAINED
 
@@ -30,14 +30,14 @@ Judge = Callable[[], Outcome]
 class TaskEnd(Exception):
     """End of the task."""
 
-    stop: Stop
+    stop: StopReason
     message: str = ""
     success: bool = False
 
 
 @dataclass(eq=False)
 class TaskRun:
-    """One task. Its own thread only waits: every call that may block is a `Call`."""
+    """One task. Its own thread only waits: every call that may block is a `BoundedCall`."""
 
     planner: Planning
     executor: SkillExecutor
@@ -45,15 +45,15 @@ class TaskRun:
     limits: Limits
     stop_requested: Future[str]  # its result is the reason to stop
     pending: PendingFacts
-    watch: Watch  # called with events; drops those after the end of the task
+    watch: EventWatcher  # called with events; drops those after the end of the task
     judge: Judge | None
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._looking_at: Literal["executor", "planner"] = "executor"  # observed side
+        self._observed_side: Literal["executor", "planner"] = "executor"
         self.clock = Clock(self.limits.task)
-        self.calls: list[Call[Any]] = []  # calls that may not have returned
-        self.steps: list[Step] = []
+        self.calls: list[BoundedCall[Any]] = []  # calls that may not have returned
+        self.steps: list[ExecutedSkill] = []
         self._verdict: Outcome | None = None  # of the decision without a report
         self._failures = 0
         self._hanging = ""
@@ -63,23 +63,23 @@ class TaskRun:
         self.watch(events.Started(self.instruction))
         try:
             while True:
-                self._turn()
+                self._run_step()
         except TaskEnd as end:
             return self._finish(end)
         except BaseException as error:  # usually Ctrl-C
             self._finish(TaskEnd("interrupted", type(error).__name__))
             raise
 
-    def _turn(self) -> None:
+    def _run_step(self) -> None:
         if len(self.steps) >= self.limits.steps:
             raise TaskEnd("max_steps", f"{self.limits.steps} skills were not enough")
-        self._answer("", self._look())
-        skills = self._answer("executor", self._begin("skills", lambda: tuple(self.executor.skills())))
+        self._wait_for("", self._start_observation())
+        skills = self._wait_for("executor", self._start_call("skills", lambda: tuple(self.executor.skills())))
         skills = skills if DONE in skills else (*skills, DONE)
         decision = self._plan(skills)
         if decision.skill == DONE:
             self._conclude()
-        outcome = self._try(decision.skill, skills)
+        outcome = self._try_skill(decision.skill, skills)
         self._report(outcome)
         repeated = len(self.steps) > 1 and self.steps[-2].skill == decision.skill
         self._failures = 0 if outcome.ok else self._failures + 1 if repeated else 1
@@ -89,14 +89,14 @@ class TaskRun:
 
     def _plan(self, skills: Sequence[str]) -> Decision:
         clock = Clock(self.limits.answer)
-        decision = self._answer("planner", self._begin("plan", partial(self.dialogue.plan, skills)))
+        decision = self._wait_for("planner", self._start_call("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
             raise TaskEnd("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
         self.watch(events.Planned(decision, clock.elapsed))
         return decision
 
     def _conclude(self) -> None:
-        outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
+        outcome = SUCCESS if self.judge is None else self._wait_for("executor", self._start_call("judge", self.judge))
         if not isinstance(outcome, Outcome):
             raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
         self._report(outcome)
@@ -105,12 +105,12 @@ class TaskRun:
     def _report(self, outcome: Outcome) -> None:
         """Report an outcome, uninterrupted by a stop or the task's time limit."""
         self._verdict = outcome
-        call = self._begin("report", partial(self.dialogue.report, outcome))
+        call = self._start_call("report", partial(self.dialogue.report, outcome))
         call.wait(self.limits.answer)
-        self._check("planner", call)
+        self._result_of("planner", call)
         self._verdict = None
 
-    def _try(self, skill: str, skills: Sequence[str]) -> Outcome:
+    def _try_skill(self, skill: str, skills: Sequence[str]) -> Outcome:
         clock, impossible = Clock(self.limits.skill), failed(f"{skill!r} cannot be done now")
         try:
             self._verdict = self._carry_out(skill, clock) if skill in skills else impossible
@@ -119,98 +119,98 @@ class TaskRun:
             self._verdict = self._verdict or failed(end.message)
             raise
         finally:
-            step = Step(skill, self._verdict or failed("interrupted"), clock.elapsed)
+            step = ExecutedSkill(skill, self._verdict or failed("interrupted"), clock.elapsed)
             self.steps.append(step)
             self.watch(events.Executed(step.skill, step.outcome, step.seconds))
 
     def _carry_out(self, skill: str, clock: Clock) -> Outcome:
         self._check_stop()  # a watcher may stop the task at the decision
         execute = partial(self.executor.execute, skill, lambda text: self.watch(events.Feedback(skill, text)))
-        motion = self._begin("skill", execute)
+        skill_call = self._start_call("skill", execute)
         try:
-            return self._follow(motion, skill, clock)
+            return self._follow(skill_call, skill, clock)
         finally:
-            known = motion.done and not isinstance(motion.error, SkillLost)
+            known = skill_call.done and not isinstance(skill_call.error, SkillLost)
             self._hanging = "" if known else skill
 
-    def _follow(self, motion: Call[Outcome], skill: str, clock: Clock) -> Outcome:
+    def _follow(self, skill_call: BoundedCall[Outcome], skill: str, clock: Clock) -> Outcome:
         try:
-            in_time = self._attend(motion, skill, clock)
+            in_time = self._observe_during(skill_call, skill, clock)
         except BaseException:  # the task ends for another reason
-            self._cancel(motion, skill)
-            if motion.done and motion.error is None and isinstance(motion.result, Outcome):
-                self._verdict = motion.result
+            self._cancel(skill_call, skill)
+            if skill_call.done and skill_call.error is None and isinstance(skill_call.result, Outcome):
+                self._verdict = skill_call.result
             raise
         if in_time:
-            return self._outcome(motion)
-        late = f"took longer than {clock.seconds:g} s and was cancelled"
-        if not self._cancel(motion, skill):
-            raise TaskEnd("skill_hangs", f"{skill!r} {late}")
-        outcome = self._outcome(motion)
-        return outcome if outcome.ok else failed(": ".join(filter(None, (late, outcome.message))))
+            return self._outcome(skill_call)
+        overtime = f"took longer than {clock.seconds:g} s and was cancelled"
+        if not self._cancel(skill_call, skill):
+            raise TaskEnd("skill_hangs", f"{skill!r} {overtime}")
+        outcome = self._outcome(skill_call)
+        return outcome if outcome.ok else failed(": ".join(filter(None, (overtime, outcome.message))))
 
-    def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
+    def _observe_during(self, skill_call: BoundedCall[Outcome], skill: str, clock: Clock) -> bool:
         """Observe while a skill is running; return whether it ended in time."""
-        look: Call[None] | None = None
-        while not motion.wait(min(self.limits.period, clock.remaining, self.clock.remaining), self.stop_requested):
+        observation: BoundedCall[None] | None = None
+        while not skill_call.wait(min(self.limits.period, clock.remaining, self.clock.remaining), self.stop_requested):
             self._check_stop()
             if clock.remaining <= 0:
                 break
-            if look is None or look.done or look.clock.elapsed > self.limits.answer:
-                if look is not None:
-                    self._check(self._looking_at, look)
-                look = self._look(skill)
-        if look is not None:
-            self._answer("", look)
-        return motion.done
+            if observation is None or observation.done or observation.clock.elapsed > self.limits.answer:
+                if observation is not None:
+                    self._result_of(self._observed_side, observation)
+                observation = self._start_observation(skill)
+        if observation is not None:
+            self._wait_for("", observation)
+        return skill_call.done
 
-    def _outcome(self, motion: Call[Outcome]) -> Outcome:
-        outcome = self._check("executor", motion)
+    def _outcome(self, skill_call: BoundedCall[Outcome]) -> Outcome:
+        outcome = self._result_of("executor", skill_call)
         if not isinstance(outcome, Outcome):
             raise TaskEnd("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
         return outcome
 
-    def _cancel(self, motion: Call[Outcome], skill: str) -> bool:
+    def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
         """Cancel a skill, repeatedly, since the first call may come before its start; return whether it has returned.
 
         A skill that has not been sent to the robot is withdrawn.
         """
-        if motion.withdraw(failed("it did not begin")):
+        if skill_call.withdraw(failed("it did not begin")):
             return True
         clock, cancelling = Clock(self.limits.cancel), None
-        while not motion.done and (cancelling is None or clock.remaining > 0):
+        while not skill_call.done and (cancelling is None or clock.remaining > 0):
             if cancelling is None or cancelling.done:
-                cancelling = self._begin("cancel", self.executor.cancel)
-            motion.wait(min(self.limits.period, clock.remaining))
+                cancelling = self._start_call("cancel", self.executor.cancel)
+            skill_call.wait(min(self.limits.period, clock.remaining))
         if cancelling is None:
-            return motion.done
+            return skill_call.done
         cancelling.wait(clock.remaining)  # a late cancellation must not hit the next skill
         if cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
-        return motion.done and cancelling.done
+        return skill_call.done and cancelling.done
 
-    def _begin(self, name: str, function: Callable[[], T]) -> Call[T]:
-        call = Call(name, function)
+    def _start_call(self, name: str, function: Callable[[], T]) -> BoundedCall[T]:
+        call = BoundedCall(name, function)
         self.calls = [*(call for call in self.calls if not call.done), call]
         return call
 
-    def _look(self, skill: str = "") -> Call[None]:
+    def _start_observation(self, skill: str = "") -> BoundedCall[None]:
         """Begin an observation; ``skill`` is the running skill."""
 
-        def look() -> None:
-            self._looking_at = "executor"
+        def observe() -> None:
+            self._observed_side = "executor"
             self.pending.add(self.executor.observe())
-            self._looking_at = "planner"
-            if facts := self.pending.tell(self.dialogue):
+            self._observed_side = "planner"
+            if facts := self.pending.pass_to(self.dialogue):
                 self.watch(events.Observed(facts, skill))
 
-        return self._begin("look", look)
+        return self._start_call("look", observe)
 
-    def _answer(self, side: str, call: Call[T]) -> T:
+    def _wait_for(self, side: str, call: BoundedCall[T]) -> T:
         """Wait for a call of one side ("": that of an observation) and return its result."""
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
-        return self._check(side or self._looking_at, call)
+        return self._result_of(side or self._observed_side, call)
 
     def _check_stop(self) -> None:
         """Raises TaskEnd after a stop or the task's time limit."""
@@ -219,7 +219,7 @@ class TaskRun:
         if self.clock.remaining <= 0:
             raise TaskEnd("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
-    def _check(self, side: str, call: Call[T]) -> T:
+    def _result_of(self, side: str, call: BoundedCall[T]) -> T:
         """Return the result of a call. Raises TaskEnd if it raised or has not returned."""
         if not call.done:
             raise TaskEnd(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
@@ -230,7 +230,7 @@ class TaskRun:
 
     def _finish(self, end: TaskEnd) -> TaskReport:
         outcome = self._verdict or failed(end.message)
-        self._begin("finish", partial(self.dialogue.end, outcome)).wait(self.limits.answer)
+        self._start_call("finish", partial(self.dialogue.end, outcome)).wait(self.limits.answer)
         self.calls = [call for call in self.calls if not call.done]
         hanging = f"{self._hanging!r} may still be running" if self._hanging else ""
         message = "; ".join(filter(None, (end.message, hanging)))

@@ -21,7 +21,7 @@ from keep_agent.server.error_handlers import Refused, Unauthorized, error_respon
 SCOPE_KEY = "keep_agent.access"  # key of a request's `Access` in its ASGI scope
 NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
-POLICY = 1008  # close code of RFC 6455 for a policy violation
+POLICY_VIOLATION = 1008  # close code of RFC 6455 for a policy violation
 
 REPLACEMENTS = {  # unsupported vendor endpoints, with the endpoint to use instead
     "/v1/responses": "use POST /v1/chat/completions",
@@ -84,12 +84,12 @@ class AccessMiddleware:
         app = self._app
         if scope["type"] in ("http", "websocket"):
             try:
-                app = self._admitted(scope)
+                app = self._authorize(scope)
             except Refused as error:
                 app = error_response(scope["path"], error, closing=True)  # the request's body is not read
         await app(scope, receive, send)
 
-    def _admitted(self, scope: Scope) -> ASGIApp:
+    def _authorize(self, scope: Scope) -> ASGIApp:
         headers = Headers(scope=scope)
         rule, parameters = rule_of(scope["path"], self._rules)
         if self._tokens.open:
@@ -107,7 +107,7 @@ class AccessMiddleware:
         scope[SCOPE_KEY] = decide()
         if query_token:
             return credentials.into_cookie(scope, query_token, VIEWER)
-        return self._app if scope["type"] == "http" else _revocable(self._app, decide)
+        return self._app if scope["type"] == "http" else _with_token_checks(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:
         """Return the access of the request's token if it satisfies ``rule``. Raises Unauthorized, Forbidden."""
@@ -122,7 +122,7 @@ class AccessMiddleware:
         return access
 
 
-def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
+def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
     """Wrap ``app`` for one websocket, which is closed when ``decide`` raises Refused at a message."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,12 +136,12 @@ def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
                 decide()
             except Refused:
                 closed = True
-                await send({"type": "websocket.close", "code": POLICY, "reason": "the token is void"})
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "the token is void"})
             return closed
 
         async def receiving() -> Message:
             message = await receive()
-            return {"type": "websocket.disconnect", "code": POLICY} if await is_over(message) else message
+            return {"type": "websocket.disconnect", "code": POLICY_VIOLATION} if await is_over(message) else message
 
         async def sending(message: Message) -> None:
             if await is_over(message):

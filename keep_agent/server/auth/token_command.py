@@ -13,7 +13,7 @@ from rich.console import Console
 
 from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError
-from keep_agent.server.auth.token_file import ALL, add_token, moment, remove_token
+from keep_agent.server.auth.token_file import ALL, add_token, parse_time, remove_token
 from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 from memory.files.names import safe_id
 
@@ -63,7 +63,7 @@ def _expires(text: str, current: datetime) -> datetime:
             expires = current + int(span[1]) * UNITS[span[2]]
         else:
             day = DAY.fullmatch(text)
-            expires = datetime.combine(date.fromisoformat(text), time(), UTC) if day else moment(text)
+            expires = datetime.combine(date.fromisoformat(text), time(), UTC) if day else parse_time(text)
     except ValueError:
         raise ConfigError(f"--expires {text}: use 30d, 12h, 45m, 2030-01-31 or 2030-01-31T12:00:00Z") from None
     if expires <= current:

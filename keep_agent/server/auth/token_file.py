@@ -14,7 +14,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
-from keep_agent.server.auth.tokens import VARIABLE, Access, TokenEntry, Tokens, digest
+from keep_agent.server.auth.tokens import TOKEN_VARIABLE, Access, TokenEntry, Tokens, digest
 from memory.files.atomic import replace_file
 from memory.files.names import safe_id
 
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Tokens:
     """Load tokens from a file and the environment; without either the server is open. Raises ConfigError, DataError."""
-    token = environ.get(VARIABLE)
+    token = environ.get(TOKEN_VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigError(f"{VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
-    entries = () if token is None else (TokenEntry(Access(VARIABLE), digest(token)),)
+        raise ConfigError(f"{TOKEN_VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
+    entries = () if token is None else (TokenEntry(Access(TOKEN_VARIABLE), digest(token)),)
     return Tokens(entries, open=token is None) if file is None else TokenFile(file, entries)
 
 
@@ -93,12 +93,12 @@ def _entry(row: Any, place: str) -> TokenEntry:
         raise DataError(f'{place}: agents={agents!r} is neither "{ALL}" nor a list of ids; use one of these')
     try:
         access = Access(name, None if agents == ALL else frozenset(map(safe_id, agents)))
-        return TokenEntry(access, sha256, moment(row["expires"]) if "expires" in row else None)
+        return TokenEntry(access, sha256, parse_time(row["expires"]) if "expires" in row else None)
     except ConfigError as error:
         raise DataError(f"{place}: {error}") from error
 
 
-def moment(text: object) -> datetime:
+def parse_time(text: object) -> datetime:
     """Parse an ISO 8601 time with a time zone; return it in UTC. Raises ConfigError."""
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text) if isinstance(text, str) else None
@@ -122,7 +122,7 @@ def write_tokens(file: Path, entries: Sequence[TokenEntry]) -> None:
 def add_token(file: Path, new: TokenEntry, replace: bool = False) -> None:
     """Append a token to ``file``; ``replace``: remove an older one of the same name. Raises ConfigError, DataError."""
     name = new.access.name
-    with _locked(file):
+    with _file_lock(file):
         entries = read_tokens(file) if file.exists() else []
         remaining = [entry for entry in entries if entry.access.name != name]
         if len(remaining) < len(entries) and not replace:
@@ -132,7 +132,7 @@ def add_token(file: Path, new: TokenEntry, replace: bool = False) -> None:
 
 def remove_token(file: Path, name: str) -> None:
     """Revoke a token. Raises ConfigError, DataError."""
-    with _locked(file):
+    with _file_lock(file):
         entries = read_tokens(file)
         remaining = [entry for entry in entries if entry.access.name != name]
         if len(remaining) == len(entries):
@@ -142,7 +142,7 @@ def remove_token(file: Path, name: str) -> None:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _file_lock(file: Path) -> Iterator[None]:
     """Hold the lock of ``file``, if the file system has locks: a second file, as `replace_file` replaces ``file``."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")

@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.server.address import is_local
 from keep_agent.server.error_handlers import Forbidden
 
-VARIABLE = "KEEP_AGENT_TOKEN"
+TOKEN_VARIABLE = "KEEP_AGENT_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,6 @@ def check_bind(host: str, tokens: Tokens) -> None:
     """Raise ConfigError for an invalid address, or one that other machines can reach while no token is needed."""
     if not is_local(host) and tokens.open:
         raise ConfigError(
-            f"host={host!r} can be reached from other machines, and no token is needed: set {VARIABLE}, or give a file "
-            "of tokens (keep-agent token), or use host 127.0.0.1"
+            f"host={host!r} can be reached from other machines, and no token is needed: set {TOKEN_VARIABLE}, or give "
+            "a file of tokens (keep-agent token), or use host 127.0.0.1"
         )

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat import request_fields as fields
 from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
-from keep_agent.server.chat.request_fields import ANY, AgentHeader, VendorModel
+from keep_agent.server.chat.request_fields import ANY_VALUE, AgentHeader, VendorModel
 from keep_agent.server.chat.server_sent_events import SSE, error_event, event, reply
 from keep_agent.server.error_handlers import ANTHROPIC_PATH as PATH
 from keep_agent.server.limits.strict_models import Items
@@ -25,7 +25,7 @@ EXAMPLE = {"model": "planner-tiny", "max_tokens": 8, "messages": [{"role": "user
 class TextBlock(VendorModel):
     """A piece of text. ``cache_control`` is accepted and ignored: everything is cached."""
 
-    neutral: ClassVar = {"cache_control": (ANY,), "citations": ([],)}
+    ignored_values: ClassVar = {"cache_control": (ANY_VALUE,), "citations": ([],)}
     type: Literal["text"]
     text: str
 
@@ -44,9 +44,9 @@ class Metadata(VendorModel):
 class MessagePrompt(VendorModel):
     """The parts of a prompt."""
 
-    neutral: ClassVar = {
+    ignored_values: ClassVar = {
         "tools": ([],), "tool_choice": ({"type": "none"}, {"type": "auto"}), "mcp_servers": ([],),
-        "thinking": ({"type": "disabled"},), "cache_control": (ANY,),
+        "thinking": ({"type": "disabled"},), "cache_control": (ANY_VALUE,),
     }  # fmt: skip
     model: str
     messages: Items[MessageParam] = Field(min_length=1, max_length=10_000)
@@ -55,8 +55,8 @@ class MessagePrompt(VendorModel):
     @property
     def chat(self) -> list[ChatMessage]:
         """Messages, of which the first is the system text."""
-        messages = [(message.role, fields.joined(message.content)) for message in self.messages]
-        return [("system", fields.joined(self.system)), *messages] if self.system else messages
+        messages = [(message.role, fields.join_text(message.content)) for message in self.messages]
+        return [("system", fields.join_text(self.system)), *messages] if self.system else messages
 
     @property
     def is_continued(self) -> bool:
@@ -67,8 +67,8 @@ class MessagePrompt(VendorModel):
 class Messages(MessagePrompt):
     """A request. Decoding is greedy; fields that would change that are rejected by name."""
 
-    neutral: ClassVar = {
-        **MessagePrompt.neutral, "temperature": (0,), "top_p": (1,), "top_k": (1,),
+    ignored_values: ClassVar = {
+        **MessagePrompt.ignored_values, "temperature": (0,), "top_p": (1,), "top_k": (1,),
         "service_tier": ("auto", "standard_only"),
     }  # fmt: skip
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})

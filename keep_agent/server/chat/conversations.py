@@ -14,7 +14,7 @@ import anyio
 
 from keep_agent.errors import ModelError
 from keep_agent.scenarios.runner import REUSE, start_tokens
-from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
+from keep_agent.server.chat.turn import GenerationRequest, PromptReuse, Turn, TurnEnd, check_length
 from keep_agent.server.error_handlers import Refused, Unavailable
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
@@ -40,7 +40,7 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
-    """Render messages as a prompt without BOS; with ``go_on`` the answer continues the last one. Raises BadMessages."""
+    """Render messages without BOS; with ``continue_last`` the answer continues the last one. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if continue_last else "".join([*lines, "assistant:"])
@@ -55,14 +55,14 @@ class Generation:
     """Async view of a turn: its prefill, then pieces of text, then its end."""
 
     def __init__(self) -> None:
-        self._events: asyncio.Queue[Prefilled | str | TurnEnd | Exception] = asyncio.Queue()
+        self._events: asyncio.Queue[PromptReuse | str | TurnEnd | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
         self.waiting: asyncio.Task[None] | None = None  # waits for the agent's earlier turns
-        self.prefilled: Prefilled | None = None
+        self.prefilled: PromptReuse | None = None
         self.end: TurnEnd | None = None
 
-    def put(self, item: Prefilled | str | TurnEnd | Exception) -> None:
+    def put(self, item: PromptReuse | str | TurnEnd | Exception) -> None:
         """Add an event, from any thread."""
         self._loop.call_soon_threadsafe(self._events.put_nowait, item)
 
@@ -78,7 +78,7 @@ class Generation:
         item = await self._events.get()
         if isinstance(item, Exception):
             raise item
-        assert isinstance(item, Prefilled)
+        assert isinstance(item, PromptReuse)
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
@@ -128,8 +128,8 @@ class Conversations:
         if metrics is not None:
             for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on disk")):
                 read = partial(self._stat, name)
-                metrics.watch(f"chat_{name}", f"KV rows of conversations: {name} {about}", read)
-            metrics.watch("chat_turns", "Running and waiting turns", lambda: len(self._running))
+                metrics.add_gauge(f"chat_{name}", f"KV rows of conversations: {name} {about}", read)
+            metrics.add_gauge("chat_turns", "Running and waiting turns", lambda: len(self._running))
 
     def _stat(self, name: str) -> int:
         return self.memories.stats()[name]
@@ -180,7 +180,7 @@ class Conversations:
             return
         if self._metrics is not None and turn.prefilled is not None:
             prefilled, ttft = turn.prefilled, None if end.ttft_ms is None else end.ttft_ms / 1e3
-            self._metrics.chatted(prefilled.kept + prefilled.new, prefilled.kept, end.generated, ttft)
+            self._metrics.record_chat(prefilled.kept + prefilled.new, prefilled.kept, end.generated, ttft)
         generation.put(end)
 
     def _lock(self, agent: str) -> asyncio.Lock:

@@ -16,8 +16,8 @@ class Detokenizer:
         self._longest_stop = max(map(len, self._stops), default=0)
         self._tokens: list[int] = []
         self._visible: list[int] = []  # tokens that are not hidden
-        self._ends: list[int] = []  # length of the text after each token
-        self._begin = self._decoded = 0  # visible tokens: start of the window to decode, end of the decoded ones
+        self._text_lengths: list[int] = []  # length of the text after each token
+        self._window_start = self._decoded = 0  # visible tokens: start of the window to decode, end of the decoded ones
         self._text = ""
         self._emitted = 0  # characters of the text
         self.stop: str | None = None
@@ -30,9 +30,9 @@ class Detokenizer:
     @property
     def complete_tokens(self) -> tuple[list[int], str | None]:
         """Tokens before any stop string, up to a whole character, and their text; None if some are hidden."""
-        after = bisect_right(self._ends, len(self._text))
-        end = self._ends[after - 1] if after else 0
-        tokens = self._tokens[: bisect_left(self._ends, end) + 1 if end else 0]
+        after = bisect_right(self._text_lengths, len(self._text))
+        end = self._text_lengths[after - 1] if after else 0
+        tokens = self._tokens[: bisect_left(self._text_lengths, end) + 1 if end else 0]
         return tokens, None if any(token in self._hidden for token in tokens) else self._text[:end]
 
     def feed(self, token: int) -> str:
@@ -43,9 +43,9 @@ class Detokenizer:
         if token not in self._hidden:
             self._visible.append(token)
             self._text += self._decode()
-        self._ends.append(len(self._text))
-        self._cut()
-        return self._emit(len(self._text) if self.stop is not None else self._certain())
+        self._text_lengths.append(len(self._text))
+        self._cut_at_stop()
+        return self._emit(len(self._text) if self.stop is not None else self._certain_length())
 
     def flush(self) -> str:
         """Return the held-back text after the last token, without an incomplete character."""
@@ -53,14 +53,14 @@ class Detokenizer:
 
     def _decode(self) -> str:
         """Decode the new tokens with the previous ones as context; "" while a character is incomplete."""
-        before = self._coder.decode(self._visible[self._begin : self._decoded])
-        window = self._coder.decode(self._visible[self._begin :])
+        before = self._coder.decode(self._visible[self._window_start : self._decoded])
+        window = self._coder.decode(self._visible[self._window_start :])
         if window.endswith(REPLACEMENT) and len(self._visible) - self._decoded <= MAX_INCOMPLETE:
             return ""
-        self._begin, self._decoded = self._decoded, len(self._visible)
+        self._window_start, self._decoded = self._decoded, len(self._visible)
         return window[len(before) :]
 
-    def _cut(self) -> None:
+    def _cut_at_stop(self) -> None:
         """Cut the text before the first stop string, if any; of several at one position, the longest counts."""
         start = max(0, self._emitted - self._longest_stop)
         matches = [(place, stop) for stop in self._stops if (place := self._text.find(stop, start)) >= 0]
@@ -68,7 +68,7 @@ class Detokenizer:
             place, self.stop = min(matches, key=lambda match: (match[0], -len(match[1])))
             self._text = self._text[:place]
 
-    def _certain(self) -> int:
+    def _certain_length(self) -> int:
         """Return the length of the text before any suffix that may begin a stop string."""
         for place in range(max(self._emitted, len(self._text) - self._longest_stop), len(self._text)):
             if any(stop.startswith(self._text[place:]) for stop in self._stops):

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat import request_fields as fields
 from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.request_fields import ANY, AgentHeader, VendorModel
+from keep_agent.server.chat.request_fields import ANY_VALUE, AgentHeader, VendorModel
 from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, reply
 from keep_agent.server.limits.strict_models import Items
 
@@ -24,7 +24,7 @@ EXAMPLE = {"model": "planner-tiny", "messages": [{"role": "user", "content": "go
 
 
 class TextPart(VendorModel):
-    neutral: ClassVar = {"annotations": ([],)}
+    ignored_values: ClassVar = {"annotations": ([],)}
     type: Literal["text"]
     text: str
 
@@ -32,7 +32,7 @@ class TextPart(VendorModel):
 class CompletionMessage(VendorModel):
     """A message of the conversation. Only text is supported."""
 
-    neutral: ClassVar = {"tool_calls": ([],), "annotations": ([],)}
+    ignored_values: ClassVar = {"tool_calls": ([],), "annotations": ([],)}
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Items[TextPart] | None = Field(None, description="May be null in an assistant's message only")
 
@@ -44,24 +44,24 @@ class CompletionMessage(VendorModel):
 
     @property
     def text(self) -> str:
-        return fields.joined(self.content or "")
+        return fields.join_text(self.content or "")
 
 
 class StreamOptions(VendorModel):
-    neutral: ClassVar = {"include_obfuscation": (ANY,)}
+    ignored_values: ClassVar = {"include_obfuscation": (ANY_VALUE,)}
     include_usage: StrictBool = False
 
 
 class Completion(VendorModel):
     """A request. Decoding is greedy; fields that would change that are rejected by name."""
 
-    neutral: ClassVar = {
+    ignored_values: ClassVar = {
         "temperature": (0,), "n": (1,), "top_p": (1,), "frequency_penalty": (0,), "presence_penalty": (0,),
         "logprobs": (False,), "top_logprobs": (0,), "logit_bias": ({},), "tools": ([],), "functions": ([],),
         "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "parallel_tool_calls": (True, False),
-        "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "seed": (ANY,),
-        "metadata": (ANY,), "service_tier": ("auto", "default"), "reasoning_effort": ("none",),
-        "verbosity": ("medium",), "prompt_cache_retention": (ANY,),
+        "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "seed": (ANY_VALUE,),
+        "metadata": (ANY_VALUE,), "service_tier": ("auto", "default"), "reasoning_effort": ("none",),
+        "verbosity": ("medium",), "prompt_cache_retention": (ANY_VALUE,),
     }  # fmt: skip
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     model: str

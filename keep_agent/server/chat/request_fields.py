@@ -13,7 +13,7 @@ from keep_agent.server.error_handlers import NotFound, Refused
 from keep_agent.server.settings import ChatLimits
 from memory.files.names import is_safe, safe_id
 
-ANY = object()  # neutral values of a field that never changes the answer
+ANY_VALUE = object()  # neutral values of a field that never changes the answer
 HEADER = "X-Agent-ID"
 AgentHeader = Annotated[str | None, Header(alias=HEADER)]
 RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`Scenario.memory_key`)
@@ -28,10 +28,10 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendor request models: null means absent; ``neutral`` values of unsupported fields are ignored."""
+    """Base of vendor request models: null means absent; ``ignored_values`` of unsupported fields have no effect."""
 
     model_config = ConfigDict(extra="allow")
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -43,8 +43,8 @@ class VendorModel(BaseModel):
     @model_validator(mode="after")
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
-            allowed = self.neutral.get(name, ())
-            if ANY not in allowed and not _is_in(_without_nulls(value), allowed):
+            allowed = self.ignored_values.get(name, ())
+            if ANY_VALUE not in allowed and not _is_in(_without_nulls(value), allowed):
                 remedy = f"leave it out, or use {allowed[0]!r}" if allowed else "leave it out"
                 reason = " (answers are greedy: temperature=0)" if name == "temperature" else ""
                 raise Unsupported(f"{name[:64]} is not supported{reason}: {remedy}")
@@ -62,7 +62,7 @@ def _is_in(value: Any, allowed: tuple[Any, ...]) -> bool:
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
 
 
-def joined(content: str | Sequence[Any]) -> str:
+def join_text(content: str | Sequence[Any]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 

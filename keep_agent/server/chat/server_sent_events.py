@@ -33,7 +33,7 @@ def event(data: Any, name: str | None = None) -> bytes:
 error_event = partial(event, name="error")  # for formats with named events
 
 
-class Events(StreamingResponse):
+class EventStream(StreamingResponse):
     """Streamed answer; ``generation`` is cancelled when the stream ends or its client disconnects."""
 
     media_type = "text/event-stream"
@@ -50,7 +50,7 @@ class Events(StreamingResponse):
 
 
 @asynccontextmanager
-async def _cancelled_with(request: Request, generation: Generation) -> AsyncIterator[None]:
+async def _cancel_on_disconnect(request: Request, generation: Generation) -> AsyncIterator[None]:
     """Cancel ``generation`` if its client disconnects or an error is raised during the block."""
 
     async def watch() -> None:
@@ -74,12 +74,12 @@ async def reply(
     answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
 ) -> Response:  # fmt: skip
     """Respond with ``events``, else with ``answer`` of the whole text. Errors before the first event set the status."""
-    async with _cancelled_with(request, generation):
+    async with _cancel_on_disconnect(request, generation):
         await generation.begin()
         if events is None:
             text = "".join([piece or "" async for piece in generation.pieces()])
             return Response(answer(text).model_dump_json(), media_type="application/json")
-    return Events(with_error_event(path, events, encode_error), generation)
+    return EventStream(with_error_event(path, events, encode_error), generation)
 
 
 async def with_error_event(

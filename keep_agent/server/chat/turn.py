@@ -31,7 +31,7 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True)
-class Prefilled:
+class PromptReuse:
     """Reuse of the agent's KV rows by a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
 
     kind: str
@@ -56,10 +56,10 @@ class Turn:
 
     def __init__(
         self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,
-        prompt_chars: int, emit: Callable[[Prefilled | str], None],
+        prompt_chars: int, emit: Callable[[PromptReuse | str], None],
     ) -> None:  # fmt: skip
         self.request = request
-        self.prefilled: Prefilled | None = None
+        self.prefilled: PromptReuse | None = None
         self._memories, self._scheduler, self._special, self._emit = memories, scheduler, special, emit
         self._prompt_chars = prompt_chars
         self._stream: Stream | None = None
@@ -80,7 +80,7 @@ class Turn:
         check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:
             room = self._memories.engine.info.max_positions - len(prompt.token_text.ids)
-            self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.reused, len(prompt.new))
+            self.prefilled = PromptReuse(prompt.kind, prompt.origin, prompt.reused, len(prompt.new))
             self._emit(self.prefilled)
             detokenizer = Detokenizer(prompt.coder, self.request.stops, self._special.hidden)
             stream = self._submit(prompt, min(self.request.max_tokens, room))

@@ -14,8 +14,8 @@ from starlette.requests import HTTPConnection
 from keep_agent.errors import ConfigError
 from keep_agent.server.error_handlers import Busy
 
-RECENT = 32  # recent requests whose mean duration estimates the retry time
-LONGEST = 60  # maximum retry time in seconds
+RECENT_REQUESTS = 32  # recent requests whose mean duration estimates the retry time
+MAX_RETRY_SECONDS = 60  # maximum retry time in seconds
 
 
 class ConcurrencyLimiter:
@@ -31,7 +31,7 @@ class ConcurrencyLimiter:
         if min(self.most, self.share) < 1:
             raise ConfigError(f"most={most}, share={share} admits no request: use 1 or more")
         self._active: list[str | None] = []  # owners of the admitted requests
-        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._durations: deque[float] = deque(maxlen=RECENT_REQUESTS)
 
     @property
     def active(self) -> int:
@@ -52,7 +52,7 @@ class ConcurrencyLimiter:
             self._active.remove(agent)
             self._durations.append(time.monotonic() - start)
 
-    async def admitted(self, connection: HTTPConnection) -> AsyncIterator[None]:
+    async def admit_request(self, connection: HTTPConnection) -> AsyncIterator[None]:
         """Admit a route's request until its response is sent (FastAPI dependency). The agent comes from the path."""
         async with self.slot(connection.path_params.get("agent")):
             yield
@@ -60,5 +60,5 @@ class ConcurrencyLimiter:
     def _busy(self, what: str, most: int, parallel: int) -> Busy:
         """Return the error; the retry time is the mean duration divided by ``parallel``."""
         mean = fmean(self._durations) if self._durations else 1.0
-        seconds = max(1, min(LONGEST, math.ceil(mean / parallel)))
+        seconds = max(1, min(MAX_RETRY_SECONDS, math.ceil(mean / parallel)))
         return Busy(f"{what} at once: {most} at most; try again in {seconds} s", seconds)

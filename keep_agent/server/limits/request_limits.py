@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
 from keep_agent.files import count_values
-from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, error_response, status_of
+from keep_agent.server.error_handlers import CLOSE_HEADERS, Refused, TooLarge, TooSlow, error_response, status_of
 
-MOST = 1 << 40  # maximum of every limit
+MAX_LIMIT = 1 << 40  # maximum of every limit
 DRAIN_SECONDS = 2.0  # seconds for which a rejected body is drained, since clients read the response after sending it
 JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # matches while escapes are whole surrogate pairs and no NULs
@@ -50,8 +50,8 @@ class RequestLimits:
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
         for name, limit in [*knobs.items(), *self.large.items()]:
-            if not 0 < limit <= MOST:
-                raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MOST}")
+            if not 0 < limit <= MAX_LIMIT:
+                raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MAX_LIMIT}")
 
     @property
     def values(self) -> int:
@@ -129,7 +129,7 @@ class _PartReader:
             if self._size > self._most:
                 raise _too_large(self._most)
         except Refused as error:
-            raise HTTPException(status_of(error), str(error), dict(CLOSING)) from error
+            raise HTTPException(status_of(error), str(error), dict(CLOSE_HEADERS)) from error
         self._is_complete = not message.get("more_body")
         return message
 

@@ -20,22 +20,22 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
+    def _update_deadline(self) -> None:
         """Run the timer while a request is incomplete; between requests uvicorn's keep-alive timer applies."""
-        begins = self.conn.their_state is h11.IDLE
-        lingers = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered already
-        waits = (begins or lingers) and not self.transport.is_closing()
-        if not waits:
+        is_idle = self.conn.their_state is h11.IDLE
+        is_draining = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered already
+        is_waiting = (is_idle or is_draining) and not self.transport.is_closing()
+        if not is_waiting:
             self._cancel_deadline()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.seconds, self.timeout_keep_alive_handler)

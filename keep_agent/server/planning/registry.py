@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import DurableAgent, lock_folder
-from keep_agent.agent.trace_recorder import Recorder
+from keep_agent.agent.trace_recorder import TraceRecorder
 from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
@@ -49,20 +49,20 @@ class AgentRegistry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
-        self._claim, self._is_closed = lock_folder(folder), False
+        self._lock_file, self._is_closed = lock_folder(folder), False
         for unfinished in self._agents.glob(f"{DELETED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def names(self, among: Collection[str] | None = None) -> list[str]:
         """List all agents, loaded or not; with ``among``, only these."""
         if among is not None:
-            return sorted(name for name in among if self._place(name).is_dir())
+            return sorted(name for name in among if self._agent_folder(name).is_dir())
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
         """Create an agent; a ``reserved`` one may exceed the limit. Raises Conflict, CapacityError, ConfigError."""
-        place = self._place(name)
+        place = self._agent_folder(name)
         with self._lock:
             if place.exists():
                 raise Conflict(f"there is an agent {name!r} already; use it, or delete it first")
@@ -106,7 +106,7 @@ class AgentRegistry:
             self._resources.forget(name)
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
-                self._place(name).rename(trash)
+                self._agent_folder(name).rename(trash)
                 self._recorder(name).remove()  # before another agent can get the name
                 self._entries.pop(name, None)
             entry.is_deleted = True
@@ -117,7 +117,7 @@ class AgentRegistry:
     def _entry(self, name: str) -> Iterator[_AgentEntry]:
         """Mark an agent's entry as in use during the block."""
         with self._lock:
-            if not self._place(name).is_dir():
+            if not self._agent_folder(name).is_dir():
                 raise _no_agent(name)
             entry = self._entries.setdefault(name, _AgentEntry())
             self._entries.move_to_end(name)
@@ -127,7 +127,7 @@ class AgentRegistry:
         finally:
             with self._lock:
                 entry.users -= 1
-            self._make_room()
+            self._unload_idle()
 
     def _check(self, entry: _AgentEntry, name: str) -> None:
         """Raise if the agent was deleted or the server is closing. The caller holds the entry's lock."""
@@ -146,25 +146,25 @@ class AgentRegistry:
         for name, entry in list(self._entries.items()):
             with entry.lock:
                 self._unload(name, entry)
-        self._claim.close()
+        self._lock_file.close()
 
-    def _place(self, name: str) -> Path:
+    def _agent_folder(self, name: str) -> Path:
         return self._agents / agent_stem(name)
 
-    def _recorder(self, name: str) -> Recorder:
+    def _recorder(self, name: str) -> TraceRecorder:
         plain = OmegaConf.to_container(self._resources.config, resolve=True)
-        return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
+        return TraceRecorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
     def _load(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
         agent = Agent(self._resources.planner(name), name, limit=self.limits.things, record=record)
         try:
-            return DurableAgent(agent, self._place(name), memory)
+            return DurableAgent(agent, self._agent_folder(name), memory)
         except BaseException:
             agent.close()
             raise
 
-    def _make_room(self) -> None:
+    def _unload_idle(self) -> None:
         """Unload the least recently used idle agents."""
         with self._lock:
             idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]

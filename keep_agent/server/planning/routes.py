@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from envs.outcome import Outcome
 from keep_agent.agent.durable import DurableAgent
-from keep_agent.agent.memory_file import packed, unpacked
+from keep_agent.agent.memory_file import pack_state, unpack_state
 from keep_agent.agent.types import Decision
 from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.chat.server_sent_events import HEADERS, SSE, error_event, event, with_error_event
@@ -119,25 +119,25 @@ def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
             agent.finish(body.success)
 
 
-class Planner:
+class PlanningService:
     """Async access to the agents: every call runs in a thread; the limiter bounds the number of threads."""
 
     def __init__(self, registry: AgentRegistry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
         self.registry, self.limiter, self._metrics = registry, limiter, metrics
         self._threads = anyio.CapacityLimiter(math.inf)
-        metrics.watch("agents_awake", "Planning agents in memory", lambda: registry.loaded_count)
+        metrics.add_gauge("agents_awake", "Planning agents in memory", lambda: registry.loaded_count)
 
-    async def thread(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
-    async def on(self, name: str, work: Callable[[DurableAgent], T]) -> T:
+    async def run_with_agent(self, name: str, work: Callable[[DurableAgent], T]) -> T:
         """Run ``work`` with an agent, which is loaded if necessary."""
 
         def run() -> T:
             with self.registry.use(name) as agent:
                 return work(agent)
 
-        return await self.thread(run)
+        return await self.run_in_thread(run)
 
     async def plan(self, name: str, body: Plan) -> AsyncIterator[Event]:
         """Yield ``ready`` with the prompt's cost, then ``decision``. A plan completes even after a disconnect."""
@@ -151,13 +151,13 @@ class Planner:
                 task.exception()  # marks the error as retrieved, else asyncio logs it
             events.put_nowait(("", {}))
 
-        work = self.on(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
+        work = self.run_with_agent(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
         task = asyncio.ensure_future(work)
         task.add_done_callback(done)
         while (item := await events.get())[0]:
             yield item
         decision = await task
-        self._metrics.planned(decision.trace)
+        self._metrics.record_plan(decision.trace)
         scores = [(skill, round(score, 4)) for skill, score in decision.scores]
         trace = {key: decision.trace[key] for key in DETAILS.get(body.trace, decision.trace) if key in decision.trace}
         yield "decision", {
@@ -166,9 +166,9 @@ class Planner:
         }  # fmt: skip
 
 
-def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
+def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
     """Return the routes of planning agents; ``forget`` deletes an agent's conversations and returns if it had any."""
-    router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admitted)])
+    router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admit_request)])
     registry = planner.registry
 
     async def call(agent: str, body: Observe | Report | Finish | None = None) -> About:
@@ -177,17 +177,17 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
                 apply(durable, body)
             return About(id=agent, segments=durable.agent.segments, decisions=durable.agent.number)
 
-        return await planner.on(agent, run)
+        return await planner.run_with_agent(agent, run)
 
     @router.post(AGENTS, status_code=201, summary="Create an agent")
     async def create(body: Create, caller: Caller) -> About:
         caller.require(body.id)
-        await planner.thread(lambda: registry.create(body.id, reserved=not caller.all))
+        await planner.run_in_thread(lambda: registry.create(body.id, reserved=not caller.all))
         return About(id=body.id, segments=0, decisions=0)
 
     @router.get(AGENTS, summary="List the agents of the token")
     async def names(caller: Caller) -> AgentList:
-        return AgentList(agents=await planner.thread(lambda: registry.names(caller.agents)))
+        return AgentList(agents=await planner.run_in_thread(lambda: registry.names(caller.agents)))
 
     @router.get(AGENT, summary="Get an agent")
     async def about(agent: str) -> About:
@@ -197,7 +197,7 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
     async def delete(agent: str) -> Response:
         had_conversations = await forget(agent)
         try:
-            await planner.thread(lambda: registry.delete(agent))
+            await planner.run_in_thread(lambda: registry.delete(agent))
         except NotFound:
             if not had_conversations:
                 raise
@@ -227,7 +227,7 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
 
     @router.get(f"{AGENT}/memory", responses={200: BYTES}, response_class=Response, summary="Download the memory")
     async def save(agent: str) -> Response:
-        content = await planner.on(agent, lambda durable: packed(durable.dump()))
+        content = await planner.run_with_agent(agent, lambda durable: pack_state(durable.dump()))
         return Response(content, media_type=MEMORY)
 
     upload = {"requestBody": {"required": True, **BYTES}}
@@ -236,7 +236,7 @@ def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) 
     async def restore(request: Request, agent: str) -> About:
         body = await request.body()
         most = registry.limits.memory_values
-        await planner.thread(lambda: registry.replace(agent, unpacked(body, "the body", most)))
+        await planner.run_in_thread(lambda: registry.replace(agent, unpack_state(body, "the body", most)))
         return await call(agent)
 
     return router

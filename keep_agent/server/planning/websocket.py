@@ -16,12 +16,12 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from keep_agent.errors import KeepError
-from keep_agent.server.auth.access_rules import POLICY, Caller
+from keep_agent.server.auth.access_rules import POLICY_VIOLATION, Caller
 from keep_agent.server.auth.tokens import OPEN
 from keep_agent.server.error_handlers import Refused, error_data, error_response, request_error, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import RequestLimits, check_json
-from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, Planner, Report, apply
+from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, PlanningService, Report, apply
 from keep_agent.server.settings import Settings
 
 OVERHEAD = 64  # bytes added per queued message, which bounds the number of empty messages
@@ -67,7 +67,7 @@ class Inbox:
             yield message
 
 
-def socket_router(planner: Planner, settings: Settings) -> APIRouter:
+def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
     router, limits, most = APIRouter(tags=["planning"]), settings.limits, settings.sockets
     agents = ConcurrencyLimiter(most, settings.agent_sockets, "websockets")
     tokens = ConcurrencyLimiter(most, max(1, most * 3 // 4), "websockets", "this token")
@@ -80,7 +80,7 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
                     async for name, data in planner.plan(agent, body):
                         await send(socket, {"type": name, **data}, limits.send_seconds)
                 else:
-                    await planner.on(agent, lambda durable: apply(durable, body))
+                    await planner.run_with_agent(agent, lambda durable: apply(durable, body))
                     await send(socket, {"type": REPLIES[body.type]}, limits.send_seconds)
         except Exception as error:
             if request_error(error) is None:
@@ -88,14 +88,14 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
             await send(socket, {"type": "error"} | error_data(socket.url.path, error), limits.send_seconds)
 
     @router.websocket(f"{AGENT}/socket")
-    async def talk(socket: WebSocket, agent: str, caller: Caller) -> None:
+    async def serve_socket(socket: WebSocket, agent: str, caller: Caller) -> None:
         async with AsyncExitStack() as resources:
             token = None if caller is OPEN else caller.name  # without tokens there are no shares per token
             try:
                 await resources.enter_async_context(tokens.slot(token))
                 await resources.enter_async_context(agents.slot(agent))
                 async with planner.limiter.slot(agent):
-                    await planner.on(agent, lambda durable: None)  # loads the agent
+                    await planner.run_with_agent(agent, lambda durable: None)  # loads the agent
             except KeepError as error:
                 await socket.send_denial_response(error_response(socket.url.path, error))
                 return
@@ -115,7 +115,7 @@ async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) ->
         with anyio.fail_after(seconds):
             await socket.send_text(json.dumps(message))
     except TimeoutError:
-        raise WebSocketDisconnect(POLICY) from None
+        raise WebSocketDisconnect(POLICY_VIOLATION) from None
 
 
 def _parse(content: bytes, limits: RequestLimits) -> BaseModel:

@@ -18,11 +18,11 @@ from typing import Any
 from keep_agent.errors import CapacityError
 from keep_agent.scenarios import turn_records as turns
 from keep_agent.scenarios.runner import GeneratedText, Player, stop_tokens
-from keep_agent.scenarios.scenario import Scenario, find_scenario, make_scenario, references, shipped
+from keep_agent.scenarios.scenario import Scenario, find_scenario, make_scenario, shipped, template_references
 from keep_agent.scenarios.transcript import Transcripts
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
+from keep_agent.server.chat.turn import GenerationRequest, PromptReuse, Turn
 from keep_agent.server.error_handlers import Conflict, NotFound, Refused, Unavailable
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.settings import ChatLimits
@@ -71,14 +71,14 @@ def owner_ids(scenario: Scenario) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player on the scheduler of conversations. ``begins`` receives each turn before it runs, for cancellation."""
+    """Player on the scheduler of conversations. ``on_turn_start`` gets each turn, to cancel it."""
 
     scheduler: Scheduler
     prompt_chars: int
     on_turn_start: Callable[[Turn], None]
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
-        items: list[Prefilled | str] = []
+        items: list[PromptReuse | str] = []
         request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
         special = SpecialTokens(frozenset(self.stops))
         turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, items.append)
@@ -170,7 +170,7 @@ class Scenarios:
             ("agents", len(scenario.agents), limits.scenario_agents),
             ("turns", scenario.turns, limits.scenario_turns),
             ("max_tokens of a turn", max(phase.max_tokens for phase in scenario.phases), limits.scenario_tokens),
-            ("templates", sum(1 for text in notes for _ in references(text)), limits.scenario_templates),
+            ("templates", sum(1 for text in notes for _ in template_references(text)), limits.scenario_templates),
         )
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")

@@ -99,7 +99,7 @@ class Transcript(BaseModel):
 
 
 def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter: ConcurrencyLimiter) -> APIRouter:
-    router, busy, single = APIRouter(tags=["scenarios"]), [Depends(limiter.admitted)], f"{PATH}/{{number}}"
+    router, busy, single = APIRouter(tags=["scenarios"]), [Depends(limiter.admit_request)], f"{PATH}/{{number}}"
 
     @router.post(PATH, status_code=201, dependencies=busy, summary="Begin a scenario")
     async def create(body: Begin, caller: Caller) -> ScenarioState:

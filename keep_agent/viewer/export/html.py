@@ -11,13 +11,13 @@ from string import Template
 
 from keep_agent.errors import DataError
 from keep_agent.files import refuse_folder
-from keep_agent.viewer.runs import KINDS, Run, picture
+from keep_agent.viewer.runs import MEDIA_TYPES, Run, picture
 from keep_agent.viewer.step_model import overview, step_json
 from keep_agent.viewer.trace_index import EpisodeIndex
 from memory.files.atomic import write_atomic
 
 STATIC = Path(__file__).parents[1] / "static"
-SCOPE = "keep-viewer/"  # prefix of the modules' names in the file
+MODULE_PREFIX = "keep-viewer/"  # prefix of the modules' names in the file
 PAGES_ONLY = ("step_view.js", "index.js")  # modules used only by the served pages
 PAGE = Template("""\
 <!doctype html>
@@ -55,7 +55,7 @@ def page(run: Run, episode: EpisodeIndex) -> str:
         style=(STATIC / "viewer.css").read_text(encoding="utf-8"),
         imports=json.dumps({"imports": _modules()}),
         steps=_packed_steps(run, episode, label),
-        scope=SCOPE,
+        scope=MODULE_PREFIX,
     )
 
 
@@ -64,7 +64,7 @@ def _packed_steps(run: Run, episode: EpisodeIndex, label: str) -> str:
         "label": label,
         "overview": dict(overview(run, episode)),
         # one JSON text per step, parsed on demand
-        "steps": [step_json(run, episode, number) for number in range(len(episode.places))],
+        "steps": [step_json(run, episode, number) for number in range(len(episode.positions))],
         "pictures": {number: _data_url(run, name) for number, name in episode.frames.items()},
     }
     raw = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
@@ -77,7 +77,7 @@ def _data_url(run: Run, name: str) -> str:
         path = picture(run.path, name)
     except DataError:
         return ""
-    return f"data:{KINDS[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}"
+    return f"data:{MEDIA_TYPES[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}"
 
 
 def _modules() -> dict[str, str]:
@@ -85,6 +85,6 @@ def _modules() -> dict[str, str]:
     modules = {}
     for file in sorted(STATIC.glob("*.js")):
         if file.name not in PAGES_ONLY:
-            source = file.read_text(encoding="utf-8").replace('from "./', f'from "{SCOPE}')
-            modules[SCOPE + file.name] = f"data:text/javascript;base64,{b64encode(source.encode()).decode()}"
+            source = file.read_text(encoding="utf-8").replace('from "./', f'from "{MODULE_PREFIX}')
+            modules[MODULE_PREFIX + file.name] = f"data:text/javascript;base64,{b64encode(source.encode()).decode()}"
     return modules

@@ -34,7 +34,7 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
     refuse_folder(path, "episode.rrd")
     recording = rerun.RecordingStream("keep_agent", recording_id=f"{run.path.resolve().name}/{episode.key}")
     stream = recording.binary_stream()
-    for number in range(len(episode.places)):
+    for number in range(len(episode.positions)):
         recording.set_time("step", sequence=number)
         _log(recording, step_view(run, episode, number))
         if number in episode.frames:
@@ -51,7 +51,7 @@ def _log(recording: RecordingStream, view: StepView) -> None:
     level = rerun.TextLogLevel.INFO if view.ok else rerun.TextLogLevel.WARN
     recording.log("skills", rerun.TextLog(f"{view.skill} {view.message}".strip(), level=level))
     recording.log("step", rerun.TextDocument(_summary(view)))
-    recording.log("world", rerun.TextDocument(_tree(view)))
+    recording.log("world", rerun.TextDocument(_world_text(view)))
     if view.goal is not None:
         recording.log("goal/met", rerun.Scalars(view.goal[0]))
         recording.log("goal/asked", rerun.Scalars(view.goal[1]))
@@ -68,7 +68,7 @@ def _log_prompt(recording: RecordingStream, prompt: PromptView) -> None:
         recording.log(f"ms/{name}", rerun.Scalars(value))
     for state in STATES:
         recording.log(f"segments/{state}", rerun.Scalars(sum(segment.state == state for segment in prompt.segments)))
-    recording.log("memory", rerun.TextDocument(_table(prompt)))
+    recording.log("memory", rerun.TextDocument(_memory_text(prompt)))
     if prompt.active_rows and prompt.segments:
         recording.log("recomputation", rerun.Image(heat_map(prompt)))
         recording.log("active_rows", rerun.BarChart(list(prompt.active_rows)))
@@ -107,12 +107,12 @@ def _summary(view: StepView) -> str:
     return "\n".join([*lines, *(f"{score:9.3f}  {skill}" for skill, score in view.scores)])
 
 
-def _tree(view: StepView) -> str:
+def _world_text(view: StepView) -> str:
     things = [f"{'  ' * thing.depth}{thing.id} {' '.join(thing.states)}".rstrip() for thing in view.world.things]
     holds = ", ".join(view.world.holds) or "nothing"
     return "\n".join([f"agent at {view.world.agent or '?'}, holds {holds}", *things])
 
 
-def _table(prompt: PromptView) -> str:
+def _memory_text(prompt: PromptView) -> str:
     texts = [(view.state, view.key, view.text or "(not in the trace)") for view in prompt.segments]
     return "\n".join(f"{state:<10} {key}: {text.strip()}" for state, key, text in texts)

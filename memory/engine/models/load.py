@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
-from keep_agent.files import LOADING, loading, reason
+from keep_agent.files import LOAD_LOCK, loading, reason
 from memory.config.choices import DTYPES, INITS
 from memory.engine.attention.function import ATTENTION_NAME
 from memory.engine.cpu.allocator import return_freed_memory
@@ -95,7 +95,7 @@ def from_config(
     """Make a model with random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _copy_config(config), torch.device(device)
     check_capacity(name, _weights(_skeleton(config), dtype), where)
-    with LOADING, torch.random.fork_rng([where] if where.type == "cuda" else []), where:
+    with LOAD_LOCK, torch.random.fork_rng([where] if where.type == "cuda" else []), where:
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION_NAME)
     return _wrap(module, name, f"random:{seed}:{where.type}")

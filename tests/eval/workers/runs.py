@@ -10,7 +10,7 @@ import pytest
 
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.frames import FRAMES
-from keep_agent.rollout.run_folder import LAST, TRACE, RunFolder, find_runs, read_summary
+from keep_agent.rollout.run_folder import LAST_SUM, TRACE, RunFolder, find_runs, read_summary
 from keep_agent.rollout.trace import read_trace
 
 Command = Callable[..., tuple[int, str, str]]  # main function, arguments -> exit code, output, errors
@@ -71,7 +71,7 @@ def traces(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    return without(read_summary(run), SUMMED_TIMES | CONTEXT | {LAST})
+    return without(read_summary(run), SUMMED_TIMES | CONTEXT | {LAST_SUM})
 
 
 def pictures(run: Path) -> dict[str, bytes]:

@@ -58,14 +58,14 @@ def test_changes_are_encoded_before_the_plan(agent: Agent) -> None:
     second = agent.plan("get the mug", SKILLS)
     assert "encoded_token_layers" not in second.trace["counts"]
     assert 0 < second.trace["ahead"]["tokens"] < first.trace["ahead"]["tokens"]
-    agent._engine.run(lambda: agent._ahead.stop())
+    agent._engine.run(lambda: agent._prefetcher.stop())
     agent.observe([Fact("mug_1", "object", "mug", "table_1")])
     agent.report(Outcome(True))
     assert agent.plan("get the mug", SKILLS).trace["counts"]["encoded_token_layers"] > 0
 
 
 def settle(agent: Agent) -> None:
-    while agent._engine.run(lambda: agent._ahead._queued):
+    while agent._engine.run(lambda: agent._prefetcher._queued):
         agent._engine.in_background(lambda: None).result()
 
 

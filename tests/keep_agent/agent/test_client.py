@@ -15,7 +15,7 @@ import pytest
 from envs.outcome import Outcome
 from keep_agent.agent import client as module
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.client import PATIENCE, TIMEOUT, Client, ServerError
+from keep_agent.agent.client import RETRY_TIME, TIMEOUT, Client, ServerError
 from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.errors import ConfigError, KeepError, StaleError
 from tests.keep_agent.agent.playing import SKILLS
@@ -128,7 +128,7 @@ def test_a_client_learns_that_another_has_planned_and_continues(agent: Agent) ->
 
 @pytest.mark.parametrize(
     ("answer", "seconds", "message", "requests", "least", "most"),
-    [(late, TIMEOUT, "does not answer", 2, 0, 2 * TIMEOUT + PATIENCE), (busy, 0, "come again", 16, 28, PATIENCE)],
+    [(late, TIMEOUT, "does not answer", 2, 0, 2 * TIMEOUT + RETRY_TIME), (busy, 0, "come again", 16, 28, RETRY_TIME)],
 )
 def test_patience_begins_with_the_first_failure(
     clock: FakeTime, answer: Answer, seconds: float, message: str, requests: int, least: float, most: float

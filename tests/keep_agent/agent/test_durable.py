@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
-from keep_agent.agent.memory_file import packed, read_memory, write_packed
+from keep_agent.agent.durable import JOURNAL, MAX_CALLS, MEMORY, DurableAgent
+from keep_agent.agent.memory_file import pack_state, read_memory, write_packed
 from keep_agent.config.planner_factory import PlannerResources as Resources
 from keep_agent.config.planner_factory import make_resources
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StorageError
@@ -200,7 +200,7 @@ def test_a_moved_folder_becomes_another_agents_by_its_memory_alone(resources: Re
     with pytest.raises(CorruptError, match="is the memory of agent 'pp', not of 'rr'"):
         ids_in(resources, folder, "rr")
     state = read_memory(folder / MEMORY)
-    DurableAgent(Agent(resources.planner("rr"), "rr", ahead=False), folder, instead=state).close()
+    DurableAgent(Agent(resources.planner("rr"), "rr", ahead=False), folder, replacement=state).close()
     assert ids_in(resources, folder, "rr") == {f"pp_{number}" for number in range(4)}
 
 
@@ -209,7 +209,7 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: 
     folder = two["pp"]
     state = read_memory(folder / MEMORY)
     del state["agent"]
-    write_packed(folder / MEMORY, packed({**state, "journal": 12}))
+    write_packed(folder / MEMORY, pack_state({**state, "journal": 12}))
     (folder / END).unlink()
     with pytest.raises(CorruptError, match=r"journal\.end is missing"):
         ids_in(resources, folder)
@@ -217,7 +217,7 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: 
     for _ in range(2):
         assert ids_in(resources, folder) == {f"pp_{number}" for number in range(4)}
     assert read_memory(folder / MEMORY)["agent"] == "pp"
-    write_packed(folder / MEMORY, packed(state))
+    write_packed(folder / MEMORY, pack_state(state))
     with pytest.raises(DataError, match="restore it as a file of an agent's save"):
         ids_in(resources, folder)
 
@@ -254,7 +254,7 @@ def test_killed_at_any_write_it_has_every_call(reopen: Open, monkeypatch: pytest
 def test_the_journal_restarts_when_the_memory_is_written(reopen: Open, tmp_path: Path) -> None:
     agent = reopen()
     agent.plan("get the mug", SKILLS)
-    for number in range(CALLS + 3):
+    for number in range(MAX_CALLS + 3):
         agent.observe([Fact("mug_1", "object", "mug", f"place_{number}")])
     assert len((tmp_path / "agent" / JOURNAL).read_bytes().splitlines()) == 4
     assert reopen().dump() == agent.dump()
@@ -370,7 +370,7 @@ def test_only_a_changed_memory_is_written_at_the_end(reopen: Open) -> None:
 
 
 def test_the_journal_has_a_limit_in_bytes(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keep_agent.agent.durable.BYTES", 2000)
+    monkeypatch.setattr("keep_agent.agent.durable.MAX_BYTES", 2000)
     agent = reopen()
     for number in range(40):
         agent.observe([Fact("mug_1", "object", "mug", states=("x" * 60, f"{number}"))])

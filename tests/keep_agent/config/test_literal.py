@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from keep_agent.config.literal import as_config, as_override, looked_up, quoted
+from keep_agent.config.literal import as_config, as_override, interpolations, quote
 from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.errors import ConfigError
 
@@ -46,8 +46,8 @@ def test_any_text_is_an_override_of_itself(text: str) -> None:
     ],
 )
 def test_names_are_separated_by_commas_outside_of_quotes(argument: str, names: list[str]) -> None:
-    assert expand_model([f"model={argument}"]) == ["model=custom", f"model.name={','.join(map(quoted, names))}"]
-    assert quoted("/it's") == "'/it\\'s'"
+    assert expand_model([f"model={argument}"]) == ["model=custom", f"model.name={','.join(map(quote, names))}"]
+    assert quote("/it's") == "'/it\\'s'"
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), VALUES, max_size=3))
@@ -55,7 +55,7 @@ def test_names_are_separated_by_commas_outside_of_quotes(argument: str, names: l
 def test_plain_values_survive_a_config(values: dict[str, Any]) -> None:
     config = as_config(values)
     assert OmegaConf.to_container(config, resolve=True) == values
-    assert not list(looked_up(OmegaConf.to_container(config, resolve=False)))
+    assert not list(interpolations(OmegaConf.to_container(config, resolve=False)))
 
 
 def test_interpolations_in_texts_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_interpolations_in_texts_are_not_resolved(monkeypatch: pytest.MonkeyPatc
     texts = ["${oc.env:SECRET}", "\\${oc.env:SECRET}", "${a}", "${oc.decode:'[1]'}"]
     config = as_config({"a": texts, "b": {"c": texts[0]}})
     assert "told" not in json.dumps(OmegaConf.to_container(config, resolve=True)) and list(config.a) == texts
-    assert list(looked_up(texts)) == [texts[0], texts[2], texts[3]]
+    assert list(interpolations(texts)) == [texts[0], texts[2], texts[3]]
 
 
 def test_a_name_that_means_a_missing_value_is_refused() -> None:

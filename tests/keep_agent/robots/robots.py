@@ -17,7 +17,7 @@ from envs.outcome import Outcome, failed
 from keep_agent.agent.types import Decision
 from keep_agent.robots import Limits, RobotSession, TaskReport
 from keep_agent.robots.service import RobotService
-from keep_agent.robots.task.bounded_call import Call
+from keep_agent.robots.task.bounded_call import BoundedCall
 from tests.waiting import PATIENCE
 
 T = TypeVar("T")
@@ -169,16 +169,16 @@ def change(limits: Limits, **seconds: float) -> None:
 @contextmanager
 def limited(*names: str, hangs: Event) -> Iterator[None]:
     """Apply limits to calls of these ``names`` alone, after ``hangs`` is set; other calls take the time they need."""
-    wait = Call.wait
+    wait = BoundedCall.wait
 
-    def patient(call: Call[Any], seconds: float, *futures: Future[Any]) -> bool:
+    def patient(call: BoundedCall[Any], seconds: float, *futures: Future[Any]) -> bool:
         if call.name in names:
             assert hangs.wait(WAIT)
             return wait(call, seconds, *futures)
         return wait(call, WAIT, *futures)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Call, "wait", patient)
+        patch.setattr(BoundedCall, "wait", patient)
         yield
 
 

@@ -7,13 +7,13 @@ import sys
 import threading
 from collections.abc import Callable
 
-from keep_agent.robots.ros.ros1_messages import classes, ros1
+from keep_agent.robots.ros.ros1_messages import message_classes, ros1
 from tests.waiting import PATIENCE
 
 WAIT = PATIENCE
 rospy, actionlib = ros1("rospy"), ros1("actionlib")
 String = ros1("std_msgs.msg").String
-SRV, TASK = classes(), classes().task
+SRV, TASK = message_classes(), message_classes().task
 Goal = type(TASK().action_goal.goal)
 
 

@@ -17,7 +17,7 @@ from eval.alfred import main as eval_alfred
 from keep_agent.agent.types import Decision
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots import Limits, RobotSession, mcap_log, symbolic
-from keep_agent.robots.mcap.messages import CHANNELS, of_entry, of_event
+from keep_agent.robots.mcap.messages import CHANNELS, entry_messages, event_messages
 from keep_agent.robots.mcap_log import McapLog, episode_of, write_episode
 from keep_agent.robots.scripted import ScriptedPlanning
 from keep_agent.robots.task.events import Executed, Feedback, Planned
@@ -99,7 +99,7 @@ def test_pictures_and_crashes_are_converted(tmp_path: Path) -> None:
 
 
 def test_trace_of_an_agent_begins_with_its_name() -> None:
-    assert [key for key, _ in of_entry(agent_entry("kitchen"), 0, lambda name: None)] == ["log"]
+    assert [key for key, _ in entry_messages(agent_entry("kitchen"), 0, lambda name: None)] == ["log"]
 
 
 def test_running_session_is_logged(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_running_session_is_logged(tmp_path: Path) -> None:
 
 
 def test_failure_without_a_reason_is_a_warning_with_a_text() -> None:
-    live = of_event(Executed("wave", Outcome(False), 1.0), 0)
+    live = event_messages(Executed("wave", Outcome(False), 1.0), 0)
     step = {"event": "step", "episode": "e", "facts": [], "skill": "wave", "ok": False, "message": ""}
-    for messages in (live, of_entry(step, 0, lambda name: None)):
+    for messages in (live, entry_messages(step, 0, lambda name: None)):
         [log] = [content for key, content in messages if key == "log"]
         assert (log["level"], log["message"]) == (3, "it did not work")
 
@@ -143,7 +143,7 @@ def test_failed_conversion_leaves_no_file(tmp_path: Path) -> None:
 def test_infinite_score_is_left_out() -> None:
     """JSON has no infinity, and Foxglove refuses a message with one."""
     decision = Decision("wave", (("wave", -0.5), ("nod", float("-inf"))), number=1)
-    [(_, message)] = of_event(Planned(decision, 0.1), 0)
+    [(_, message)] = event_messages(Planned(decision, 0.1), 0)
     assert message["scores"] == [{"skill": "wave", "score": -0.5}]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
-from keep_agent.robots.ros.messages import flag_of, member, text_of
+from keep_agent.robots.ros.messages import field_at, flag_of, text_of
 from keep_agent.robots.rosbridge.connection import Bridge
 from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge.skill_clients import Fields
@@ -88,10 +88,10 @@ def test_invalid_requests_are_answered_and_invalid_goals_ignored(robot: StandIn,
 
 
 def test_missing_field_is_an_error_or_an_empty_text() -> None:
-    assert member({"a": {"b": 1}}, "a", "b") == 1
+    assert field_at({"a": {"b": 1}}, "a", "b") == 1
     for odd in (None, {}, {"a": None}, {"a": []}):
         with pytest.raises(DataError, match=r"a\.b"):
-            member(odd, "a", "b")
+            field_at(odd, "a", "b")
         assert text_of(odd, "c") == ""
         with pytest.raises(DataError, match="no field 'c'"):
             flag_of(odd, "c")

@@ -9,7 +9,7 @@ from io import BytesIO
 import pytest
 
 from keep_agent.robots.ros.messages import PACKAGE, TASK_ACTION
-from keep_agent.robots.ros.ros1_messages import DEBIAN, action, classes, ros1, service
+from keep_agent.robots.ros.ros1_messages import DEBIAN, action, message_classes, ros1, service
 from tests.keep_agent.robots.ros import ROOT, need_ros1
 
 TEST_ACTION = "int32 goal\n---\nint32 result\n---\nint32 feedback\n"
@@ -47,7 +47,7 @@ def test_service_equals_that_of_the_compiled_package(name: str, text: str) -> No
 
 
 def test_serialized_goal_can_be_read() -> None:
-    goal = classes().task().action_goal
+    goal = message_classes().task().action_goal
     goal.goal.task, goal.goal_id.id = "put the mug away — ☕", "first"
     buffer = BytesIO()
     goal.serialize(buffer)

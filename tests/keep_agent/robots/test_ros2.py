@@ -26,7 +26,7 @@ Start = Callable[..., tuple[ros2.Ros2Node, ScriptRobot]]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Make nodes whose robot waves until it is cancelled, and nods at once."""
     rclpy_standin.install(monkeypatch)
-    monkeypatch.setattr(ros2, "LAST_WORDS", WAIT)
+    monkeypatch.setattr(ros2, "RESULT_TIMEOUT", WAIT)
     monkeypatch.setattr(ros2, "time", SimpleNamespace(sleep=rclpy_standin.sleep))
 
     def start(*script: str) -> tuple[ros2.Ros2Node, ScriptRobot]:
@@ -55,7 +55,7 @@ def test_cancelled_goal_ends_as_cancelled(start: Start) -> None:
 def test_goal_cancelled_before_its_run_moves_nothing(start: Start) -> None:
     """rclpy sets its flag after the callback of the cancellation: the run may begin before."""
     node, robot = start("nod")
-    with node._turn:
+    with node._run_lock:
         goal = node.server.send("greet")
         node._cancel(goal)
     assert not goal.result.result(WAIT).success and not robot.executed and not goal.is_cancel_requested
@@ -72,7 +72,7 @@ def test_new_goal_replaces_the_old_one(start: Start) -> None:
 
 def test_cancellation_of_a_replaced_goal_does_not_affect_the_new_one(start: Start) -> None:
     node, _ = start("nod")
-    with node._turn:  # an earlier goal has not ended
+    with node._run_lock:  # an earlier goal has not ended
         first, second = node.server.send("greet"), node.server.send("nod to her")
         node.server.cancel(first)
     assert not first.result.result(WAIT).success and first.status == "canceled"
@@ -90,7 +90,7 @@ def test_interrupt_sends_the_result_before_the_command_ends(monkeypatch: pytest.
         raise KeyboardInterrupt
 
     parts = SimpleNamespace(planner=ScriptPlanner(["wave"]), executor=robot, options={"limits": QUICK})
-    monkeypatch.setattr(ros2, "robot_of", lambda arguments: parts)
+    monkeypatch.setattr(ros2, "make_setup", lambda arguments: parts)
     monkeypatch.setattr(ros2, "Thread", type("Spinning", (ros2.Thread,), {"join": interrupt}))
     with pytest.raises(KeyboardInterrupt):
         ros2._serve(Namespace(name="keep_agent"))

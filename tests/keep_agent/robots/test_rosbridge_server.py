@@ -16,7 +16,7 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.robots import RobotSession
-from keep_agent.robots.rosbridge.action_server import BridgeActionServer, End
+from keep_agent.robots.rosbridge.action_server import BridgeActionServer, GoalEnd
 from keep_agent.robots.rosbridge.connection import Bridge
 from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
@@ -202,7 +202,7 @@ def test_result_of_a_lost_connection_is_sent_after_a_reconnection(robot: StandIn
 
 def test_waiting_and_later_goals_of_a_closed_server_are_rejected(robot: StandIn, bridge: Bridge) -> None:
     success = {"success": True, "report": ""}
-    work = Gate(End(SUCCEEDED, "", success))
+    work = Gate(GoalEnd(SUCCEEDED, "", success))
     server = BridgeActionServer(bridge, ACTION, "keep_agent_msgs/TaskAction", work, lambda: None)
     goal(robot, "runs")
     assert work.entered.wait(WAIT)

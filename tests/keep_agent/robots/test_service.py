@@ -88,7 +88,7 @@ def test_second_task_or_plan_is_refused_during_a_task() -> None:
 def test_goal_cancelled_before_it_began_does_nothing() -> None:
     """A failing watcher hides the status from no other watcher."""
     statuses = []
-    service, _, robot = service_of(["wave"], watch=robots.fail, tell=statuses.append)
+    service, _, robot = service_of(["wave"], watch=robots.fail, send=statuses.append)
     assert service.run("greet", stopped=lambda: True).stop == "stopped"
     assert robot.executed == [] and json.loads(statuses[-1])["stop"] == "stopped"
 
@@ -114,7 +114,7 @@ def test_failure_without_a_reason_has_a_feedback_text() -> None:
 
 def test_status_follows_the_task() -> None:
     texts: list[str] = []
-    service, _, _ = service_of(["wave", "nod"], nod=lambda robot: failed("stiff"), tell=texts.append)
+    service, _, _ = service_of(["wave", "nod"], nod=lambda robot: failed("stiff"), send=texts.append)
     service.announce()
     service.run("greet")
     first, *statuses = map(json.loads, texts)
@@ -214,13 +214,13 @@ def test_plan_that_a_task_overtakes_is_not_returned() -> None:
 
 def test_plan_is_not_returned_after_a_task_that_ran_since(monkeypatch: pytest.MonkeyPatch) -> None:
     service, planner, _ = service_of(["wave"])
-    bounded, late = service.session._bounded, Gate()
+    bounded, late = service.session._call_planner, Gate()
 
     def delayed(*arguments: object) -> object:
         late.result = bounded(*arguments)
         return late()
 
-    monkeypatch.setattr(service.session, "_bounded", delayed)
+    monkeypatch.setattr(service.session, "_call_planner", delayed)
     plan = robots.later(lambda: service.plan("greet", SKILLS))
     assert late.entered.wait(WAIT)
     assert service.run("bow").success

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from keep_agent.errors import DataError, KeepError
-from keep_agent.rollout.frames import FRAMES, LONGEST, Frames, encoded, folder_name, keep_frames
+from keep_agent.rollout.frames import FRAMES, MAX_NAME, Frames, encode_picture, folder_name, keep_frames
 from keep_agent.rollout.results import EpisodeResult, TaskOutcome
 from keep_agent.rollout.run_folder import EPISODES, RunFolder
 from memory.files import atomic
@@ -24,7 +24,7 @@ from tests.rewriting import keep_lines
 
 TRICKY = (
     "", ".", "..", "...", "%2E", "%2E.", "%", "%.", "a/b", "a%2Fb", "a\\b", "a b", "a", "é", "\0", "../e", ".e",
-    "e.partial", "x" * 300, "x" * 301, "é" * 90, "x" * LONGEST, folder_name("x" * 300),
+    "e.partial", "x" * 300, "x" * 301, "é" * 90, "x" * MAX_NAME, folder_name("x" * 300),
 )  # fmt: skip
 ids = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -48,12 +48,12 @@ def on_disk(run: Path) -> dict[str, int]:
 
 def test_encoded_picture_can_be_decoded() -> None:
     photo = np.random.default_rng(0).integers(0, 255, (5, 7, 3)).repeat(20, 0).repeat(20, 1).astype(np.uint8)
-    assert (pixels(encoded(photo, "png")) == photo).all()
-    near = pixels(encoded(photo, "jpeg"))
+    assert (pixels(encode_picture(photo, "png")) == photo).all()
+    near = pixels(encode_picture(photo, "jpeg"))
     assert near.shape == photo.shape and np.abs(near.astype(int) - photo).mean() < 12
-    assert [Image.open(BytesIO(encoded(photo, name))).format for name in ("jpeg", "png")] == ["JPEG", "PNG"]
-    assert len(encoded(photo, "jpeg")) > len(encoded(photo[::2, ::2], "jpeg"))
-    assert (pixels(encoded(photo[::-1, :, ::-1], "png")) == photo[::-1, :, ::-1]).all()
+    assert [Image.open(BytesIO(encode_picture(photo, name))).format for name in ("jpeg", "png")] == ["JPEG", "PNG"]
+    assert len(encode_picture(photo, "jpeg")) > len(encode_picture(photo[::2, ::2], "jpeg"))
+    assert (pixels(encode_picture(photo[::-1, :, ::-1], "png")) == photo[::-1, :, ::-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_encoded_picture_can_be_decoded() -> None:
 )
 def test_invalid_picture_is_refused_with_its_shape(frame: Any) -> None:
     with pytest.raises(DataError, match=r"a frame is .* \(.*\); the world must give uint8 \(height, width, 3\)"):
-        encoded(frame, "jpeg")
+        encode_picture(frame, "jpeg")
 
 
 @given(ids, ids)
 def test_folder_names_are_short_visible_ascii_and_unique(first: str, second: str) -> None:
     name = folder_name(first)
-    assert 0 < len(name) <= LONGEST and name.isascii() and name[0] != "." and not set(name) & set("/\\\0 ")
+    assert 0 < len(name) <= MAX_NAME and name.isascii() and name[0] != "." and not set(name) & set("/\\\0 ")
     assert (name == folder_name(second)) == (first == second)
 
 

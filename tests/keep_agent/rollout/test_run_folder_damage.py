@@ -54,7 +54,7 @@ def resumed(run: Path) -> object:
 
 def viewed(run: Path) -> object:
     index = TraceIndex(run / TRACE)
-    episodes = {key: [index.entry(episode, 0), len(episode.places)] for key, episode in index.refresh().items()}
+    episodes = {key: [index.entry(episode, 0), len(episode.positions)] for key, episode in index.refresh().items()}
     if index.problem:
         raise CorruptError(index.problem)
     return episodes

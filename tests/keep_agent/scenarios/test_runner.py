@@ -22,7 +22,7 @@ from keep_agent.rollout.run_folder import SUMMARY
 from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.scenarios.scenario import Scenario, find_scenario, shipped
 from keep_agent.scenarios.transcript import Transcripts
-from keep_agent.scenarios.turn_records import TURNS, ScenarioFolder, Turn, summarize
+from keep_agent.scenarios.turn_records import TURNS_FILE, ScenarioFolder, Turn, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine, KVCache
@@ -178,7 +178,7 @@ def test_an_incomplete_line_is_no_turn(stage: Stage, tmp_path: Path) -> None:
     run = ScenarioFolder.create(tmp_path / "run", {})
     for turn in turns:
         run.commit(turn)
-    with (run.path / TURNS).open("a") as stream:
+    with (run.path / TURNS_FILE).open("a") as stream:
         stream.write('{"index": 99, "te')
     stored = ScenarioFolder.read(run.path)
     assert [(turn.id, turn.text, turn.audience) for turn in stored] == [(t.id, t.text, t.audience) for t in turns]
@@ -209,7 +209,7 @@ def test_the_command_prints_turns_and_their_costs(command: Command, capsys: Capt
         command("handover", "--folder", "rows", "--bits", "8", f"model={tiny_model}", *SMALL, out)
         printed = capsys.readouterr().out
         (run,) = Path(folder).iterdir()
-        lines = [json.loads(line) for line in (run / TURNS).read_text().splitlines()]
+        lines = [json.loads(line) for line in (run / TURNS_FILE).read_text().splitlines()]
         summary = json.loads((run / SUMMARY).read_text())
         assert len(lines) == summary["turns"] == 14
         assert all(f"{line['name']}: {line['text']}  [" in printed for line in lines)
@@ -237,7 +237,7 @@ def test_a_killed_run_leaves_whole_lines(tmp_path: Path) -> None:
 
 
 def lines_of(folder: Path) -> list[bytes]:
-    return [line for file in folder.glob(f"out/*/{TURNS}") for line in file.read_bytes().splitlines(keepends=True)]
+    return [line for file in folder.glob(f"out/*/{TURNS_FILE}") for line in file.read_bytes().splitlines(keepends=True)]
 
 
 def test_without_a_scenario_the_command_lists_all(command: Command, capsys: Captured) -> None:

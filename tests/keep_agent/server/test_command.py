@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from keep_agent.agent.durable import lock_folder
-from keep_agent.server.auth.tokens import VARIABLE
+from keep_agent.server.auth.tokens import TOKEN_VARIABLE
 from keep_agent.server.command import _config
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import Settings
@@ -31,7 +31,7 @@ main()
 
 def refusal(*arguments: str) -> str:
     """Return the error message of a command for which none of `HEAVY` can be imported."""
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
     done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, env=environment)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     return done.stderr

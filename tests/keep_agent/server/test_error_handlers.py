@@ -23,7 +23,7 @@ from keep_agent.agent.durable import DurableAgent
 from keep_agent.errors import DataError
 from keep_agent.server.app import make_app
 from keep_agent.server.chat.server_sent_events import event, with_error_event
-from keep_agent.server.planning.routes import Planner
+from keep_agent.server.planning.routes import PlanningService
 from tests.keep_agent.server.conftest import OPEN, Service
 from tests.keep_agent.server.planning.conftest import SKILLS
 from tests.keep_agent.server.serving import GatedMethod, LiveServer, events, serving
@@ -39,7 +39,7 @@ class Stuck:
         self.entered = 0
         self.released = threading.Event()
         self.router = APIRouter()
-        for path, route in (("/loop", self.loop), ("/thread", self.thread), ("/stream", self.stream)):
+        for path, route in (("/loop", self.loop), ("/thread", self.run_in_thread), ("/stream", self.stream)):
             self.router.add_api_route(path, route, methods=["POST"], response_model=None)
         self.router.add_api_websocket_route("/socket", self.socket)
 
@@ -51,7 +51,7 @@ class Stuck:
         await socket.accept()
         await self.loop()
 
-    async def thread(self) -> None:
+    async def run_in_thread(self) -> None:
         self.entered += 1
         await anyio.to_thread.run_sync(self.released.wait, limiter=anyio.CapacityLimiter(1))
 
@@ -108,14 +108,14 @@ def test_plans_of_an_ending_server_are_answered_and_stored(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can repeat them with the number of the last decision."""
-    planning, ending = GatedMethod(monkeypatch, DurableAgent, "plan"), Planner.thread
+    planning, ending = GatedMethod(monkeypatch, DurableAgent, "plan"), PlanningService.run_in_thread
 
-    async def release(planner: Planner, work: Callable[[], Any]) -> Any:
+    async def release(planner: PlanningService, work: Callable[[], Any]) -> Any:
         if work == planner.registry.close:
             planning.go.set()
         return await ending(planner, work)
 
-    monkeypatch.setattr(Planner, "thread", release)
+    monkeypatch.setattr(PlanningService, "run_in_thread", release)
     body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
 
     def send_request(server: LiveServer) -> httpx.Response:

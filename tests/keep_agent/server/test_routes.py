@@ -12,7 +12,7 @@ import pytest
 from starlette.routing import BaseRoute
 from websockets.exceptions import InvalidStatus
 
-from keep_agent.server.auth.access_rules import UNKNOWN, Need, rule_of
+from keep_agent.server.auth.access_rules import DEFAULT_RULE, Need, rule_of
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.settings import Settings
 from tests.keep_agent.server.conftest import Service
@@ -95,7 +95,7 @@ def test_every_route_has_a_rule_and_follows_it(whole: Whole) -> None:
     server, routes = whole
     for path, methods in routes:
         rule = rule_of(example(path, "bob"))[0]
-        assert rule is not UNKNOWN, f"{path} has no rule in keep_agent.server.auth.access_rules"
+        assert rule is not DEFAULT_RULE, f"{path} has no rule in keep_agent.server.auth.access_rules"
         for method in methods or {"WEBSOCKET"}:
             check(server, rule.need, method, example(path, "bob"))
 

@@ -138,7 +138,7 @@ def test_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: str) 
 def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str, runs: Path) -> None:
     run = run_of(runs / "keep")
     episode = first(run)
-    last = len(episode.places) - 1
+    last = len(episode.positions) - 1
     open_page(chrome, page(address, "keep", runs))
     for key, number in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 2), (Keys.ARROW_LEFT, 1), (Keys.END, last)):
         press(chrome, key)
@@ -158,7 +158,7 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
 def test_address_names_the_visible_step(chrome: WebDriver, address: str, runs: Path) -> None:
     open_page(chrome, page(address, "keep", runs))
     at_step(chrome, 0)
-    last = len(first_episode(runs / "keep").places) - 1
+    last = len(first_episode(runs / "keep").positions) - 1
     chrome.execute_script(
         "const real = window.fetch, ready = new Promise((resolve) => { window.deliver = resolve; });"
         "window.fetch = (...values) => ready.then(() => real(...values))"
@@ -176,7 +176,7 @@ def test_click_on_a_block_shows_its_text_and_ranks(chrome: WebDriver, address: s
     episode = first(run)
     number, entry = next(
         (number, entry)
-        for number in range(len(episode.places))
+        for number in range(len(episode.positions))
         if (entry := run.index.entry(episode, number))["hops"] and entry["hops"][0]["edges"]
     )
     target = entry["hops"][0]["edges"][0][1]
@@ -281,7 +281,7 @@ def test_export_opens_from_a_file_with_its_keys(chrome: WebDriver, runs: Path, t
     open_page(chrome, write_html(run, episode, tmp_path / "page.html").as_uri())
     assert chrome.current_url.startswith("file://")
     press(chrome, Keys.END)
-    last = len(episode.places) - 1
+    last = len(episode.positions) - 1
     until(chrome, lambda: chrome.current_url.endswith(f"#step={last}"), "the last step")
     assert episode.outlines[last].skill in text(chrome, ".keep-viewer .action")
     until(chrome, lambda: script(chrome, WIDTHS) == [8, 8], "its pictures")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keep_agent.viewer.episode_filters import EpisodeRow, Filters, episode_rows
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import RunLibrary
 from tests.keep_agent.viewer.traces import crash, end, opening, step, write
 
 TASK = {"id": "t", "type": "fetch", "instruction": "Fetch it."}
@@ -26,18 +26,18 @@ TASK = {"id": "t", "type": "fetch", "instruction": "Fetch it."}
 )
 def test_status_of_an_episode(lines: list, status: str, tmp_path: Path) -> None:
     write(tmp_path, lines)
-    assert [row.status for row in episode_rows(Library(tmp_path).runs())] == [status]
+    assert [row.status for row in episode_rows(RunLibrary(tmp_path).runs())] == [status]
 
 
 def test_running_agent_is_listed_by_the_instruction_of_its_steps(tmp_path: Path) -> None:
     write(tmp_path / "runs" / "agent-7", [opening("agent-7"), step(0, "agent-7", instruction="Tidy up.")])
-    (row,) = episode_rows(Library(tmp_path / "runs").runs())
+    (row,) = episode_rows(RunLibrary(tmp_path / "runs").runs())
     values = (row.run, row.episode, row.instruction, row.status, row.steps)
     assert values == ("agent-7", "agent-7", "Tidy up.", "open", 1)
 
 
 def test_recorded_run_is_listed(random_run: Path) -> None:
-    rows = episode_rows(Library(random_run).runs())
+    rows = episode_rows(RunLibrary(random_run).runs())
     values = {(row.run, row.method, row.types, row.goal) for row in rows}
     assert values == {(".", "random", ("pick_and_place_simple",), (0, 1))}
     assert all(row.status == "failed" and row.steps <= 4 for row in rows)

@@ -28,7 +28,7 @@ def content(text: str) -> dict:
 def test_page_holds_every_step(keep_run: Path, tmp_path: Path) -> None:
     run = run_of(keep_run)
     exported = content(write_html(run, first(run), tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
-    views = [step_view(run, first(run), number).to_json() for number in range(len(first(run).places))]
+    views = [step_view(run, first(run), number).to_json() for number in range(len(first(run).positions))]
     assert exported["steps"] == views and len(exported["overview"]["outlines"]) == len(views)
 
 
@@ -78,8 +78,8 @@ def test_failed_recording_keeps_the_older_file(random_run: Path, tmp_path: Path)
     """A step disappears during the export, since the run is written again."""
     pytest.importorskip("rerun")
     run = run_of(random_run)
-    episode = first(run)
-    cut = replace(episode, places=[*episode.places[:2], replace(episode.places[2], start=episode.places[2].start + 1)])
+    episode, third = first(run), first(run).positions[2]
+    cut = replace(episode, positions=[*episode.positions[:2], replace(third, start=third.start + 1)])
     path = tmp_path / "episode.rrd"
     path.write_bytes(b"older")
     with pytest.raises(DataError):

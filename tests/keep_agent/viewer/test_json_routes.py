@@ -9,21 +9,21 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from keep_agent.viewer.json_routes import data_router
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import RunLibrary
 from keep_agent.viewer.step_model import step_view
 from tests.keep_agent.viewer.traces import append, first, opening, prompt, run_of, step, write
 
 
 def client(root: Path) -> TestClient:
     app = FastAPI()
-    app.include_router(data_router(Library(root), "/data"))
+    app.include_router(data_router(RunLibrary(root), "/data"))
     return TestClient(app)
 
 
 def test_step_is_the_view_of_the_step_model(keep_run: Path) -> None:
     run, http = run_of(keep_run), client(keep_run)
     for key, episode in run.index.refresh().items():
-        for number in range(len(episode.places)):
+        for number in range(len(episode.positions)):
             answer = http.get("/data/step", params={"run": ".", "episode": key, "step": number})
             assert answer.json() == json.loads(json.dumps(asdict(step_view(run, episode, number))))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keep_agent.errors import DataError
-from keep_agent.viewer.runs import Library, picture
+from keep_agent.viewer.runs import RunLibrary, picture
 from tests.keep_agent.viewer.traces import opening, step, write
 
 
@@ -14,13 +14,13 @@ def test_key_of_a_run_is_its_path_from_the_root(tmp_path: Path) -> None:
     write(tmp_path / "deep" / "b", [opening()])
     write(tmp_path / ".hidden", [opening()])
     write(tmp_path / "a" / "frames" / "c", [opening()])
-    assert [run.key for run in Library(tmp_path).runs()] == ["a", "deep/b"]
-    assert [run.key for run in Library(tmp_path / "a").runs()] == ["."]
+    assert [run.key for run in RunLibrary(tmp_path).runs()] == ["a", "deep/b"]
+    assert [run.key for run in RunLibrary(tmp_path / "a").runs()] == ["."]
 
 
 def test_new_run_is_found_and_known_runs_keep_their_index(tmp_path: Path) -> None:
     write(tmp_path / "a", [opening()])
-    library = Library(lambda: tmp_path)
+    library = RunLibrary(lambda: tmp_path)
     before = library.run("a").index
     write(tmp_path / "b", [opening()])
     assert library.run("b").path == tmp_path / "b"
@@ -32,12 +32,12 @@ def test_path_is_no_key(key: str, tmp_path: Path) -> None:
     write(tmp_path / "root" / "a", [opening()])
     write(tmp_path / "a", [opening()])
     with pytest.raises(DataError, match="choose one from the list"):
-        Library(tmp_path / "root").run(key)
+        RunLibrary(tmp_path / "root").run(key)
 
 
 def test_deleted_run_is_an_error(tmp_path: Path) -> None:
     run = write(tmp_path / "a", [opening(), step()])
-    library = Library(tmp_path)
+    library = RunLibrary(tmp_path)
     library.run("a")
     (run / "trace.jsonl").unlink()
     with pytest.raises(DataError, match="no run 'a'"):
@@ -51,7 +51,7 @@ def test_deleted_run_is_an_error(tmp_path: Path) -> None:
 def test_method_is_the_planner_of_the_config(config: str, method: str, tmp_path: Path) -> None:
     write(tmp_path, [opening()])
     (tmp_path / "config.json").write_text(config)
-    assert Library(tmp_path).run(".").method == method
+    assert RunLibrary(tmp_path).run(".").method == method
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from keep_agent.errors import ConfigError
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import RunLibrary
 from keep_agent.viewer.server import mount
 
-entered, go, runs = threading.Event(), threading.Event(), Library.runs
+entered, go, runs = threading.Event(), threading.Event(), RunLibrary.runs
 
 def slow_runs(library):
     entered.set()
@@ -32,7 +32,7 @@ app.get("/api")(lambda: "other")
 mount(app, lambda: Path(sys.argv[1]), "/look")
 answers = {}
 with TestClient(app) as http:
-    Library.runs = slow_runs
+    RunLibrary.runs = slow_runs
     for page in ("/look/episode?run=.&episode=e", "/look/"):
         entered.clear(), go.clear()
         opening = threading.Thread(target=http.get, args=(page,))
@@ -40,7 +40,7 @@ with TestClient(app) as http:
         entered.wait()
         answers["while " + page] = (http.get("/api").status_code, "")
         go.set(), opening.join()
-    Library.runs = runs
+    RunLibrary.runs = runs
     for path in ("/look/", "/look", "/look/episode?run=.&episode=e", "/look/episode?run=..&episode=e", "/api"):
         answer = http.get(path)
         answers[path] = (answer.status_code, answer.text)

@@ -18,7 +18,7 @@ from tests.keep_agent.viewer.traces import crash, end, opening, prompt, run_of, 
 
 def steps_of(run: Run) -> list[tuple[EpisodeIndex, StepView]]:
     episodes = run.index.refresh().values()
-    return [(index, step_view(run, index, number)) for index in episodes for number in range(len(index.places))]
+    return [(index, step_view(run, index, number)) for index in episodes for number in range(len(index.positions))]
 
 
 def test_texts_have_the_tokens_of_the_prompt(keep_run: Path) -> None:

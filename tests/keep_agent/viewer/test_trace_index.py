@@ -24,7 +24,7 @@ WHOLE = b"".join(LINES)
 
 def read(index: TraceIndex) -> dict[str, list[Any]]:
     episodes = index.refresh().items()
-    return {key: [index.entry(episode, step) for step in range(len(episode.places))] for key, episode in episodes}
+    return {key: [index.entry(episode, step) for step in range(len(episode.positions))] for key, episode in episodes}
 
 
 def by_line(path: Path) -> dict[str, list[Any]]:
@@ -53,7 +53,7 @@ def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.Monke
     index = TraceIndex(synthetic / TRACE)
     index.refresh()
     numbers: list[int] = []
-    monkeypatch.setattr(index, "_take", lambda place, entry: numbers.append(place.number))
+    monkeypatch.setattr(index, "_add_entry", lambda place, entry: numbers.append(place.number))
     index.refresh()
     assert numbers == []
     append(synthetic, step(99, "long-1"))
@@ -64,9 +64,9 @@ def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.Monke
 def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step(), step(1)])
     index = TraceIndex(run / TRACE)
-    assert len(index.episode("e").places) == 2
+    assert len(index.episode("e").positions) == 2
     write(tmp_path, [opening(), step()])
-    assert len(index.episode("e").places) == 1
+    assert len(index.episode("e").positions) == 1
     replacement = write(tmp_path / "replacement", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
     (replacement / TRACE).replace(run / TRACE)
     assert {key: len(steps) for key, steps in read(index).items()} == {"f": 3}
@@ -99,11 +99,11 @@ def test_reading_stops_at_an_invalid_line(line: str, text: str, tmp_path: Path) 
     run = write(tmp_path, [opening(), step()])
     append(run, line.encode("utf-8", "surrogateescape") + b"\n", step(2))
     index = TraceIndex(run / TRACE)
-    assert len(index.refresh()["e"].places) == 1, "lines before it are kept"
+    assert len(index.refresh()["e"].positions) == 1, "lines before it are kept"
     with pytest.raises(DataError, match=text):
         raise DataError(index.problem)
     index.refresh()
-    assert len(index.episode("e").places) == 1, "lines after it are ignored"
+    assert len(index.episode("e").positions) == 1, "lines after it are ignored"
 
 
 def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
 def test_repeated_episode_has_a_key_of_its_own(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [opening(), step(), crash(), opening(), step(), step(1)]) / TRACE)
     episodes = index.refresh()
-    assert {key: len(episode.places) for key, episode in episodes.items()} == {"e": 1, "e#2": 2}
+    assert {key: len(episode.positions) for key, episode in episodes.items()} == {"e": 1, "e#2": 2}
     assert episodes["e"].crash is not None
     assert (episodes["e#2"].crash, episodes["e#2"].id) == (None, "e")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from keep_agent.rollout.trace import SCHEMA
 from keep_agent.viewer.history import History
-from keep_agent.viewer.runs import Library, Run
+from keep_agent.viewer.runs import Run, RunLibrary
 from keep_agent.viewer.trace_index import EpisodeIndex
 
 EVIL = "<img src=x onerror=\"document.title='broken'\"></script><script>document.title='broken'</script>"
@@ -57,7 +57,7 @@ def write(folder: Path, entries: Iterable[Any]) -> Path:
 
 
 def run_of(folder: Path) -> Run:
-    (run,) = Library(folder).runs()
+    (run,) = RunLibrary(folder).runs()
     return run
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.server.auth.token_command import main
 from keep_agent.server.auth.token_file import add_token, load_tokens, read_tokens
-from keep_agent.server.auth.tokens import VARIABLE, Access, TokenEntry, Tokens, check_bind, digest
+from keep_agent.server.auth.tokens import TOKEN_VARIABLE, Access, TokenEntry, Tokens, check_bind, digest
 from keep_agent.server.error_handlers import Forbidden
 
 GOOD = {"name": "n", "sha256": digest("x"), "agents": "*"}
@@ -91,10 +91,10 @@ ADDS = """
 import sys
 from pathlib import Path
 from keep_agent.server.auth.token_file import add_token
-from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.server.auth.tokens import Access, TokenEntry, digest
 for number in range(20):
     name = f"{sys.argv[2]}-{number}"
-    add_token(Path(sys.argv[1]), Entry(Access(name), digest(name)))
+    add_token(Path(sys.argv[1]), TokenEntry(Access(name), digest(name)))
 """
 
 
@@ -134,13 +134,13 @@ def test_a_missing_file_and_one_without_a_name_are_refused(tmp_path: Path) -> No
 
 def test_the_environment_holds_a_token_for_all_agents(tmp_path: Path) -> None:
     assert load_tokens(None, {}).open
-    tokens = load_tokens(None, {VARIABLE: "long-and-random"})
+    tokens = load_tokens(None, {TOKEN_VARIABLE: "long-and-random"})
     assert not tokens.open and tokens.find("long-and-random").all  # type: ignore[union-attr]
     for missing in ("", " ", "a b", "é"):
-        with pytest.raises(ConfigError, match=VARIABLE):
-            load_tokens(None, {VARIABLE: missing})
+        with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
+            load_tokens(None, {TOKEN_VARIABLE: missing})
     add_token(tmp_path / "f", TokenEntry(Access("n", frozenset({"a"})), digest("of-a")))
-    combined = load_tokens(tmp_path / "f", {VARIABLE: "long-and-random"})
+    combined = load_tokens(tmp_path / "f", {TOKEN_VARIABLE: "long-and-random"})
     assert combined.find("of-a") == Access("n", frozenset({"a"})) and combined.find("long-and-random") is not None
     assert [entry.access.name for entry in read_tokens(tmp_path / "f")] == ["n"]
 
@@ -159,7 +159,7 @@ def test_access_is_limited_to_the_tokens_agents() -> None:
 
 def test_a_public_address_needs_tokens_and_one_of_this_machine_none() -> None:
     for host in ("0.0.0.0", "::", "", "192.0.2.1", "::ffff:192.0.2.1", "8.8.8.8"):
-        with pytest.raises(ConfigError, match=VARIABLE):
+        with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
             check_bind(host, Tokens(open=True))
         check_bind(host, Tokens())
     for host in ("127.0.0.1", "localhost", "127.3.2.1"):
@@ -169,7 +169,7 @@ def test_a_public_address_needs_tokens_and_one_of_this_machine_none() -> None:
 def test_a_name_of_a_public_address_needs_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     result = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.7", 0))]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: result)
-    with pytest.raises(ConfigError, match=VARIABLE):
+    with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
         check_bind("robot.example", Tokens(open=True))
 
 

@@ -17,7 +17,7 @@ import pytest
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.client import Client, ServerError, lines
+from keep_agent.agent.client import Client, ServerError, split_lines
 from keep_agent.config.planner_factory import PlannerResources, make_resources
 from keep_agent.rollout.trace import read_trace
 from keep_agent.server.limits.request_limits import RequestLimits
@@ -238,4 +238,4 @@ def test_lines_end_at_newlines_wherever_the_parts_are_cut() -> None:
     content = f"event: ready\ndata: {SEPARATORS}é\n\nevent: decision".encode()
     for size in range(1, len(content) + 1):
         parts = [content[start : start + size] for start in range(0, len(content), size)]
-        assert list(lines(parts)) == ["event: ready", f"data: {SEPARATORS}é", "", "event: decision"]
+        assert list(split_lines(parts)) == ["event: ready", f"data: {SEPARATORS}é", "", "event: decision"]
