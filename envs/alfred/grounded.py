@@ -45,7 +45,7 @@ class GroundedSkills:
                 return _missing(world, thing, _not_on_floor) or _go(world, thing)
             refusal = _missing(world, thing, _not_here) or _out_of_reach(world, thing)
             return refusal or getattr(world, _PRIMITIVES[verb])(thing)
-        raise unknown_skill(skill, _possible(world))
+        raise unknown_skill(skill, _all_skills(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the sensible skills in the known current state, by verb in scene order."""
@@ -53,20 +53,20 @@ class GroundedSkills:
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
         skills = [f"go to {say(name)}" for name in destinations if name in known and name != world.at]
-        skills += [words for thing_id in visible for words in _on_thing(world, thing_id)]
+        skills += [words for thing_id in visible for words in _thing_skills(world, thing_id)]
         switches = [name for kind in sorted(objects.TOGGLEABLE) for name in world.of_type(kind)]
-        skills += [words for name in switches if _within_reach(world, name) for words in _on_switch(world[name])]
+        skills += [words for name in switches if _within_reach(world, name) for words in _switch_skills(world[name])]
         return (*skills, "done")
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
     """Return the id of a thing of a known type; it need not exist."""
     if name.split(" ")[0] not in _TYPES:
-        raise unknown_skill(skill, _possible(world))
+        raise unknown_skill(skill, _all_skills(world))
     return name.replace(" ", "_")
 
 
-def _possible(world: World) -> Iterator[str]:
+def _all_skills(world: World) -> Iterator[str]:
     """Yield every skill that could ever work on something in the scene."""
     yield "done"
     receptacles = [say(thing.id) for thing in world.things.values() if thing.receptacle]
@@ -141,7 +141,7 @@ def _go(world: World, thing_id: str) -> Outcome:
 # admissible skills
 
 
-def _on_thing(world: World, thing_id: str) -> Iterator[str]:
+def _thing_skills(world: World, thing_id: str) -> Iterator[str]:
     """Yield sensible skills on a thing in view; bowls and boxes only take the usual types, furniture takes any type."""
     thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
@@ -157,7 +157,7 @@ def _on_thing(world: World, thing_id: str) -> Iterator[str]:
         yield f"slice {say(thing_id)}"
 
 
-def _on_switch(thing: Thing) -> Iterator[str]:
+def _switch_skills(thing: Thing) -> Iterator[str]:
     if thing.is_on:
         yield f"turn off {say(thing.id)}"
     elif not thing.is_open:

@@ -73,7 +73,7 @@ class LotaSkills:
         instance = self.choose(world, skill)
         if verb != "find":
             world.history = replace(world.history, find_history=())
-        return _DO[verb](world, kind, instance)
+        return _EFFECTS[verb](world, kind, instance)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return all 214 skills, in every state."""
@@ -136,7 +136,7 @@ def _pick_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _open_rank(world: World, thing_id: str) -> tuple[bool, ...]:
     target = world.history.target
-    hides = target in world.things and thing_id in (outer.id for outer in world.around(target))
+    hides = target in world.things and thing_id in (outer.id for outer in world.holders(target))
     return world[thing_id].is_open, thing_id != target, not hides, not world.visible(thing_id)
 
 
@@ -232,7 +232,7 @@ def _holding(world: World) -> str:
     return f"Robot is currently holding {world[world.holding].type}"
 
 
-_DO: dict[str, Callable[[World, str, str | None], Outcome]] = {
+_EFFECTS: dict[str, Callable[[World, str, str | None], Outcome]] = {
     "find": _find,
     "pick up": _pick,
     "put down": _put,

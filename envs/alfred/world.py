@@ -30,7 +30,7 @@ class World(State):
         place = self.place_of(thing_id)
         if place == self.holding:
             return _in_hand(thing_id, place)
-        self.agent = Agent(*self.geometry.stand(self.things[place].position), place)
+        self.agent = Agent(*self.geometry.standing_point(self.things[place].position), place)
         return DONE
 
     def open(self, thing_id: str) -> Outcome:
@@ -52,7 +52,7 @@ class World(State):
             return refusal
         self._change(thing_id, is_open=False)
         if thing.type == "Fridge":
-            self.cooled.update(inner.id for inner in self.within(thing_id))
+            self.cooled.update(inner.id for inner in self.all_contents(thing_id))
         return DONE
 
     def pick(self, thing_id: str) -> Outcome:
@@ -138,10 +138,10 @@ class World(State):
             return refusal
         self._change(thing_id, is_on=True)
         if thing.type == "Microwave":
-            self.heated.update(inner.id for inner in self.within(thing_id))
+            self.heated.update(inner.id for inner in self.all_contents(thing_id))
         basin = self.geometry.basin_of.get(thing_id)
         if basin is not None and self.things[basin].type == "SinkBasin":
-            self.cleaned.update(inner.id for inner in self.within(basin))
+            self.cleaned.update(inner.id for inner in self.all_contents(basin))
         return DONE
 
     def turn_off(self, thing_id: str) -> Outcome:
@@ -159,7 +159,7 @@ class World(State):
 
     def _move(self, thing_id: str, position: Position) -> None:
         """Set the position of a thing and of all its contents."""
-        for part in (self.things[thing_id], *self.within(thing_id)):
+        for part in (self.things[thing_id], *self.all_contents(thing_id)):
             self._change(part.id, position=position)
 
     def _replace_in_parent(self, thing: Thing, *pieces: str) -> None:

@@ -35,7 +35,7 @@ class PlanStep(NamedTuple):
     receptacle_type: str
     receptacle_position: Position
     receptacle: str
-    low: tuple[tuple[str, str, str], ...]  # (action, object id, receptacle id)
+    interactions: tuple[tuple[str, str, str], ...]  # (action, object id, receptacle id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SplitFiles:
     """The files of one split: its trajectory files, or one archive."""
 
     split: str
@@ -132,15 +132,15 @@ def _find_root(path: Path) -> Path:
     return inner if inner.is_dir() else path
 
 
-def _sources(root: Path) -> Iterator[Source]:
+def _sources(root: Path) -> Iterator[SplitFiles]:
     """Yield the splits by name; a folder takes precedence over an archive of the same name."""
     for name in sorted({path.name.removesuffix(ARCHIVE) for path in root.iterdir()}):
         files = tuple(sorted((root / name).glob(f"*/*/{FILE_NAME}")))
         archive = root / f"{name}{ARCHIVE}"
         if files:
-            yield Source(name, files)
+            yield SplitFiles(name, files)
         elif archive.is_file():
-            yield Source(name, archive=archive)
+            yield SplitFiles(name, archive=archive)
 
 
 def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:

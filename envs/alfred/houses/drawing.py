@@ -13,7 +13,7 @@ from envs.alfred.houses.rooms import HOLDS_ONE
 from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole_type
 from envs.alfred.scene import Item, Task
 
-ROOMS_OF: Mapping[str, tuple[str, ...]] = {
+TASK_ROOMS: Mapping[str, tuple[str, ...]] = {
     "look_at_obj_in_light": ("livingroom", "bedroom"),
     "pick_and_place_simple": ("kitchen", "livingroom", "bedroom", "bathroom"),
     "pick_and_place_with_movable_recep": ("kitchen", "livingroom", "bedroom"),
@@ -22,10 +22,10 @@ ROOMS_OF: Mapping[str, tuple[str, ...]] = {
     "pick_heat_then_place_in_recep": ("kitchen",),
     "pick_two_obj_and_place": ("kitchen", "livingroom", "bedroom", "bathroom"),
 }
-TASK_TYPES = tuple(sorted(ROOMS_OF))
+TASK_TYPES = tuple(sorted(TASK_ROOMS))
 
 # Receptacles that are never a goal in ALFRED.
-NO_GOAL = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
+NEVER_GOALS = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
 
 
 _SLICED_SHARE = {
@@ -73,7 +73,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 def _destinations(state: RoomState, kind: str, goes_in: str, untouched: bool) -> list[str]:
     """Return the goal receptacle types for an object type; with ``untouched`` only those without such an object."""
     touched = state.places[kind] if untouched else set()
-    places = (place for place in sorted(state.receptacles.keys() - NO_GOAL - touched) if may_hold(place, goes_in))
+    places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - touched) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free[place] > 0]
 
 
@@ -88,14 +88,14 @@ def _target(kind: str, sliced: bool) -> str:
     return f"{kind}Sliced" if sliced else kind
 
 
-def _look_at(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _look_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     for lamp in sorted(LAMPS & set(state.receptacles)):
         for kind in _objects(state, sliced):
             if kind not in state.past_targets:
                 yield Task(task_type, kind, toggle_target=lamp)
 
 
-def _place(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _put_tasks(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     """Yield tasks that place ``least`` objects of a type."""
     for kind in _objects(state, sliced):
         if state.counts[kind] < least:
@@ -105,7 +105,7 @@ def _place(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterat
                 yield Task(task_type, kind, place, sliced=sliced)
 
 
-def _movable(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _carry_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     carriers = [kind for kind in _objects(state, False) if kind in MOVABLE_RECEPTACLES]
     for carrier in (kind for kind in carriers if kind not in state.past_targets):
         for kind in _objects(state, sliced):
@@ -116,7 +116,7 @@ def _movable(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
                 yield Task(task_type, kind, place, mrecep_target=carrier, sliced=sliced)
 
 
-def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _treatment_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     treatment = TREATMENTS[task_type]
     appliance = treatment.appliance
     needed = {appliance, "Faucet"} if appliance == "SinkBasin" else {appliance}
@@ -131,18 +131,18 @@ def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
                 yield Task(task_type, kind, place, sliced=sliced)
 
 
-_MAKERS: Mapping[str, Callable[[str, RoomState, bool], Iterator[Task]]] = {
-    **dict.fromkeys(TREATMENTS, _treated),
-    "look_at_obj_in_light": _look_at,
-    "pick_and_place_simple": partial(_place, 1),
-    "pick_and_place_with_movable_recep": _movable,
-    "pick_two_obj_and_place": partial(_place, 2),
+_TASK_MAKERS: Mapping[str, Callable[[str, RoomState, bool], Iterator[Task]]] = {
+    **dict.fromkeys(TREATMENTS, _treatment_tasks),
+    "look_at_obj_in_light": _look_tasks,
+    "pick_and_place_simple": partial(_put_tasks, 1),
+    "pick_and_place_with_movable_recep": _carry_tasks,
+    "pick_two_obj_and_place": partial(_put_tasks, 2),
 }
 
 
 def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
     """Return every task of a type that is possible and not yet fulfilled, in a fixed order."""
-    return list(_MAKERS[task_type](task_type, state, sliced))
+    return list(_TASK_MAKERS[task_type](task_type, state, sliced))
 
 
 def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
@@ -158,7 +158,7 @@ def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
     return rng.choice([task for task in tasks if task.mrecep_target == carrier])
 
 
-def note_task(task: Task, state: RoomState) -> None:
+def apply_task(task: Task, state: RoomState) -> None:
     """Record all changes that a task may have made, whether it succeeded or failed."""
     state.excluded |= state.nested
     state.past_targets |= {task.object_target, task.mrecep_target} - {""}
@@ -175,13 +175,13 @@ def note_task(task: Task, state: RoomState) -> None:
 
 def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:
     """Return ``stream`` tasks, the first of the given type; fewer if the room has not enough."""
-    types = [kind for kind in TASK_TYPES if room in ROOMS_OF[kind]]
+    types = [kind for kind in TASK_TYPES if room in TASK_ROOMS[kind]]
     tasks: list[Task] = []
     for index in range(stream):
         order = [first] if index == 0 else rng.sample(types, len(types))
         task = next((candidate for kind in order if (candidate := draw_task(kind, state, rng))), None)
         if task is None:
             break
-        note_task(task, state)
+        apply_task(task, state)
         tasks.append(task)
     return tasks

@@ -161,7 +161,7 @@ def _bathroom(rng: Random) -> Blueprint:
 BLUEPRINTS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom, "bathroom": _bathroom}
 
 # Weight of each object type in a room type, from its frequency in ALFRED; most types have several instances.
-OBJECTS: dict[str, dict[str, float]] = {
+OBJECT_WEIGHTS: dict[str, dict[str, float]] = {
     "kitchen": {
         "Apple": 3, "Bread": 2.5, "Egg": 2.5, "Lettuce": 2.5, "Potato": 3, "Tomato": 3, "Bowl": 2, "Cup": 2, "Mug": 2.5,
         "Plate": 2, "Pan": 2, "Pot": 2, "Knife": 2.5, "ButterKnife": 2.5, "Fork": 2, "Spoon": 2, "Spatula": 1.5,
@@ -198,7 +198,7 @@ PLACE_WEIGHT = {
 }  # fmt: skip
 
 # Usable area of a receptacle, (width, depth) in metres; default 0.2 x 0.2.
-SURFACE = {
+SURFACES = {
     "CounterTop": (1.0, 0.4), "DiningTable": (1.4, 0.7), "CoffeeTable": (0.9, 0.4), "Desk": (1.0, 0.4),
     "Bed": (1.2, 1.6), "Sofa": (1.6, 0.5), "Dresser": (0.9, 0.3), "SideTable": (0.4, 0.3), "TVStand": (1.0, 0.3),
     "ArmChair": (0.5, 0.5), "Shelf": (0.6, 0.2), "SinkBasin": (0.3, 0.3), "BathtubBasin": (1.2, 0.4),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from envs.alfred.data.mining import Room, Survey
+from envs.alfred.data.mining import RoomSurvey, Survey
 from envs.alfred.data.start import next_id, object_item
 from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, Trajectory, room_of
@@ -80,7 +80,7 @@ def _on_grid(coordinate: float) -> float:
     return round(coordinate / GRID) * GRID
 
 
-def _fixtures(room: Room) -> list[Item]:
+def _fixtures(room: RoomSurvey) -> list[Item]:
     counts: Counter[str] = Counter()
     fixtures = sorted(room.fixtures, key=lambda fixture: (fixture.type, fixture.position))
     return [

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import cos, radians, sin
 
-from envs.alfred.data.mining import Fixture, Room
-from envs.alfred.data.receptacles import Inference, nested
+from envs.alfred.data.mining import Fixture, RoomSurvey
+from envs.alfred.data.receptacles import ReceptacleInference, is_nested
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
@@ -43,20 +43,20 @@ class Entity:
 class Parents:
     """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
 
-    def __init__(self, fixtures: Iterable[Item], room: Room | None = None) -> None:
+    def __init__(self, fixtures: Iterable[Item], room: RoomSurvey | None = None) -> None:
         """Store the fixtures; ``room`` identifies them by the ``source`` of items."""
         items = [item for item in fixtures if item.source or room is None]
         if room is None:
-            room = Room(tuple(Fixture(item.id, item.type, item.position) for item in items))
+            room = RoomSurvey(tuple(Fixture(item.id, item.type, item.position) for item in items))
             self._ids = {item.id: item.id for item in items}
         else:
             self._ids = {item.source: item.id for item in items}
-        self._inference = Inference(room)
+        self._inference = ReceptacleInference(room)
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
         """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
         for item in containers:
-            if nested(kind, position, item.type, item.position):
+            if is_nested(kind, position, item.type, item.position):
                 return item.id
         guesses = self._inference.guesses(kind, position)
         return self._ids.get(guesses[0][1]) if guesses else None
@@ -180,14 +180,14 @@ class Stage:
             return
         if not thing.pickupable and thing.parent is not None:
             yield self.of_thing[thing.parent]
-        for outer in self.world.around(thing.id):
+        for outer in self.world.holders(thing.id):
             yield self.of_thing[outer.id]
         if self.world.on_floor(thing.id):
             yield next(entity for entity in self.entities.values() if entity.type == "Floor")
 
     # changes
 
-    def stand(self, body: Body) -> None:
+    def place_agent(self, body: Body) -> None:
         self.body = body
         self.world.agent = type(self.world.agent)(body.x, body.z)
 

@@ -78,7 +78,7 @@ def open_(
     else:
         _require_success(stage.world.open(entity.thing) if openness > 0 else stage.world.close(entity.thing))
         if entity.type == "Fridge" and openness == 0:
-            for content in stage.world.within(entity.thing):
+            for content in stage.world.all_contents(entity.thing):
                 stage.marks[content.id] = stage.marks[content.id] - {"hot"} | {"cold"}
 
 
@@ -120,7 +120,7 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
         for thing_id in stage.world.cleaned:
             stage.marks[thing_id].discard("dirty")
     if on and thing.type == "Microwave":
-        for content in stage.world.within(thing.id):
+        for content in stage.world.all_contents(thing.id):
             stage.marks[content.id] = stage.marks[content.id] - {"cold"} | {"hot", "cooked"}
 
 

@@ -37,7 +37,7 @@ def teleport(
     new = Body(place["x"], place["z"], angles["y"] % 360.0, horizon, standing, body.y)
     if not forceAction:
         _check(session, new, angles, place)
-    session.stage.stand(new)
+    session.stage.place_agent(new)
 
 
 def teleport_full(
@@ -140,7 +140,7 @@ def interactable(
 def rotate_right(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
     body = session.stage.body
     rotation = body.rotation + (session.settings.turn if degrees is None else degrees)
-    session.stage.stand(replace(body, rotation=rotation % 360.0))
+    session.stage.place_agent(replace(body, rotation=rotation % 360.0))
 
 
 def rotate_left(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
@@ -155,7 +155,7 @@ def look_down(session: Session, *, degrees: float = 30.0, forceAction: bool = Fa
         where = "below" if degrees > 0 else "above"
         message = f"can't look {side} beyond {limit:g} degrees {where} the forward horizon"
         raise Refusal(message, "LookDownCantExceedMin")
-    session.stage.stand(replace(body, horizon=horizon))
+    session.stage.place_agent(replace(body, horizon=horizon))
 
 
 def look_up(session: Session, *, degrees: float = 30.0, forceAction: bool = False) -> None:
@@ -174,7 +174,7 @@ def _walk(bearing: float) -> Callable[..., None]:
         if not _is_free(session, (x, z)):
             way = f"({x - body.x:.4f}, 0.0000, {z - body.z:.4f})"
             raise Refusal(f"furniture is blocking Agent 0 from moving by {way}.")
-        session.stage.stand(replace(body, x=x, z=z))
+        session.stage.place_agent(replace(body, x=x, z=z))
 
     return move
 
@@ -183,11 +183,11 @@ move_ahead, move_right, move_back, move_left = map(_walk, (0.0, 90.0, 180.0, 270
 
 
 def crouch(session: Session) -> None:
-    session.stage.stand(replace(session.stage.body, standing=False))
+    session.stage.place_agent(replace(session.stage.body, standing=False))
 
 
 def stand(session: Session) -> None:
-    session.stage.stand(replace(session.stage.body, standing=True))
+    session.stage.place_agent(replace(session.stage.body, standing=True))
 
 
 def pass_(session: Session) -> None:
