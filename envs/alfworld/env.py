@@ -21,5 +21,5 @@ class AlfworldEnv(WorldEnv[Episode]):
         setting: AlfworldSetting = super().make_setting(**choices)
         if (known := setting.observability) != "partial":
             raise ConfigError(f"env.observability={known}, but ALFWorld's text shows only what is seen; use partial")
-        setting.engines.give_back(setting.engines.take())  # fails early if the engine is not installed
+        setting.engines.release(setting.engines.acquire())  # fails early if the engine is not installed
         return setting

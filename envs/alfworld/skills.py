@@ -70,7 +70,7 @@ class GroundedSkills:
             if switch in world.active:
                 skills = skills - {f"open {to_words(place)}"} | {f"turn off {to_words(switch)}"}
             elif _obstacle(world, treatment, place) is None:
-                skills.add(treatment.skill(place))
+                skills.add(treatment.start_skill(place))
         return (*sorted(skills, key=_order), "done")
 
 
@@ -117,7 +117,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
     if treatment is None:
         return None
     switch = treatment.switch_of(place)
-    if skill == treatment.skill(place):
+    if skill == treatment.start_skill(place):
         return _start(world, treatment, place)
     if skill == f"turn off {to_words(switch)}" and switch in world.active:
         world.active.remove(switch)
@@ -138,7 +138,7 @@ def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
         return f"{words} is already closed"
     if state.holding is not None:
         return f"you are holding {to_words(state.holding)}"
-    return None if treatment.works_on(world, place) else f"there is nothing to {treatment.verb} in {words}"
+    return None if treatment.treatable_things(world, place) else f"there is nothing to {treatment.verb} in {words}"
 
 
 def _start(world: GameWorld, treatment: Treatment, place: str) -> Outcome:

@@ -44,7 +44,7 @@ class GroundedSkills:
             if match[1] == "go to":
                 return _go(home, thing, match[2])
             return _unreachable(home, thing, match[2]) or _act(home, Action(_VERBS[match[1]], thing))
-        raise unknown_skill(skill, _possible(home))
+        raise unknown_skill(skill, _all_skills(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the currently useful skills on known things, sorted by verb and id."""
@@ -72,19 +72,19 @@ def at_hand(home: HomeState) -> list[int]:
 def destinations(home: HomeState) -> Iterator[int]:
     """Yield rooms, furniture and loose things."""
     yield from home.things.fixtures
-    yield from home.loose()
+    yield from home.loose_things()
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
     """Return the id of a named thing; None for a number that does not exist and for parts of the building."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
-        raise unknown_skill(skill, _possible(home))
+        raise unknown_skill(skill, _all_skills(home))
     thing = home.things.id(f"{kind}_{number}")
     return thing if thing in home.things else None
 
 
-def _possible(home: HomeState) -> Iterator[str]:
+def _all_skills(home: HomeState) -> Iterator[str]:
     """Yield every skill with each thing; put skills only for held things."""
     yield "done"
     words = home.things.words

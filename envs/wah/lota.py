@@ -45,7 +45,7 @@ _VERBS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 Messages = Literal["reasons", "lota"]
 MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
-FARTHEST = 1000.0  # metres; the benchmark's maximum distance
+MAX_DISTANCE = 1000.0  # metres; the benchmark's maximum distance
 SEATS = ("sofa", "chair", "bed", "bench")
 
 
@@ -84,7 +84,7 @@ class LotaSkills:
         if not ids:
             return None
         if self.rules == "lota":
-            return ids[-1] if home.distance(ids[-1]) < FARTHEST else None
+            return ids[-1] if home.distance(ids[-1]) < MAX_DISTANCE else None
         if verb == FIND:
             ids = tuple(_next_candidates(home, kind, [thing for thing in ids if thing not in home.inventory])) or ids
         rank = _RANKS[verb]

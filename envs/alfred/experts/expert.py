@@ -27,13 +27,13 @@ class _LotaView(WorldView):
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
         by_id = {thing.id: thing for thing in things if whole_type(thing.type) in FINDABLE}
-        reached = [thing_id for thing_id in by_id if self.is_reached(thing_id)]
-        if not reached:
+        candidates = [thing_id for thing_id in by_id if self.is_reached(thing_id)]
+        if not candidates:
             return self._reached_first(by_id) if by_id else None
-        if by_id[reached[0]].pickupable:
-            instance = _LOTA.choose(self.world, _skill(self, "pick up", reached[0]))
-            reached = [instance] if instance in reached else reached
-        return by_id[reached[0]]
+        if by_id[candidates[0]].pickupable:
+            instance = _LOTA.choose(self.world, _skill(self, "pick up", candidates[0]))
+            candidates = [instance] if instance in candidates else candidates
+        return by_id[candidates[0]]
 
     def is_reached(self, thing_id: str) -> bool:
         """Return whether the last ``find`` reached the thing or the appliance around it: no ``find`` is needed."""

@@ -98,9 +98,9 @@ def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) 
     if not all(fitting.in_the_middle(piece) for piece in content.middle):
         return None
     for kind in content.on_walls:
-        fitting.hang(kind)
+        fitting.add_on_wall(kind)
     for i, kind in enumerate(content.overhead):
-        fitting.overhead(kind, (i + 0.5) / len(content.overhead))
+        fitting.add_overhead(kind, (i + 0.5) / len(content.overhead))
     return fitting.fixtures
 
 
@@ -185,7 +185,7 @@ class _Fitting:
     def _within(self, box: Box) -> bool:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
-    def hang(self, kind: str) -> None:
+    def add_on_wall(self, kind: str) -> None:
         """Add a thing on a wall, at a free place if one is found; windows are at the front or back."""
         size, height = CLASSES[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
@@ -199,7 +199,7 @@ class _Fitting:
         if kind == "window":
             self._add("curtains", wall.box(along, height, size[2] * 1.5, CLASSES["curtains"].size))
 
-    def overhead(self, kind: str, share: float) -> None:
+    def add_overhead(self, kind: str, share: float) -> None:
         """Add a thing under the ceiling, at a share of the room's length."""
         (x, _, z), (width, height, _) = self.room.center, self.room.size
         size = CLASSES[kind].size

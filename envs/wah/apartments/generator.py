@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs.splits import check_split, seed_of, split_of_hash
-from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY_PLACES
 from envs.wah.apartments.catalog import CLASSES
 from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
 from envs.wah.apartments.furniture import ROOMS, furnishing
@@ -23,12 +23,12 @@ from envs.wah.graph import BETWEEN, INSIDE, Box
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
 # Least and most loose things in a room; copies of one class that are placed together.
-AMOUNTS: Mapping[str, tuple[int, int]] = {
+CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)
-_LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
+_CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
+_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +140,13 @@ def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) 
     for fixture in room.fixtures:
         holder = [] if fixture.holder is None else [(fixture.relation, ids[fixture.holder])]
         ids.append(add_node(graph, fixture.kind, fixture.box, [(INSIDE, room_id), *holder]))
-    _litter(graph, graph["nodes"][first:], rng.randint(*AMOUNTS[room.kind]), counts, rng)
+    _add_clutter(graph, graph["nodes"][first:], rng.randint(*CLUTTER_RANGES[room.kind]), counts, rng)
     return room_id
 
 
-def _litter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
+def _add_clutter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
     """Place ``total`` loose things in or on a room's furniture, fewer if some have no suitable furniture."""
-    for kind in rng.sample(_LITTER, len(_LITTER)):
+    for kind in rng.sample(_CLUTTER, len(_CLUTTER)):
         holders = likely_holders(furniture, kind)
         most = min(max(COPIES) - counts[kind], total) if holders else 0
         copies = min(most, rng.choice(COPIES) if kind in _PORTABLE else 1)

@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 
 # Class names of the older simulator (before 2.0) and the current ones.
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
-UNCONDITIONAL = frozenset(RELATIONS) - {CLOSE}  # without FACING, and with CLOSE of the character only
+FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # without FACING, and with CLOSE of the character only
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
@@ -34,7 +34,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
         if source not in graph.nodes or target not in graph.nodes:
             raise DataError(f"{where} has an edge {source} {relation} {target} to a node that it lacks")
         is_close_to_character = relation == CLOSE and CHARACTERS in (graph[source].category, graph[target].category)
-        if relation in UNCONDITIONAL or is_close_to_character:
+        if relation in FULL_RELATIONS or is_close_to_character:
             graph.link(source, relation, target)
     return graph
 

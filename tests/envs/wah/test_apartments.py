@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from envs.splits import SPLITS, split_of, split_of_hash
-from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY_PLACES
 from envs.wah.apartments.catalog import CLASSES, default_states, object_class
 from envs.wah.apartments.fitting import overlap
 from envs.wah.apartments.furniture import ROOMS
@@ -81,7 +81,7 @@ def test_required_furniture(index: int) -> None:
     assert counts["lightswitch"] == counts["door"] == 4
     assert not counts.keys() & set(GOAL_OBJECTS)
     litter = Counter(thing.class_name for thing, _ in _pairs(graphs()[index], INSIDE, ON))
-    assert all(litter[kind] <= 4 for kind in LIKELY)
+    assert all(litter[kind] <= 4 for kind in LIKELY_PLACES)
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
@@ -142,10 +142,10 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
     assert all(rooms[thing.id] == rooms[holder.id] for thing, holder in _pairs(graph, INSIDE, ON))
 
 
-@pytest.mark.parametrize("class_name", sorted(LIKELY))
+@pytest.mark.parametrize("class_name", sorted(LIKELY_PLACES))
 def test_every_loose_thing_has_a_place(class_name: str) -> None:
     assert any(likely_holders(apartment.graph["nodes"], class_name) for apartment in apartments())
-    for holder in LIKELY[class_name]:
+    for holder in LIKELY_PLACES[class_name]:
         assert {"CONTAINERS", "SURFACES"} & set(object_class(holder).properties)
 
 
