@@ -161,6 +161,6 @@ def lota_words(object_type: str) -> str:
 
 
 @cache
-def say(thing_id: str) -> str:
+def name_of(thing_id: str) -> str:
     """Return an instance's name in grounded skills: "cabinet_3" -> "cabinet 3"."""
     return thing_id.replace("_", " ")

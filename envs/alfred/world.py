@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from envs.alfred import objects
-from envs.alfred.objects import say
+from envs.alfred.objects import name_of
 from envs.alfred.scene import Position
 from envs.alfred.state import Agent, State, Thing
 from envs.outcome import DONE, Outcome, failed
@@ -58,9 +58,9 @@ class World(State):
     def pick(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
         if not thing.pickupable:
-            return failed(f"{say(thing_id)} cannot be picked up")
+            return failed(f"{name_of(thing_id)} cannot be picked up")
         if self.holding is not None:
-            return failed(f"you are already holding {say(self.holding)}")
+            return failed(f"you are already holding {name_of(self.holding)}")
         if refusal := self._out_of_hand(thing_id):
             return refusal
         self._replace_in_parent(thing)
@@ -74,7 +74,7 @@ class World(State):
         """Put the held thing into or onto a receptacle; as in ALFRED, its type is not checked."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
-            return failed(f"you are not holding {say(thing_id)}")
+            return failed(f"you are not holding {name_of(thing_id)}")
         if refusal := self.no_room(thing_id, receptacle_id):
             return refusal
         self.holding = None
@@ -87,13 +87,13 @@ class World(State):
         """Return the failure of putting a thing in or on a receptacle, or None if it fits."""
         thing, receptacle = self[thing_id], self[receptacle_id]
         if not receptacle.receptacle:
-            return failed(f"{say(receptacle.id)} is not a receptacle")
+            return failed(f"{name_of(receptacle.id)} is not a receptacle")
         if receptacle.movable and thing.movable:
-            return failed(f"{say(thing.id)} does not go in {say(receptacle.id)}: no container goes in another")
+            return failed(f"{name_of(thing.id)} does not go in {name_of(receptacle.id)}: no container goes in another")
         if receptacle.closed:
-            return failed(f"{say(receptacle.id)} is closed")
+            return failed(f"{name_of(receptacle.id)} is closed")
         if receptacle.type == "StoveBurner" and receptacle.contents:
-            return failed(f"{say(receptacle.id)} is occupied by {say(receptacle.contents[0])}")
+            return failed(f"{name_of(receptacle.id)} is occupied by {name_of(receptacle.contents[0])}")
         return self._out_of_hand(receptacle.id)
 
     def drop(self) -> Outcome:
@@ -108,7 +108,7 @@ class World(State):
         """Cut a thing with the held knife: slices replace it in its place."""
         thing = self[thing_id]
         if thing.type not in objects.SLICEABLE:
-            return failed(f"{say(thing_id)} cannot be sliced")
+            return failed(f"{name_of(thing_id)} cannot be sliced")
         if self.holding is None or self.things[self.holding].type not in objects.KNIVES:
             return failed("you need a knife in your hand to slice")
         if refusal := self._out_of_hand(thing_id):
@@ -174,15 +174,15 @@ class World(State):
         if self.holding is not None and place == self.holding:
             return _in_hand(thing_id, place)
         hiding = self.hidden_in(thing_id)
-        return failed(f"{say(thing_id)} is in {say(hiding)}, which is closed") if hiding else None
+        return failed(f"{name_of(thing_id)} is in {name_of(hiding)}, which is closed") if hiding else None
 
 
 def _refusal(thing_id: str, checks: Mapping[str, bool]) -> Outcome | None:
     """Return the failure with the first text whose condition holds, or None."""
-    return next((failed(f"{say(thing_id)} {text}") for text, holds in checks.items() if holds), None)
+    return next((failed(f"{name_of(thing_id)} {text}") for text, holds in checks.items() if holds), None)
 
 
 def _in_hand(thing_id: str, holder: str) -> Outcome:
     if thing_id == holder:
-        return failed(f"you are holding {say(thing_id)}")
-    return failed(f"{say(thing_id)} is in {say(holder)}, which you are holding")
+        return failed(f"you are holding {name_of(thing_id)}")
+    return failed(f"{name_of(thing_id)} is in {name_of(holder)}, which you are holding")

@@ -15,7 +15,7 @@ class AlfworldEnv(WorldEnv[Episode]):
     """Tasks of ALFWorld in its engine (extra ``alfworld``). Options are those of `WorldEnv` and `AlfworldSetting`."""
 
     spec_of_world = SPEC
-    usual_split = "valid_seen"
+    default_split = "valid_seen"
 
     def make_setting(self, **choices: Any) -> AlfworldSetting:
         setting: AlfworldSetting = super().make_setting(**choices)

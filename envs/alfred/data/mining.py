@@ -81,7 +81,7 @@ def _number(value: float) -> str:
     return f"{sign}{rounded:05.2f}"
 
 
-def survey(
+def mine_survey(
     demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
     """Mine all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from envs.alfred.data.mining import Fixture, Label, RoomSurvey, Survey, survey, type_of
+from envs.alfred.data.mining import Fixture, Label, RoomSurvey, Survey, mine_survey, type_of
 from envs.alfred.data.trajectories import Corpus
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> S
     if cached is not None:
         return cached
     log.info("reading receptacles and objects from all trajectories in %s", corpus.root)
-    rooms = survey(corpus.demonstrations(), progress)
+    rooms = mine_survey(corpus.demonstrations(), progress)
     _write(path, fingerprint, rooms)
     return rooms
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.goals import PARAMS, check_targets
 from envs.alfred.scene import ObjectPose, Position, Start
-from envs.splits import finite
+from envs.splits import finite_number
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 from keep_agent.files import parsed, read_bytes
 
@@ -214,13 +214,13 @@ def _start(scene: dict[str, Any]) -> Start:
         toggles=tuple((toggle["objectType"], bool(toggle["isOn"])) for toggle in scene.get("object_toggles", ())),
         dirty_and_empty=bool(scene.get("dirty_and_empty", False)),
         agent=_vector(agent),
-        rotation=finite(agent.get("rotation", 0.0)),
-        horizon=finite(agent.get("horizon", 0.0)),
+        rotation=finite_number(agent.get("rotation", 0.0)),
+        horizon=finite_number(agent.get("horizon", 0.0)),
     )
 
 
 def _vector(value: dict[str, Any]) -> Position:
-    return finite(value["x"]), finite(value["y"]), finite(value["z"])
+    return finite_number(value["x"]), finite_number(value["y"]), finite_number(value["z"])
 
 
 def _steps(content: dict[str, Any]) -> list[PlanStep]:

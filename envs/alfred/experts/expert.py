@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from envs.alfred.experts.strategy import ExpertStep, WorldView, next_step
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import FINDABLE, LotaSkills, find_words
-from envs.alfred.objects import lota_words, say, whole_type
+from envs.alfred.objects import lota_words, name_of, whole_type
 from envs.alfred.scene import Task
 from envs.alfred.state import Thing
 from envs.alfred.world import World
@@ -126,32 +126,32 @@ def grounded_skill(view: WorldView, task: Task) -> str:
     if step.verb == "done":
         return "done"
     if step.verb == "go":
-        return f"go to {say(view.world.place_of(step.thing))}"
+        return f"go to {name_of(view.world.place_of(step.thing))}"
     target = step.place or step.thing
     hiding = view.world.hidden_in(target)
     first = _walk(view, target) or (_open(view, hiding) if hiding else None)
     match step.verb:
         case "look into":
-            return first or _open(view, target) or f"go to {say(target)}"
+            return first or _open(view, target) or f"go to {name_of(target)}"
         case "put":
-            return first or _open(view, target) or f"put {say(step.thing)} in {say(target)}"
+            return first or _open(view, target) or f"put {name_of(step.thing)} in {name_of(target)}"
         case "take":
-            return first or f"pick up {say(target)}"
-    return first or f"{step.verb} {say(target)}"
+            return first or f"pick up {name_of(target)}"
+    return first or f"{step.verb} {name_of(target)}"
 
 
 def _walk(view: WorldView, thing_id: str) -> str | None:
     """Return the skill that goes to a thing (to the basin of a faucet), or None at its place."""
     world = view.world
     place = world.geometry.basin_of.get(thing_id) or world.place_of(thing_id)
-    return None if world.at in (place, thing_id) else f"go to {say(place)}"
+    return None if world.at in (place, thing_id) else f"go to {name_of(place)}"
 
 
 def _open(view: WorldView, thing_id: str) -> str | None:
     thing = view.world[thing_id]
     if not thing.closed:
         return None
-    return f"{'turn off' if thing.is_on else 'open'} {say(thing_id)}"
+    return f"{'turn off' if thing.is_on else 'open'} {name_of(thing_id)}"
 
 
 _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from envs.alfred.objects import SLICED, say
+from envs.alfred.objects import SLICED, name_of
 from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent, Thing, by_type
 from envs.alfred.thor.client import Reply, ThorClient
@@ -118,7 +118,7 @@ class ThorWorld(World):
 
     def close(self, thing_id: str) -> Outcome:
         if self[thing_id].openable and not self._entries[thing_id]["openable"]:
-            return failed(f"{say(thing_id)} cannot be closed")
+            return failed(f"{name_of(thing_id)} cannot be closed")
         return self._execute(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:

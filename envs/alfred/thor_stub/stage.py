@@ -14,7 +14,7 @@ from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
-from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
@@ -93,7 +93,7 @@ class Stage:
 
     def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> None:
         """Add the entity of a thing."""
-        entity = self.add_extra(name_of(thing.type), thing.position, given_id, name=name)
+        entity = self.add_extra(thor5_type(thing.type), thing.position, given_id, name=name)
         entity.thing, entity.place, entity.rotation = thing.id, UPRIGHT, rotation
         self.of_thing[thing.id] = entity
 
@@ -211,7 +211,7 @@ class Stage:
         for thing in self.world.things.values():
             entity = fixed.get(thing.id)
             is_fixed = entity is not None and not loose(entity.type)
-            fresh = entity.id if is_fixed else object_id(name_of(thing.type), thing.position)
+            fresh = entity.id if is_fixed else object_id(thor5_type(thing.type), thing.position)
             self.add(thing, fresh, names[thing.id], rotations.get(thing.id, UPRIGHT))
         for extra in extra_entities:
             if extra.id in extras:

@@ -55,7 +55,7 @@ _SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 
 
 @cache
-def name_of(kind: str) -> str:
+def thor5_type(kind: str) -> str:
     """Return a type's name in 5.0."""
     return THOR5_TYPE_NAMES.get(kind, kind)
 

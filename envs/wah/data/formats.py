@@ -9,7 +9,7 @@ from typing import Any
 
 import networkx as nx
 
-from envs.splits import finite
+from envs.splits import finite_number
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
@@ -75,7 +75,7 @@ def _id(value: Any) -> int:
 
 
 def _vector(values: Any) -> Vector:
-    x, y, z = map(finite, values)
+    x, y, z = map(finite_number, values)
     return x, y, z
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from envs.splits import LazyEpisodes, draw
+from envs.splits import LazyEpisodes, draw_entries
 from envs.wah.apartments.placing import Goal
 from envs.wah.apartments.possible import check_apartment, check_room
 from envs.wah.data.formats import read_graph
@@ -40,7 +40,7 @@ def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None
     if split != DEFAULT_SPLIT and (path.is_file() or has_plans(path)):
         raise ConfigError(f"{path} has no splits, but split={split!r} is set; leave env.split out")
     makers = load_plans(path, seed) if has_plans(path) else _records(path, split)
-    return LazyEpisodes(call, draw(makers, limit, seed))
+    return LazyEpisodes(call, draw_entries(makers, limit, seed))
 
 
 def _records(path: Path, split: str) -> list[EpisodeMaker]:

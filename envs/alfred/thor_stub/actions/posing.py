@@ -16,7 +16,7 @@ from envs.alfred.thor_stub.actions.refusals import refuse_if
 from envs.alfred.thor_stub.geometry import vector
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
-from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of, object_id
+from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, object_id, thor5_type
 
 MAX_SHIFT = 0.01  # metres
 
@@ -110,7 +110,7 @@ def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> Non
 
 def _drop_duplicates(layout: _Layout) -> None:
     last = {
-        object_id(name_of(item.type), item.position): item.id
+        object_id(thor5_type(item.type), item.position): item.id
         for item in layout.items.values()
         if item.id in layout.originals
     }
