@@ -173,9 +173,9 @@ def _find(world: World, kind: str, instance: str | None) -> Outcome:
         return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if in_hand else ""))
     outcome = world.goto(instance)
     history = world.history.find_history
-    again = bool(history) and instance not in history and _is_kind(world, history[-1], kind)
+    repeats = bool(history) and instance not in history and _is_kind(world, history[-1], kind)
     target = instance if outcome.ok else world.history.target
-    world.history = replace(world.history, target=target, find_history=(*history, instance) if again else (instance,))
+    world.history = replace(world.history, target=target, find_history=(*history, instance) if repeats else (instance,))
     return outcome if outcome.ok else failed(f"Cannot move to {kind}: {outcome.message}")
 
 
@@ -186,8 +186,8 @@ def _pick(world: World, kind: str, instance: str | None) -> Outcome:
         return failed(f"Cannot find {kind} to pick up")
     if not world.visible(instance):
         inside = world.hidden_in(instance) or world[instance].parent
-        why = f"it is in {world[inside].type}" if inside else "it is far away"
-        return failed(f"{kind} is not visible because {why}")
+        reason = f"it is in {world[inside].type}" if inside else "it is far away"
+        return failed(f"{kind} is not visible because {reason}")
     outcome = world.pick(instance)
     world.history = replace(world.history, put_objects=world.history.put_objects - {instance})
     return outcome
@@ -204,8 +204,8 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
     outcome = world.put(holding, instance)
     if not outcome.ok:
         dropped = world.drop()
-        then = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
-        return failed(f"put down failed because {outcome.message}, {then}")
+        result = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
+        return failed(f"put down failed because {outcome.message}, {result}")
     put_objects, put_receptacles = world.history.put_objects | {holding}, (*world.history.put_receptacles, instance)
     world.history = replace(world.history, put_objects=put_objects, put_receptacles=put_receptacles)
     return outcome

@@ -60,20 +60,20 @@ def _fixtures(trajectory: Trajectory, task: Task, room: RoomSurvey, survey: Surv
         if all(fixture.type != kind for fixture in fixtures):
             fixtures.append(Fixture("", kind, _typical_place(kind, fixtures, survey, trajectory.start.objects)))
     counts: Counter[str] = Counter()
-    switched = dict(trajectory.start.toggles)
+    toggles = dict(trajectory.start.toggles)
     items = []
     for fixture in sorted(fixtures, key=lambda fixture: (fixture.type, fixture.position)):
-        states = frozenset({"on"} if switched.get(fixture.type) else ())
+        states = frozenset({"on"} if toggles.get(fixture.type) else ())
         items.append(Item(next_id(fixture.type, counts), fixture.type, fixture.position, None, states, fixture.id))
     return tuple(items)
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
     """Return a typical place: above the related fixture, else in the middle of the room, at the type's usual height."""
-    same = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
-    height = median(same) if same else _HEIGHT
-    beside = [fixture for fixture in fixtures if fixture.type in _NEIGHBORS.get(kind, ())]
-    places = [beside[0].position] if beside else [pose.position for pose in poses] or [(0.0, 0.0, 0.0)]
+    heights = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
+    height = median(heights) if heights else _HEIGHT
+    neighbors = [fixture for fixture in fixtures if fixture.type in _NEIGHBORS.get(kind, ())]
+    places = [neighbors[0].position] if neighbors else [pose.position for pose in poses] or [(0.0, 0.0, 0.0)]
     return fmean(x for x, _, _ in places), height, fmean(z for _, _, z in places)
 
 

@@ -65,7 +65,7 @@ def _check(stream: int, room: str | None, task_type: str | None) -> None:
 def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task], rng: Random) -> Episode:
     name = f"house-{seed}"
     present = frozenset(item.type for item in items)
-    phrased = tuple(
+    worded_tasks = tuple(
         replace(
             task,
             id=f"{name}-{index}",
@@ -74,7 +74,7 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
         for index, task in enumerate(tasks)
     )
     scene = Scene(name, house.room, items, rng.choice(house.reachable), house.reachable)
-    return Episode(f"{name}-x{len(tasks)}", scene, phrased)
+    return Episode(f"{name}-x{len(tasks)}", scene, worded_tasks)
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:

@@ -130,15 +130,15 @@ class _Placement:
 def _components(points: set[Point]) -> Iterator[set[Point]]:
     remaining = set(points)
     while remaining:
-        part, edge = set(), [min(remaining)]
-        while edge:
-            point = edge.pop()
+        component, frontier = set(), [min(remaining)]
+        while frontier:
+            point = frontier.pop()
             if point in remaining:
                 remaining.remove(point)
-                part.add(point)
+                component.add(point)
                 x, z = point
-                edge += [(x + GRID, z), (x - GRID, z), (x, z + GRID), (x, z - GRID)]
-        yield part
+                frontier += [(x + GRID, z), (x - GRID, z), (x, z + GRID), (x, z - GRID)]
+        yield component
 
 
 def furnish(room: str, rng: Random) -> House:

@@ -53,19 +53,19 @@ class Sight:
     def faces(self, point: Point, rotation: float, target: Position, width: float) -> bool:
         """Return whether a thing ``width`` metres wide is near enough and between the left and right edge."""
         dx, dz = target[0] - point[0], target[2] - point[1]
-        away = hypot(dx, dz)
-        if away - width / 2 > self.reach:
+        distance = hypot(dx, dz)
+        if distance - width / 2 > self.reach:
             return False
-        if away < SEEN_RADIUS:
+        if distance < SEEN_RADIUS:
             return True
         offset = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
-        return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / away))
+        return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
         """Return whether a target is between the upper and lower edge; ``horizon``: degrees down, from ``height``."""
-        away = hypot(target[0] - point[0], target[2] - point[1])
-        down = degrees(atan2(height - target[1], away))
-        return abs(down - horizon) <= self.angle / 2 + PITCH_MARGIN
+        distance = hypot(target[0] - point[0], target[2] - point[1])
+        pitch = degrees(atan2(height - target[1], distance))
+        return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
 
     def sees(self, body: Body, target: Position, width: float) -> bool:
         point = body.x, body.z

@@ -34,7 +34,7 @@ class MetadataWriter:
 
     def _write(self, session: Session) -> Record:
         stage, body = session.stage, session.stage.body
-        up = map_camera(stage) if session.map_view else None
+        view = map_camera(stage) if session.map_view else None
         turn = xyz((0.0, body.rotation, 0.0))
         (x0, z0), (x1, z1) = stage.bounds
         bounds = box(((x0 + x1) / 2, CEILING / 2, (z0 + z1) / 2), (x1 - x0 + 1.0, CEILING, z1 - z0 + 1.0))
@@ -52,7 +52,7 @@ class MetadataWriter:
             "inventoryObjects": [{"objectId": entity.id, "objectType": entity.type} for entity in in_hand],
             "sceneName": stage.name, "sceneBounds": bounds, "screenWidth": session.width,
             "screenHeight": session.height, "fov": session.settings.sight.angle,
-            "cameraPosition": xyz(up.position if up else body.eye), "cameraOrthSize": up.extent if up else -1.0,
+            "cameraPosition": xyz(view.position if view else body.eye), "cameraOrthSize": view.extent if view else -1.0,
             "thirdPartyCameras": _cameras(session.cameras), "collided": False, "collidedObjects": [],
             "isSceneAtRest": True, "currentTime": 0.0, "colors": None, "colorBounds": None, "flatSurfacesOnGrid": [],
             "depthFormat": "Meters", "agentId": 0,
@@ -73,8 +73,8 @@ class MetadataWriter:
         if fixed["isPickedUp"] or stage.carries(entity):
             fixed = fixed | _geometry(stage.hand, entity.type) | {"rotation": xyz((0.0, stage.body.rotation, 0.0))}
             position = fixed["position"]
-        away = ((position["x"] - x) ** 2 + (position["y"] - y) ** 2 + (position["z"] - z) ** 2) ** 0.5
-        return {**fixed, "visible": visible, "isInteractable": visible, "distance": away}
+        distance = ((position["x"] - x) ** 2 + (position["y"] - y) ** 2 + (position["z"] - z) ** 2) ** 0.5
+        return {**fixed, "visible": visible, "isInteractable": visible, "distance": distance}
 
 
 def _cameras(cameras: list[Camera]) -> list[Record]:

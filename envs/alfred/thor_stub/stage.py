@@ -101,9 +101,9 @@ class Stage:
         self, kind: str, position: Position, given_id: str = "", controls: str = "", name: str = ""
     ) -> Entity:
         """Add an entity without a thing of the symbolic world, with a new id and name unless these are given."""
-        whole = given_id or free_id(kind, position, self.entities)
-        entity = Entity(whole, kind, name or game_name(self.name, kind, whole), "", position, controls=controls)
-        self.entities[whole] = entity
+        new_id = given_id or free_id(kind, position, self.entities)
+        entity = Entity(new_id, kind, name or game_name(self.name, kind, new_id), "", position, controls=controls)
+        self.entities[new_id] = entity
         return entity
 
     def _furnish(self) -> None:
@@ -122,8 +122,8 @@ class Stage:
             if entity.type == "StoveBurner":
                 self.add_extra("StoveKnob", (x, y - 0.1, z + 0.2), controls=entity.id)
             elif entity.id.count("|") > 3:
-                whole = entity.id.rpartition("|")[0]  # of a basin: "Sink|..|SinkBasin" -> "Sink|.."
-                self.add_extra(whole.partition("|")[0], (x, y, z), given_id=whole)
+                outer_id = entity.id.rpartition("|")[0]  # of a basin: "Sink|..|SinkBasin" -> "Sink|.."
+                self.add_extra(outer_id.partition("|")[0], (x, y, z), given_id=outer_id)
 
     # queries
 
@@ -211,8 +211,8 @@ class Stage:
         for thing in self.world.things.values():
             entity = fixed.get(thing.id)
             is_fixed = entity is not None and not loose(entity.type)
-            fresh = entity.id if is_fixed else object_id(thor5_type(thing.type), thing.position)
-            self.add(thing, fresh, names[thing.id], rotations.get(thing.id, UPRIGHT))
+            new_id = entity.id if is_fixed else object_id(thor5_type(thing.type), thing.position)
+            self.add(thing, new_id, names[thing.id], rotations.get(thing.id, UPRIGHT))
         for extra in extra_entities:
             if extra.id in extras:
                 self.add_extra(extra.type, extras[extra.id], object_id(extra.type, extras[extra.id]), name=extra.name)

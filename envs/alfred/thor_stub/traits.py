@@ -94,8 +94,8 @@ def object_id(kind: str, position: Position) -> str:
     """Return an id: "Mug|+00.13|+00.91|-01.20", "Sink|+00.13|+00.91|-01.20|SinkBasin"; ``kind`` is a name of 5.0."""
     x, y, z = position
     outer = _INSIDE.get(kind)
-    whole = official_id(outer or kind, (x + _SHIFT, y, z))
-    return f"{whole}|{kind}" if outer else whole
+    base_id = official_id(outer or kind, (x + _SHIFT, y, z))
+    return f"{base_id}|{kind}" if outer else base_id
 
 
 def free_id(kind: str, position: Position, ids: Container[str]) -> str:

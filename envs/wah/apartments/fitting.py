@@ -171,8 +171,8 @@ class _Fitting:
 
     def _beside(self, kind: str, spot: Wall, depth: float) -> None:
         """Add a thing in front of, behind or beside a piece; omit it if no place is free."""
-        width, height, deep = size = CLASSES[kind].size
-        front, back = depth + GAP * 2 + deep / 2, -GAP * 2 - deep / 2
+        width, height, thickness = size = CLASSES[kind].size
+        front, back = depth + GAP * 2 + thickness / 2, -GAP * 2 - thickness / 2
         ends = (-GAP * 2 - width / 2, spot.length + GAP * 2 + width / 2)
         sides = [(spot.length * share, away) for away in (front, back) for share in (0.25, 0.5, 0.75)]
         for along, away in sides + [(end, depth / 2) for end in ends]:
