@@ -24,7 +24,7 @@ Point = tuple[float, float]  # x, z
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class AgentPose:
     """Pose of the agent; degrees."""
 
     x: float = 0.0
@@ -67,7 +67,7 @@ class Sight:
         pitch = degrees(atan2(height - target[1], distance))
         return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
 
-    def sees(self, body: Body, target: Position, width: float) -> bool:
+    def sees(self, body: AgentPose, target: Position, width: float) -> bool:
         point = body.x, body.z
         return self.faces(point, body.rotation, target, width) and self.levels(point, body.eye[1], body.horizon, target)
 

@@ -1,4 +1,4 @@
-"""Stage: a room of the build, which is a symbolic world with the build's ids, names and additional states."""
+"""Room of the build: a symbolic world with the build's ids, names and additional states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import exception
-from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
+from envs.alfred.thor_stub.geometry import HEIGHT, AgentPose, Point, Sight, floor_points
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
@@ -43,15 +43,15 @@ class Entity:
 class Parents:
     """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
 
-    def __init__(self, fixtures: Iterable[Item], room: RoomSurvey | None = None) -> None:
-        """Store the fixtures; ``room`` identifies them by the ``source`` of items."""
-        items = [item for item in fixtures if item.source or room is None]
-        if room is None:
-            room = RoomSurvey(tuple(Fixture(item.id, item.type, item.position) for item in items))
+    def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
+        """Store the fixtures; ``survey`` identifies them by the ``source`` of items."""
+        items = [item for item in fixtures if item.source or survey is None]
+        if survey is None:
+            survey = RoomSurvey(tuple(Fixture(item.id, item.type, item.position) for item in items))
             self._ids = {item.id: item.id for item in items}
         else:
             self._ids = {item.source: item.id for item in items}
-        self._inference = ReceptacleInference(room)
+        self._inference = ReceptacleInference(survey)
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
         """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
@@ -62,7 +62,7 @@ class Parents:
         return self._ids.get(guesses[0][1]) if guesses else None
 
 
-class Stage:
+class Room:
     """A room and the agent in it. ``version`` increases with every change except of the agent's pose."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Stage:
         """Build the room of a scene; ``spots``: additional standing points, ``y``: the agent's height in metres."""
         self.name = name
         self.world = World(scene)
-        self.body = Body(*scene.agent, y=y)
+        self.body = AgentPose(*scene.agent, y=y)
         self.points = floor_points(scene, spots)
         self.entities: dict[str, Entity] = {}
         self.of_thing: dict[str, Entity] = {}
@@ -187,7 +187,7 @@ class Stage:
 
     # changes
 
-    def place_agent(self, body: Body) -> None:
+    def place_agent(self, body: AgentPose) -> None:
         self.body = body
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
