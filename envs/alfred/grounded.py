@@ -15,10 +15,10 @@ from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import name_of
 from envs.alfred.state import Thing
 from envs.alfred.world import World
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
-_TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
+_TYPES = {objects.id_type(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
 _PRIMITIVES = {  # world method of each verb
     **{"open": "open", "close": "close", "pick up": "pick"},
@@ -32,7 +32,7 @@ class GroundedSkills:
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; a missing thing fails like a hidden one. Raises SkillError for other texts."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         if match := _PUT.fullmatch(skill):
             thing, receptacle = (_resolve(world, skill, name) for name in match.groups())
             refusal = _missing(world, thing, _not_held) or _missing(world, receptacle, _not_here)

@@ -34,7 +34,7 @@ from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import lota_words
 from envs.alfred.world import World
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 
 FINDABLE = objects.LOTA_PICKUPABLE | objects.types(
     """ArmChair BathtubBasin Bed Cabinet Cart CoffeeMachine CoffeeTable CounterTop Desk DeskLamp DiningTable Drawer
@@ -69,7 +69,7 @@ class LotaSkills:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
         verb, kind = _parse(skill)
         if verb == "done":
-            return DONE
+            return SUCCESS
         instance = self.choose(world, skill)
         if verb != "find":
             world.history = replace(world.history, find_history=())

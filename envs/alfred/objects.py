@@ -148,7 +148,7 @@ def whole_type(object_type: str) -> str:
 
 
 @cache
-def snake(object_type: str) -> str:
+def id_type(object_type: str) -> str:
     """Return the type part of an instance id: "AlarmClock" -> "alarmclock"."""
     return object_type.lower()
 

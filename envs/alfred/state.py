@@ -15,7 +15,7 @@ EYE_HEIGHT = 0.9  # metres; the y coordinate of the agent in AI2-THOR
 BASINS = frozenset({"SinkBasin", "BathtubBasin"})
 
 
-def flat(position: Position) -> tuple[float, float]:
+def floor_xz(position: Position) -> tuple[float, float]:
     """Return the floor coordinates (x, z) of a position, in metres."""
     return position[0], position[2]
 
@@ -38,7 +38,7 @@ class Geometry:
 
     def standing_point(self, position: Position) -> tuple[float, float]:
         """Return the standing point (x, z) nearest to a position; the position itself if the scene lists no points."""
-        target = flat(position)
+        target = floor_xz(position)
         if target not in self._standing_points:
             self._standing_points[target] = min(self._reachable, key=lambda point: dist(point, target), default=target)
         return self._standing_points[target]
@@ -240,7 +240,7 @@ class State:
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
-        return dist((self.agent.x, self.agent.z), flat(self[thing_id].position)) <= REACH
+        return dist((self.agent.x, self.agent.z), floor_xz(self[thing_id].position)) <= REACH
 
     def visible(self, thing_id: str) -> bool:
         """Return whether a thing is in the hand, or near and not behind a closed door."""

@@ -17,7 +17,7 @@ from envs.alfred import objects
 from envs.alfred.objects import name_of
 from envs.alfred.scene import Position
 from envs.alfred.state import Agent, State, Thing
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 
 
 class World(State):
@@ -31,7 +31,7 @@ class World(State):
         if place == self.holding:
             return _in_hand(thing_id, place)
         self.agent = Agent(*self.geometry.standing_point(self.things[place].position), place)
-        return DONE
+        return SUCCESS
 
     def open(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -43,7 +43,7 @@ class World(State):
         if refusal := _refusal(thing_id, checks) or self._out_of_hand(thing_id):
             return refusal
         self._change(thing_id, is_open=True)
-        return DONE
+        return SUCCESS
 
     def close(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -53,7 +53,7 @@ class World(State):
         self._change(thing_id, is_open=False)
         if thing.type == "Fridge":
             self.cooled.update(inner.id for inner in self.all_contents(thing_id))
-        return DONE
+        return SUCCESS
 
     def pick(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -68,7 +68,7 @@ class World(State):
         self.holding = thing_id
         if self.agent.at == thing_id:
             self.agent = replace(self.agent, at=None)
-        return DONE
+        return SUCCESS
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
         """Put the held thing into or onto a receptacle; as in ALFRED, its type is not checked."""
@@ -81,7 +81,7 @@ class World(State):
         self._change(thing_id, parent=receptacle_id)
         self._change(receptacle_id, contents=(*receptacle.contents, thing_id))
         self._move(thing_id, receptacle.position)
-        return DONE
+        return SUCCESS
 
     def no_room(self, thing_id: str, receptacle_id: str) -> Outcome | None:
         """Return the failure of putting a thing in or on a receptacle, or None if it fits."""
@@ -102,7 +102,7 @@ class World(State):
             return failed("you are not holding anything")
         thing_id, self.holding = self.holding, None
         self._move(thing_id, (self.agent.x, 0.0, self.agent.z))
-        return DONE
+        return SUCCESS
 
     def slice(self, thing_id: str) -> Outcome:
         """Cut a thing with the held knife: slices replace it in its place."""
@@ -115,7 +115,7 @@ class World(State):
             return refusal
         kind = f"{thing.type}Sliced"
         numbers = range(1, objects.SLICES + 1)
-        pieces = [f"{objects.snake(kind)}_{len(self.of_type(kind)) + number}" for number in numbers]
+        pieces = [f"{objects.id_type(kind)}_{len(self.of_type(kind)) + number}" for number in numbers]
         for piece, number in zip(pieces, numbers, strict=True):
             source = f"{thing.source}|{kind}_{number}" if thing.source else ""
             self.things[piece] = Thing(piece, kind, thing.position, thing.parent, source=source)
@@ -125,7 +125,7 @@ class World(State):
         self._replace_in_parent(thing, *pieces)
         if self.agent.at == thing.id:
             self.agent = replace(self.agent, at=pieces[0])
-        return DONE
+        return SUCCESS
 
     def turn_on(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -142,7 +142,7 @@ class World(State):
         basin = self.geometry.basin_of.get(thing_id)
         if basin is not None and self.things[basin].type == "SinkBasin":
             self.cleaned.update(inner.id for inner in self.all_contents(basin))
-        return DONE
+        return SUCCESS
 
     def turn_off(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -150,7 +150,7 @@ class World(State):
         if refusal := _refusal(thing_id, checks):
             return refusal
         self._change(thing_id, is_on=False)
-        return DONE
+        return SUCCESS
 
     # state changes
 

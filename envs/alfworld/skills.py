@@ -11,7 +11,7 @@ import re
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.translation import LIGHTS, Treatment, single_commands, treat, treatment_at
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, sort_key, to_id, to_words, type_of
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 
 _REPORT = re.compile(r"look|inventory|help|examine .*")
 _COMMAND = re.compile(
@@ -28,7 +28,7 @@ class Commands:
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Send the command. Raises SkillError for a text that is not a command."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         if not _COMMAND.fullmatch(skill):
             raise unknown_skill(skill, self.admissible(world))
         return world.do(skill)
@@ -45,7 +45,7 @@ class GroundedSkills:
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         form = _FORM.fullmatch(skill)
         if form is None:
             raise unknown_skill(skill, self.admissible(world))
@@ -104,7 +104,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
     place = world.state.places[thing] if thing in _lamps(world) else thing
     lamp = thing if thing != place else None
     is_there = world.state.at == place and lamp != world.lamp
-    outcome = DONE if is_there else world.do(f"go to {to_words(place)}")
+    outcome = SUCCESS if is_there else world.do(f"go to {to_words(place)}")
     if outcome.ok:
         world.lamp = lamp
     return outcome
@@ -121,7 +121,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
         return _start(world, treatment, place)
     if skill == f"turn off {to_words(switch)}" and switch in world.active:
         world.active.remove(switch)
-        return DONE
+        return SUCCESS
     if skill == f"open {to_words(place)}" and place in world.active:
         return failed(f"{to_words(place)} is on, turn it off first")
     return None

@@ -13,9 +13,9 @@ from functools import cache
 
 from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -49,7 +49,7 @@ class Treatment:
 
     def treatable_things(self, world: GameWorld, place: str) -> list[str]:
         """Return the objects known to be in the appliance that can be treated and put back."""
-        treatable = frozenset(objects.snake(kind) for kind in self.types if objects.may_hold(self.place, kind))
+        treatable = frozenset(objects.id_type(kind) for kind in self.types if objects.may_hold(self.place, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
 
 
@@ -64,7 +64,7 @@ def treatment_at(place: str | None) -> Treatment | None:
     """Return the treatment of a receptacle's type."""
     if place is None:
         return None
-    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.snake(treatment.place)), None)
+    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.id_type(treatment.place)), None)
 
 
 def faucets(world: GameWorld) -> list[str]:
@@ -96,4 +96,4 @@ def treat(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
         outcomes = [world.do(single_commands(world).get(step, step)) for step in steps]
         if not all(outcome.ok for outcome in outcomes):
             return failed(NO_EFFECT)
-    return DONE
+    return SUCCESS

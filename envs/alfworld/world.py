@@ -8,7 +8,7 @@ from weakref import finalize
 
 from envs.alfworld.engine import EnginePool
 from envs.alfworld.scene import Game
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 
 REFUSAL = "Nothing happens."
 NO_EFFECT = "nothing happens"
@@ -144,7 +144,7 @@ class GameWorld:
         self.commands.append(command)
         self.state.update(command, answer)
         self.ever_won |= self.won
-        return failed(NO_EFFECT) if answer.strip() == REFUSAL else DONE
+        return failed(NO_EFFECT) if answer.strip() == REFUSAL else SUCCESS
 
     @property
     def won(self) -> bool:

@@ -26,8 +26,8 @@ class Boxes:
         nodes = [node for node in graph.nodes.values() if node.box is not None and not is_never_close(node)]
         self.ids = np.array([node.id for node in nodes], dtype=np.int64)  # (nodes,)
         self._rows = {node.id: row for row, node in enumerate(nodes)}
-        self._centers = np.array([_flat(node.box.center) for node in nodes]).reshape(-1, 2)  # (nodes, 2)
-        self._halves = np.array([_flat(node.box.size) for node in nodes]).reshape(-1, 2) / 2
+        self._centers = np.array([_floor_xz(node.box.center) for node in nodes]).reshape(-1, 2)  # (nodes, 2)
+        self._halves = np.array([_floor_xz(node.box.size) for node in nodes]).reshape(-1, 2) / 2
 
     def copy(self) -> Boxes:
         copy = object.__new__(Boxes)
@@ -38,11 +38,11 @@ class Boxes:
     def move(self, node_id: int, center: Vector) -> None:
         row = self._rows.get(node_id)
         if row is not None:
-            self._centers[row] = _flat(center)
+            self._centers[row] = _floor_xz(center)
 
     def close_to(self, body: Box) -> list[int]:
         """Return the ids of the nodes that are CLOSE to a character with this box, in the order of the nodes."""
-        middle, half = np.array(_flat(body.center)), np.array(_flat(body.size)) / 2
+        middle, half = np.array(_floor_xz(body.center)), np.array(_floor_xz(body.size)) / 2
         offset = np.abs(self._centers - middle)
         to_box = np.maximum(offset - self._halves, 0.0)
         to_body = np.maximum(offset - half, 0.0)
@@ -56,7 +56,7 @@ def is_never_close(node: Node) -> bool:
     return node.category in (ROOMS, CHARACTERS, "Doors") or node.class_name in NEVER_CLOSE
 
 
-def _flat(vector: Vector) -> tuple[float, float]:
+def _floor_xz(vector: Vector) -> tuple[float, float]:
     return vector[0], vector[2]
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
 from envs.wah.action import Action, refusal
 from envs.wah.graph import ROOMS
@@ -33,7 +33,7 @@ class GroundedSkills:
     def execute(self, home: HomeState, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         if match := _PUT.fullmatch(skill):
             thing, place = (_resolve(home, skill, words) for words in match.groups())
             if thing is None or thing not in home.inventory:
@@ -119,7 +119,7 @@ def _act(home: HomeState, action: Action) -> Outcome:
     reason = refusal(home, action, "strict")
     if not reason and not home.act(action):
         reason = f"the simulator could not do {action.verb}"
-    return failed(reason) if reason else DONE
+    return failed(reason) if reason else SUCCESS
 
 
 def _useful_skills(home: HomeState, thing: int) -> Iterator[str]:

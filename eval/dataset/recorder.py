@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.outcome import DONE as SUCCESS
+from envs.outcome import SUCCESS
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
 from envs.worlds import WorldSpec
 from planners.base import DONE, Planner, TaskResult

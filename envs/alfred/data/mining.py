@@ -48,7 +48,7 @@ class RoomSurvey:
     fixtures: tuple[Fixture, ...] = ()
     labels: tuple[Label, ...] = ()
 
-    def without(self, trial: str) -> RoomSurvey:
+    def without_trial(self, trial: str) -> RoomSurvey:
         """Return the room without the findings of one trial."""
         fixtures = [fixture for fixture in self.fixtures if fixture.trials - {trial}]
         return RoomSurvey(_distinct(fixtures, trial), tuple(label for label in self.labels if label.trial != trial))

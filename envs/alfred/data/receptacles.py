@@ -93,7 +93,7 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Lab
     for room in survey.values():
         chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
         for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):
-            inference = ReceptacleInference(room.without(trial))
+            inference = ReceptacleInference(room.without_trial(trial))
             for label in labels:
                 guesses = inference.guesses(label.type, label.position)
                 yield label, guesses[0][1] if guesses else ""

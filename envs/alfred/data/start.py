@@ -11,7 +11,7 @@ from envs.alfred.data.mining import Fixture, RoomSurvey, Survey, official_id
 from envs.alfred.data.receptacles import ReceptacleInference, is_nested
 from envs.alfred.data.trajectories import Trajectory, room_of
 from envs.alfred.goals import MATCHINGS, TREATMENTS, goal_met
-from envs.alfred.objects import snake
+from envs.alfred.objects import id_type
 from envs.alfred.scene import Item, ObjectPose, Position, Scene, Task
 from envs.alfred.world import World
 
@@ -36,7 +36,7 @@ def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
 
     While the inferred places meet the goal under either matching, the least certain place is replaced by the next best.
     """
-    room = survey.get(trajectory.floor_plan, RoomSurvey()).without(trajectory.trial)
+    room = survey.get(trajectory.floor_plan, RoomSurvey()).without_trial(trajectory.trial)
     fixtures = _fixtures(trajectory, task, room, survey)
     objects = _objects(trajectory, fixtures, ReceptacleInference(room))
     scene = _scene(trajectory, fixtures, objects)
@@ -80,7 +80,7 @@ def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tu
 def next_id(kind: str, counts: Counter[str]) -> str:
     """Return the next instance id of a type: "mug_2" after "mug_1"."""
     counts[kind] += 1
-    return f"{snake(kind)}_{counts[kind]}"
+    return f"{id_type(kind)}_{counts[kind]}"
 
 
 def _objects(trajectory: Trajectory, fixtures: tuple[Item, ...], inference: ReceptacleInference) -> list[_PlacedObject]:

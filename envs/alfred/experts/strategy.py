@@ -36,7 +36,7 @@ class ExpertStep:
     content: str = ""
 
 
-DONE = ExpertStep("done")
+DONE_STEP = ExpertStep("done")
 
 
 class WorldView:
@@ -80,7 +80,7 @@ class WorldView:
 
     def occupied(self, place: Thing) -> bool:
         """Return whether a place for a single thing is known to be occupied."""
-        content_known = self.knowledge is None or not self.knowledge.unseen(place.id)
+        content_known = self.knowledge is None or not self.knowledge.is_unseen(place.id)
         return place.type in HOLDS_ONE and bool(place.contents) and content_known
 
     def to_explore(self, kind: str) -> Thing | None:
@@ -88,7 +88,7 @@ class WorldView:
         if self.knowledge is None:
             return None
         known = (thing for thing in self.world.things.values() if self.knowledge.knows(thing.id))
-        unseen = [thing for thing in known if self.knowledge.unseen(thing.id) and thing.id != self.world.holding]
+        unseen = [thing for thing in known if self.knowledge.is_unseen(thing.id) and thing.id != self.world.holding]
         weights = [PLACE_WEIGHT.get(thing.type, 1.0) * may_hold(thing.type, kind) for thing in unseen]
         return unseen[weights.index(max(weights))] if unseen else None
 
@@ -96,7 +96,7 @@ class WorldView:
 def next_step(view: WorldView, task: Task) -> ExpertStep:
     """Return the next step towards the goal; done when it is reached or no step helps."""
     if goal_met(view.world, task):
-        return DONE
+        return DONE_STEP
     strategy = _Strategy(view, task)
     return (strategy.slice_target() if task.sliced else None) or strategy.place_target()
 
@@ -135,14 +135,14 @@ class _Strategy:
     def _with_target(self, in_hand: Thing) -> ExpertStep:
         if self.task.type == "look_at_obj_in_light":
             lamp = self.view.best(self.view.of_types(self.task.toggle_target))
-            return ExpertStep("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE
+            return ExpertStep("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE_STEP
         if self.treatment is None or in_hand.id in self.treated:
             return self._deliver(in_hand)
         return self._bring(in_hand, list(filter(self._switch, self.view.of_types(self.treatment.appliance))))
 
     def _bring(self, in_hand: Thing, places: list[Thing]) -> ExpertStep:
         place = self.view.best(places)
-        return ExpertStep("put", in_hand.id, place.id) if place else DONE
+        return ExpertStep("put", in_hand.id, place.id) if place else DONE_STEP
 
     def _deliver(self, in_hand: Thing) -> ExpertStep:
         places = self.view.of_types(self.task.parent_target)
@@ -221,7 +221,7 @@ class _Strategy:
 
     def _explore(self, kind: str) -> ExpertStep:
         place = self.view.to_explore(kind)
-        return ExpertStep("look into", place.id) if place else DONE
+        return ExpertStep("look into", place.id) if place else DONE_STEP
 
     def _put_aside(self, in_hand: Thing) -> ExpertStep:
         """Return the step that clears the hand: onto the fixture at the agent's place, else onto the best surface."""

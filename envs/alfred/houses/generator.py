@@ -14,7 +14,7 @@ from envs.alfred.houses.layout import House, furnish
 from envs.alfred.houses.rooms import FLOOR_TYPES, HOLDS_ONE, OBJECT_WEIGHTS, PLACE_WEIGHT, SURFACES
 from envs.alfred.language.names import PLACE_NAMES
 from envs.alfred.language.phrases import phrase
-from envs.alfred.objects import MOVABLE_RECEPTACLES, ROOMS, may_hold, snake
+from envs.alfred.objects import MOVABLE_RECEPTACLES, ROOMS, id_type, may_hold
 from envs.alfred.objects import RECEPTACLES as RECEPTACLE_TYPES
 from envs.alfred.scene import Episode, Item, Position, Scene, Task
 from envs.splits import seed_of, split_of, split_of_hash
@@ -117,7 +117,7 @@ class _Placer:
 
     def item(self, kind: str, position: Position, parent: str | None) -> Item:
         self.counts[kind] += 1
-        return Item(f"{snake(kind)}_{self.counts[kind]}", kind, position, parent)
+        return Item(f"{id_type(kind)}_{self.counts[kind]}", kind, position, parent)
 
     def add(self, kind: str) -> None:
         """Place one object, or omit it if the room has no suitable place."""

@@ -25,7 +25,7 @@ from envs.alfred.thor.poses import Pose, PoseFinder
 from envs.alfred.thor.reading import ThingIds, has_parent_in, kind_of, position_of, read_things, thing_in_hand
 from envs.alfred.thor.restore import RestoreReport, restore
 from envs.alfred.world import World
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 from keep_agent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class ThorWorld(World):
         self.heated, self.cooled, self.cleaned = expected.heated, expected.cooled, expected.cleaned
         if expected.agent.at is None or expected.agent.at in self.things:
             self.agent = replace(self.agent, at=expected.agent.at)
-        return DONE
+        return SUCCESS
 
     # execution in the simulator; each method returns the reason of a failure, or None
 

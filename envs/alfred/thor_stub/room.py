@@ -14,7 +14,7 @@ from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import HEIGHT, AgentPose, Point, Sight, floor_points
-from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, object_id, size_of, thor5_type
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
@@ -210,11 +210,11 @@ class Room:
         self.entities, self.of_thing = {}, {}
         for thing in self.world.things.values():
             entity = fixed.get(thing.id)
-            is_fixed = entity is not None and not loose(entity.type)
+            is_fixed = entity is not None and not is_loose(entity.type)
             new_id = entity.id if is_fixed else object_id(thor5_type(thing.type), thing.position)
             self.add(thing, new_id, names[thing.id], rotations.get(thing.id, UPRIGHT))
         for extra in extra_entities:
             if extra.id in extras:
                 self.add_extra(extra.type, extras[extra.id], object_id(extra.type, extras[extra.id]), name=extra.name)
-            elif not loose(extra.type):
+            elif not is_loose(extra.type):
                 self.entities[extra.id] = extra

@@ -47,7 +47,7 @@ class Rooms:
         return self._furnished_room(name, plan)
 
     def _furnished_room(self, name: str, plan: str) -> Room:
-        survey = self._survey[plan].without("")
+        survey = self._survey[plan].without_trial("")
         trials = [trial for trial in self._trajectories if trial.floor_plan == plan]
         fixtures = _fixtures(survey)
         parents = Parents(fixtures, survey)

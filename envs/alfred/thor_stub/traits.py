@@ -66,7 +66,7 @@ def size_of(kind: str) -> tuple[float, float, float]:
     return _SIZE.get(kind) or ((0.12, 0.12, 0.12) if kind in PICKUPABLE else (0.3, 0.3, 0.3))
 
 
-def loose(kind: str) -> bool:
+def is_loose(kind: str) -> bool:
     """Return whether ``SetObjectPoses`` removes an unlisted thing of this type."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
@@ -74,7 +74,7 @@ def loose(kind: str) -> bool:
 @cache
 def template(kind: str) -> Mapping[str, Any]:
     """Return the metadata shared by all objects of a type, with defaults for the rest; read-only."""
-    moves = loose(kind)
+    moves = is_loose(kind)
     return {
         "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,
         "receptacle": kind in RECEPTACLES, "toggleable": kind in TOGGLEABLE, "isToggled": False,

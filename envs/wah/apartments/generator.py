@@ -15,7 +15,7 @@ from random import Random
 from envs.splits import check_split, seed_of, split_of_hash
 from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY_PLACES
 from envs.wah.apartments.catalog import CLASSES
-from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
+from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, round_box, shell
 from envs.wah.apartments.furniture import ROOMS, furnishing
 from envs.wah.apartments.placing import GraphJson, Row, add_node, likely_holders, place
 from envs.wah.graph import BETWEEN, INSIDE, Box
@@ -75,7 +75,7 @@ def _signature(rooms: Sequence[_Room]) -> str:
 def _furnish(rng: Random) -> list[_Room]:
     boxes = _boxes(rng)
     doors = _doors(boxes, rng)
-    clearances = [rounded(door.center, (2.0, door.size[1], 1.1)) for door in doors]
+    clearances = [round_box(door.center, (2.0, door.size[1], 1.1)) for door in doors]
     kinds = rng.sample(ROOMS, len(ROOMS))
     return [
         _Room(kind, box, (*_fixtures(kind, box, clearances, rng), Fixture("door", door), _doorjamb(door)))
@@ -88,7 +88,7 @@ def _boxes(rng: Random) -> list[Box]:
     boxes = []
     for _ in ROOMS:
         width, depth = round(rng.uniform(*SIDES), 1), round(rng.uniform(*SIDES), 1)
-        boxes.append(rounded((x + width / 2, height / 2, depth / 2), (width, height, depth)))
+        boxes.append(round_box((x + width / 2, height / 2, depth / 2), (width, height, depth)))
         x += width + 2 * THICKNESS
     return boxes
 
@@ -99,14 +99,14 @@ def _doors(boxes: Sequence[Box], rng: Random) -> list[Box]:
     for box, following in zip(boxes, (*boxes[1:], boxes[-1]), strict=True):
         z = rng.uniform(1.0, min(box.size[2], following.size[2]) - 1.0)
         x = box.center[0] + box.size[0] / 2 + THICKNESS
-        doors.append(rounded((x, height / 2, z), (depth, height, width)))
+        doors.append(round_box((x, height / 2, z), (depth, height, width)))
     return doors
 
 
 def _doorjamb(door: Box) -> Fixture:
     width, height, depth = CLASSES["doorjamb"].size
     x, _, z = door.center
-    return Fixture("doorjamb", rounded((x, height / 2, z), (depth, height, width)))
+    return Fixture("doorjamb", round_box((x, height / 2, z), (depth, height, width)))
 
 
 def _fixtures(kind: str, box: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from envs.wah.apartments.belongings import LIKELY_PLACES, goes_inside
 from envs.wah.apartments.catalog import ObjectClass, default_states, object_class
-from envs.wah.apartments.fitting import overlap, rounded
+from envs.wah.apartments.fitting import overlaps, round_box
 from envs.wah.graph import INSIDE, ON, ROOMS, Box, Vector
 from keep_agent.errors import DataError
 
@@ -86,8 +86,8 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
 def _free_box(holder: Box, kind: ObjectClass, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
     """Draw a free box on top of the holder or on one of its boards; the last try if none is free."""
     for _ in range(_TRIES):
-        box = rounded(_draw_center(holder, kind.size, inside, rng), kind.size)
-        if not any(overlap(box, obstacle) for obstacle in obstacles):
+        box = round_box(_draw_center(holder, kind.size, inside, rng), kind.size)
+        if not any(overlaps(box, obstacle) for obstacle in obstacles):
             break
     return box
 

@@ -96,7 +96,7 @@ class GroundedPlan:
     def _explore(self, kind: str) -> str:
         """Enter the likeliest unexplored room for a class, then open the likeliest unexplored container."""
         graph, knowledge = self.home.graph, self.knowledge
-        unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.unseen(place)]
+        unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.is_unseen(place)]
         likely = LIKELY_PLACES.get(kind, ())
         rooms = [place for place in unseen if graph[place].category == ROOMS]
         if rooms:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Event, Lock
 
-from envs.outcome import DONE as WELL
-from envs.outcome import Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 from keep_agent.agent.types import Decision, Planning
 from keep_agent.agent.validation import reportable
 from keep_agent.errors import CapacityError, DataError
@@ -208,13 +207,13 @@ class SinglePlans:
 
     def _plan(self, before: Dialogue | None, dialogue: Dialogue, skills: Sequence[str]) -> Decision:
         if before is not None and before is not dialogue:
-            before.end(WELL)
+            before.end(SUCCESS)
         elif dialogue.open:
-            dialogue.report(WELL)
+            dialogue.report(SUCCESS)
         self.pending.tell(dialogue)
         decision = dialogue.plan(skills)
         if decision.skill == DONE:
-            dialogue.report(WELL)
+            dialogue.report(SUCCESS)
             if self._dialogue is dialogue:
                 self._dialogue = None
         return decision

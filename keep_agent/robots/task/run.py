@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from envs.clock import Clock
-from envs.outcome import DONE as WELL
-from envs.outcome import Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 from keep_agent.agent.types import Decision, Planning
 from keep_agent.robots.executor import SkillExecutor, SkillLost
 from keep_agent.robots.task import events
@@ -96,7 +95,7 @@ class TaskRun:
         return decision
 
     def _conclude(self) -> None:
-        outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
+        outcome = SUCCESS if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
         if not isinstance(outcome, Outcome):
             raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
         self._report(outcome)

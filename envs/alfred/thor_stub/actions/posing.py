@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
+from envs.alfred.objects import MOVABLE_RECEPTACLES, id_type
 from envs.alfred.scene import Item, Position
 from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
 from envs.alfred.thor_stub.actions.refusals import refuse_if
 from envs.alfred.thor_stub.geometry import vector
 from envs.alfred.thor_stub.room import Entity, Room
 from envs.alfred.thor_stub.session import Session
-from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, object_id, thor5_type
+from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, is_loose, object_id, thor5_type
 
 MAX_SHIFT = 0.01  # metres
 
@@ -60,7 +60,7 @@ def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses
     names = {
         entity.name: entity
         for entity in room.entities.values()
-        if loose(entity.type) and "sliced" not in room.marks[entity.key]
+        if is_loose(entity.type) and "sliced" not in room.marks[entity.key]
     }
     copies, unknown = [], ""
     for number, pose in enumerate(poses):
@@ -90,7 +90,7 @@ def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses
 
 def _next_id(item: Item, names: list[str]) -> str:
     """Return the first free instance id of the item's type."""
-    kind = snake(item.type)
+    kind = id_type(item.type)
     return next(name for number in range(1, len(names) + 2) if (name := f"{kind}_{number}") not in names)
 
 
@@ -101,7 +101,7 @@ def _add_fixed(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
         entity = room.of_thing[item.id]
         if item.id in layout.items:
             items[item.id] = layout.items[item.id]
-        elif not loose(entity.type):
+        elif not is_loose(entity.type):
             items[item.id] = item
             layout.names[item.id] = entity.name
             layout.rotations[item.id] = entity.rotation
