@@ -126,7 +126,7 @@ class WorldEnv(HouseholdEnv[E]):
     """Environment of a registered world, with episodes and choices by name, as in the config group ``env``."""
 
     spec_of_world: ClassVar[WorldSpec]
-    usual_split: ClassVar[str] = "test"
+    default_split: ClassVar[str] = "test"
 
     def __init__(
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
@@ -136,7 +136,7 @@ class WorldEnv(HouseholdEnv[E]):
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:
-            episodes = spec.episodes(data, split or self.usual_split, stream, seed)
+            episodes = spec.episodes(data, split or self.default_split, stream, seed)
         super().__init__(setting, episodes, render_mode)
 
     def make_setting(self, **choices: Any) -> Setting:

@@ -31,7 +31,7 @@ def checked_flag(name: str, value: Any) -> bool:
     raise ConfigError(f"{name}={value!r:.80}: give True or False")
 
 
-DONE = Outcome(True)
+SUCCESS = Outcome(True)
 
 
 def failed(message: str) -> Outcome:

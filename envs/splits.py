@@ -49,7 +49,7 @@ def split_of_hash(digest: str) -> str:
     return _SPLIT_OF_REMAINDER[int(digest[:8], 16) % 4]
 
 
-def indices(split: str, seed: int, limit: int | None, unit: str) -> range:
+def episode_indices(split: str, seed: int, limit: int | None, unit: str) -> range:
     """Return the indices within a split of a user's seed, `EPISODES_PER_SEED` by default. Raises ConfigError."""
     check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
@@ -89,14 +89,14 @@ def check_request(data: str | None, stream: int, limit: int | None, unit: str) -
         raise ConfigError(f"a stream of {stream} tasks needs the embedded {unit}s; leave env.data out, or use 1 task")
 
 
-def draw(entries: Sequence[E], limit: int | None, seed: int) -> Sequence[E]:
+def draw_entries(entries: Sequence[E], limit: int | None, seed: int) -> Sequence[E]:
     """Return ``limit`` of the entries, drawn with ``seed``, in their order; all of them without a limit."""
     if limit is None or limit >= len(entries):
         return entries
     return [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
 
 
-def finite(value: Any) -> float:
+def finite_number(value: Any) -> float:
     """Return a number from a JSON file as a float. Raises ValueError for booleans, texts, NaN and infinities."""
     if type(value) not in (int, float) or not abs(value) < float("inf"):
         raise ValueError(f"{value!r:.40} is no finite number")

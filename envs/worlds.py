@@ -43,7 +43,7 @@ class WorldSpec:
         """Load episodes for training or for worked examples."""
         return self.load(data, "train", stream, seed, limit)
 
-    def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
+    def play_setting(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
         """Return the setting in which a training episode is played, without a simulator."""
         raise ConfigError(f"{self.title} is for tests: training rollouts are recorded in ALFRED's houses")
 

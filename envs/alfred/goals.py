@@ -152,7 +152,7 @@ def goal_conditions(world: World, task: Task, matching: Matching = "type") -> tu
     return met, total
 
 
-def succeeded(world: World, task: Task, matching: Matching = "type") -> bool:
+def goal_met(world: World, task: Task, matching: Matching = "type") -> bool:
     """Return whether every goal condition holds now."""
     met, total = goal_conditions(world, task, matching)
     return met == total

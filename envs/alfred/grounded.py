@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 
 from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
-from envs.alfred.objects import say
+from envs.alfred.objects import name_of
 from envs.alfred.state import Thing
 from envs.alfred.world import World
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
-_TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
+_TYPES = {objects.id_type(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
 _PRIMITIVES = {  # world method of each verb
     **{"open": "open", "close": "close", "pick up": "pick"},
@@ -32,7 +32,7 @@ class GroundedSkills:
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; a missing thing fails like a hidden one. Raises SkillError for other texts."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         if match := _PUT.fullmatch(skill):
             thing, receptacle = (_resolve(world, skill, name) for name in match.groups())
             refusal = _missing(world, thing, _not_held) or _missing(world, receptacle, _not_here)
@@ -45,33 +45,33 @@ class GroundedSkills:
                 return _missing(world, thing, _not_on_floor) or _go(world, thing)
             refusal = _missing(world, thing, _not_here) or _out_of_reach(world, thing)
             return refusal or getattr(world, _PRIMITIVES[verb])(thing)
-        raise unknown_skill(skill, _possible(world))
+        raise unknown_skill(skill, _all_skills(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the sensible skills in the known current state, by verb in scene order."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
-        skills = [f"go to {say(name)}" for name in destinations if name in known and name != world.at]
-        skills += [words for thing_id in visible for words in _on_thing(world, thing_id)]
+        skills = [f"go to {name_of(name)}" for name in destinations if name in known and name != world.at]
+        skills += [words for thing_id in visible for words in _thing_skills(world, thing_id)]
         switches = [name for kind in sorted(objects.TOGGLEABLE) for name in world.of_type(kind)]
-        skills += [words for name in switches if _within_reach(world, name) for words in _on_switch(world[name])]
+        skills += [words for name in switches if _within_reach(world, name) for words in _switch_skills(world[name])]
         return (*skills, "done")
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
     """Return the id of a thing of a known type; it need not exist."""
     if name.split(" ")[0] not in _TYPES:
-        raise unknown_skill(skill, _possible(world))
+        raise unknown_skill(skill, _all_skills(world))
     return name.replace(" ", "_")
 
 
-def _possible(world: World) -> Iterator[str]:
+def _all_skills(world: World) -> Iterator[str]:
     """Yield every skill that could ever work on something in the scene."""
     yield "done"
-    receptacles = [say(thing.id) for thing in world.things.values() if thing.receptacle]
+    receptacles = [name_of(thing.id) for thing in world.things.values() if thing.receptacle]
     for thing in world.things.values():
-        name = say(thing.id)
+        name = name_of(thing.id)
         yield f"go to {name}"
         if thing.openable:
             yield from (f"open {name}", f"close {name}")
@@ -98,30 +98,30 @@ def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome
     if thing_id in world.things:
         return None
     if thing_id in world.geometry.ids:
-        return failed(f"{say(thing_id)} was sliced and no longer exists")
+        return failed(f"{name_of(thing_id)} was sliced and no longer exists")
     pickupable = _TYPES[thing_id.rpartition("_")[0]] in objects.PICKUPABLE
-    return refuse(world, thing_id) if pickupable else failed(f"there is no {say(thing_id)}")
+    return refuse(world, thing_id) if pickupable else failed(f"there is no {name_of(thing_id)}")
 
 
 def _not_held(world: World, thing_id: str) -> Outcome:
-    return failed(f"you are not holding {say(thing_id)}")
+    return failed(f"you are not holding {name_of(thing_id)}")
 
 
 def _not_on_floor(world: World, thing_id: str) -> Outcome:
-    return failed(f"{say(thing_id)} is not on the floor, go to a receptacle")
+    return failed(f"{name_of(thing_id)} is not on the floor, go to a receptacle")
 
 
 def _not_here(world: World, thing_id: str) -> Outcome:
     closed = world.at is not None and world[world.at].closed
-    return failed(f"{say(world.at)} is closed" if closed else f"{say(thing_id)} is not here")
+    return failed(f"{name_of(world.at)} is closed" if closed else f"{name_of(thing_id)} is not here")
 
 
 def _out_of_reach(world: World, thing_id: str) -> Outcome | None:
     """Return the failure for a thing out of reach, else None; it does not reveal the thing's place."""
     if thing_id == world.holding:
-        return failed(f"you are holding {say(thing_id)}")
+        return failed(f"you are holding {name_of(thing_id)}")
     if not world[thing_id].pickupable:
-        return None if _within_reach(world, thing_id) else failed(f"you are not at {say(thing_id)}")
+        return None if _within_reach(world, thing_id) else failed(f"you are not at {name_of(thing_id)}")
     if _within_reach(world, thing_id) and world.hidden_in(thing_id) is None:
         return None
     return _not_here(world, thing_id)
@@ -132,7 +132,7 @@ def _out_of_reach(world: World, thing_id: str) -> Outcome | None:
 
 def _go(world: World, thing_id: str) -> Outcome:
     if thing_id == world.holding:
-        return failed(f"you are holding {say(thing_id)}")
+        return failed(f"you are holding {name_of(thing_id)}")
     if world[thing_id].pickupable and not world.on_floor(thing_id):
         return _not_on_floor(world, thing_id)
     return world.goto(thing_id)
@@ -141,24 +141,24 @@ def _go(world: World, thing_id: str) -> Outcome:
 # admissible skills
 
 
-def _on_thing(world: World, thing_id: str) -> Iterator[str]:
+def _thing_skills(world: World, thing_id: str) -> Iterator[str]:
     """Yield sensible skills on a thing in view; bowls and boxes only take the usual types, furniture takes any type."""
     thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
-        yield f"{'close' if thing.is_open else 'open'} {say(thing_id)}"
+        yield f"{'close' if thing.is_open else 'open'} {name_of(thing_id)}"
     if holding is None:
         if thing.pickupable:
-            yield f"pick up {say(thing_id)}"
+            yield f"pick up {name_of(thing_id)}"
         return
     usual = not thing.movable or objects.may_hold(thing.type, world[holding].type)
     if usual and world.no_room(holding, thing_id) is None:
-        yield f"put {say(holding)} in {say(thing_id)}"
+        yield f"put {name_of(holding)} in {name_of(thing_id)}"
     if thing.type in objects.SLICEABLE and world[holding].type in objects.KNIVES:
-        yield f"slice {say(thing_id)}"
+        yield f"slice {name_of(thing_id)}"
 
 
-def _on_switch(thing: Thing) -> Iterator[str]:
+def _switch_skills(thing: Thing) -> Iterator[str]:
     if thing.is_on:
-        yield f"turn off {say(thing.id)}"
+        yield f"turn off {name_of(thing.id)}"
     elif not thing.is_open:
-        yield f"turn on {say(thing.id)}"
+        yield f"turn on {name_of(thing.id)}"

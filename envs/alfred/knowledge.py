@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from envs.alfred.objects import SLICED, snake
+from envs.alfred.objects import SLICED, id_type
 from envs.alfred.state import Thing
 from envs.alfred.world import World
 from envs.fact import Fact
@@ -45,7 +45,7 @@ class Knowledge:
         """Return whether the agent knows where this thing is."""
         return thing_id in self.known and thing_id in self.world.things
 
-    def unseen(self, thing_id: str) -> bool:
+    def is_unseen(self, thing_id: str) -> bool:
         """Return whether the content of this receptacle is still unknown."""
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
@@ -68,7 +68,7 @@ class Knowledge:
             self.known.discard(thing_id)
             thing, _ = self._snapshots.pop(thing_id)
             del self.facts[thing_id]
-            yield Fact(thing_id, "object", snake(thing.type), gone=True)
+            yield Fact(thing_id, "object", id_type(thing.type), gone=True)
 
     def _new_fact(self, thing: Thing) -> Fact | None:
         """Return the thing's fact if it differs from the last one."""
@@ -88,9 +88,9 @@ class Knowledge:
             states.append("open" if thing.is_open else "closed")
         if thing.toggleable and (thing.is_on or not thing.openable):
             states.append("on" if thing.is_on else "off")
-        if self.unseen(thing.id):
+        if self.is_unseen(thing.id):
             states.append("unseen")
-        return Fact(thing.id, "receptacle", snake(thing.type), place=thing.parent, states=tuple(sorted(states)))
+        return Fact(thing.id, "receptacle", id_type(thing.type), place=thing.parent, states=tuple(sorted(states)))
 
     def _look_around(self) -> None:
         world = self.world
@@ -122,4 +122,4 @@ def _object_fact(thing: Thing, marks: _Marks) -> Fact:
     hot, cold, clean, in_hand, _ = marks
     words = {"hot": hot, "cold": cold, "clean": clean, "sliced": thing.type in SLICED, "closed": thing.closed}
     states = tuple(sorted(word for word, true in words.items() if true))
-    return Fact(thing.id, "object", snake(thing.type), "agent" if in_hand else thing.parent or "floor", states=states)
+    return Fact(thing.id, "object", id_type(thing.type), "agent" if in_hand else thing.parent or "floor", states=states)

@@ -34,7 +34,7 @@ from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import lota_words
 from envs.alfred.world import World
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 
 FINDABLE = objects.LOTA_PICKUPABLE | objects.types(
     """ArmChair BathtubBasin Bed Cabinet Cart CoffeeMachine CoffeeTable CounterTop Desk DeskLamp DiningTable Drawer
@@ -69,11 +69,11 @@ class LotaSkills:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
         verb, kind = _parse(skill)
         if verb == "done":
-            return DONE
+            return SUCCESS
         instance = self.choose(world, skill)
         if verb != "find":
             world.history = replace(world.history, find_history=())
-        return _DO[verb](world, kind, instance)
+        return _EFFECTS[verb](world, kind, instance)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return all 214 skills, in every state."""
@@ -136,7 +136,7 @@ def _pick_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _open_rank(world: World, thing_id: str) -> tuple[bool, ...]:
     target = world.history.target
-    hides = target in world.things and thing_id in (outer.id for outer in world.around(target))
+    hides = target in world.things and thing_id in (outer.id for outer in world.holders(target))
     return world[thing_id].is_open, thing_id != target, not hides, not world.visible(thing_id)
 
 
@@ -173,9 +173,9 @@ def _find(world: World, kind: str, instance: str | None) -> Outcome:
         return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if in_hand else ""))
     outcome = world.goto(instance)
     history = world.history.find_history
-    again = bool(history) and instance not in history and _is_kind(world, history[-1], kind)
+    repeats = bool(history) and instance not in history and _is_kind(world, history[-1], kind)
     target = instance if outcome.ok else world.history.target
-    world.history = replace(world.history, target=target, find_history=(*history, instance) if again else (instance,))
+    world.history = replace(world.history, target=target, find_history=(*history, instance) if repeats else (instance,))
     return outcome if outcome.ok else failed(f"Cannot move to {kind}: {outcome.message}")
 
 
@@ -186,8 +186,8 @@ def _pick(world: World, kind: str, instance: str | None) -> Outcome:
         return failed(f"Cannot find {kind} to pick up")
     if not world.visible(instance):
         inside = world.hidden_in(instance) or world[instance].parent
-        why = f"it is in {world[inside].type}" if inside else "it is far away"
-        return failed(f"{kind} is not visible because {why}")
+        reason = f"it is in {world[inside].type}" if inside else "it is far away"
+        return failed(f"{kind} is not visible because {reason}")
     outcome = world.pick(instance)
     world.history = replace(world.history, put_objects=world.history.put_objects - {instance})
     return outcome
@@ -204,8 +204,8 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
     outcome = world.put(holding, instance)
     if not outcome.ok:
         dropped = world.drop()
-        then = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
-        return failed(f"put down failed because {outcome.message}, {then}")
+        result = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
+        return failed(f"put down failed because {outcome.message}, {result}")
     put_objects, put_receptacles = world.history.put_objects | {holding}, (*world.history.put_receptacles, instance)
     world.history = replace(world.history, put_objects=put_objects, put_receptacles=put_receptacles)
     return outcome
@@ -232,7 +232,7 @@ def _holding(world: World) -> str:
     return f"Robot is currently holding {world[world.holding].type}"
 
 
-_DO: dict[str, Callable[[World, str, str | None], Outcome]] = {
+_EFFECTS: dict[str, Callable[[World, str, str | None], Outcome]] = {
     "find": _find,
     "pick up": _pick,
     "put down": _put,

@@ -148,7 +148,7 @@ def whole_type(object_type: str) -> str:
 
 
 @cache
-def snake(object_type: str) -> str:
+def id_type(object_type: str) -> str:
     """Return the type part of an instance id: "AlarmClock" -> "alarmclock"."""
     return object_type.lower()
 
@@ -161,6 +161,6 @@ def lota_words(object_type: str) -> str:
 
 
 @cache
-def say(thing_id: str) -> str:
+def name_of(thing_id: str) -> str:
     """Return an instance's name in grounded skills: "cabinet_3" -> "cabinet 3"."""
     return thing_id.replace("_", " ")

@@ -13,7 +13,7 @@ from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
 from envs.alfred.thor.options import thor_options
 from envs.setting import Observability
-from envs.splits import LazyEpisodes, check_request, indices
+from envs.splits import LazyEpisodes, check_request, episode_indices
 from envs.worlds import WorldSpec
 
 
@@ -28,7 +28,7 @@ def load_episodes(
     """
     check_request(data, stream, limit, "house")
     if data is None:
-        return LazyEpisodes(partial(_house, split, stream), indices(split, seed, limit, "house"))
+        return LazyEpisodes(partial(_house, split, stream), episode_indices(split, seed, limit, "house"))
     from envs.alfred.data.official import load_official  # lazy, as below: each source loads only its own modules
 
     return load_official(data, split, seed, limit)
@@ -41,7 +41,7 @@ def _house(split: str, stream: int, index: int) -> Episode:
 
 
 class AlfredSpec(WorldSpec):
-    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> AlfredSetting:
+    def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> AlfredSetting:
         return AlfredSetting(skills, observability)
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:

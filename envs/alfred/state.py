@@ -15,7 +15,7 @@ EYE_HEIGHT = 0.9  # metres; the y coordinate of the agent in AI2-THOR
 BASINS = frozenset({"SinkBasin", "BathtubBasin"})
 
 
-def flat(position: Position) -> tuple[float, float]:
+def floor_xz(position: Position) -> tuple[float, float]:
     """Return the floor coordinates (x, z) of a position, in metres."""
     return position[0], position[2]
 
@@ -23,7 +23,7 @@ def flat(position: Position) -> tuple[float, float]:
 class Geometry:
     """Immutable part of a scene, shared by all copies of a world."""
 
-    __slots__ = ("_reachable", "_stands", "basin_of", "ids")
+    __slots__ = ("_reachable", "_standing_points", "basin_of", "ids")
 
     def __init__(self, scene: Scene) -> None:
         self.ids = frozenset(item.id for item in scene.items)
@@ -34,14 +34,14 @@ class Geometry:
             if faucet.type == "Faucet" and basins
         }
         self._reachable = scene.reachable
-        self._stands: dict[tuple[float, float], tuple[float, float]] = {}
+        self._standing_points: dict[tuple[float, float], tuple[float, float]] = {}
 
-    def stand(self, position: Position) -> tuple[float, float]:
+    def standing_point(self, position: Position) -> tuple[float, float]:
         """Return the standing point (x, z) nearest to a position; the position itself if the scene lists no points."""
-        target = flat(position)
-        if target not in self._stands:
-            self._stands[target] = min(self._reachable, key=lambda point: dist(point, target), default=target)
-        return self._stands[target]
+        target = floor_xz(position)
+        if target not in self._standing_points:
+            self._standing_points[target] = min(self._reachable, key=lambda point: dist(point, target), default=target)
+        return self._standing_points[target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,33 +196,33 @@ class State:
         """Return ids of all things of exactly this type, in scene order."""
         return self._types.get(thing_type, ())
 
-    def around(self, thing_id: str) -> Iterator[Thing]:
+    def holders(self, thing_id: str) -> Iterator[Thing]:
         """Yield the receptacles around a thing, innermost first; a fixture has none."""
         thing = self[thing_id]
         while thing.parent is not None and thing.pickupable:
             thing = self.things[thing.parent]
             yield thing
 
-    def within(self, thing_id: str) -> Iterator[Thing]:
+    def all_contents(self, thing_id: str) -> Iterator[Thing]:
         """Yield everything in or on a thing, nested things included."""
         for child in self[thing_id].contents:
             yield self.things[child]
-            yield from self.within(child)
+            yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
         """Return the thing to stand at to reach this one: its fixture, or itself on the floor or in the hand."""
-        return [thing_id, *(outer.id for outer in self.around(thing_id))][-1]
+        return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
         """Return the outermost closed container around a thing, or None."""
-        hiding = [outer.id for outer in self.around(thing_id) if outer.closed]
+        hiding = [outer.id for outer in self.holders(thing_id) if outer.closed]
         return hiding[-1] if hiding else None
 
     def in_view(self) -> list[str]:
         """Return the thing at which the agent stands and all that is visible in or on it."""
         if self.at is None or self.at == self.holding:
             return []
-        inner = (thing.id for thing in self.within(self.at))
+        inner = (thing.id for thing in self.all_contents(self.at))
         return [self.at, *(content_id for content_id in inner if self.hidden_in(content_id) is None)]
 
     def on_floor(self, thing_id: str) -> bool:
@@ -240,7 +240,7 @@ class State:
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
-        return dist((self.agent.x, self.agent.z), flat(self[thing_id].position)) <= REACH
+        return dist((self.agent.x, self.agent.z), floor_xz(self[thing_id].position)) <= REACH
 
     def visible(self, thing_id: str) -> bool:
         """Return whether a thing is in the hand, or near and not behind a closed door."""

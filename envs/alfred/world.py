@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from envs.alfred import objects
-from envs.alfred.objects import say
+from envs.alfred.objects import name_of
 from envs.alfred.scene import Position
 from envs.alfred.state import Agent, State, Thing
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 
 
 class World(State):
@@ -30,8 +30,8 @@ class World(State):
         place = self.place_of(thing_id)
         if place == self.holding:
             return _in_hand(thing_id, place)
-        self.agent = Agent(*self.geometry.stand(self.things[place].position), place)
-        return DONE
+        self.agent = Agent(*self.geometry.standing_point(self.things[place].position), place)
+        return SUCCESS
 
     def open(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -43,7 +43,7 @@ class World(State):
         if refusal := _refusal(thing_id, checks) or self._out_of_hand(thing_id):
             return refusal
         self._change(thing_id, is_open=True)
-        return DONE
+        return SUCCESS
 
     def close(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -52,15 +52,15 @@ class World(State):
             return refusal
         self._change(thing_id, is_open=False)
         if thing.type == "Fridge":
-            self.cooled.update(inner.id for inner in self.within(thing_id))
-        return DONE
+            self.cooled.update(inner.id for inner in self.all_contents(thing_id))
+        return SUCCESS
 
     def pick(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
         if not thing.pickupable:
-            return failed(f"{say(thing_id)} cannot be picked up")
+            return failed(f"{name_of(thing_id)} cannot be picked up")
         if self.holding is not None:
-            return failed(f"you are already holding {say(self.holding)}")
+            return failed(f"you are already holding {name_of(self.holding)}")
         if refusal := self._out_of_hand(thing_id):
             return refusal
         self._replace_in_parent(thing)
@@ -68,32 +68,32 @@ class World(State):
         self.holding = thing_id
         if self.agent.at == thing_id:
             self.agent = replace(self.agent, at=None)
-        return DONE
+        return SUCCESS
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
         """Put the held thing into or onto a receptacle; as in ALFRED, its type is not checked."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
-            return failed(f"you are not holding {say(thing_id)}")
+            return failed(f"you are not holding {name_of(thing_id)}")
         if refusal := self.no_room(thing_id, receptacle_id):
             return refusal
         self.holding = None
         self._change(thing_id, parent=receptacle_id)
         self._change(receptacle_id, contents=(*receptacle.contents, thing_id))
         self._move(thing_id, receptacle.position)
-        return DONE
+        return SUCCESS
 
     def no_room(self, thing_id: str, receptacle_id: str) -> Outcome | None:
         """Return the failure of putting a thing in or on a receptacle, or None if it fits."""
         thing, receptacle = self[thing_id], self[receptacle_id]
         if not receptacle.receptacle:
-            return failed(f"{say(receptacle.id)} is not a receptacle")
+            return failed(f"{name_of(receptacle.id)} is not a receptacle")
         if receptacle.movable and thing.movable:
-            return failed(f"{say(thing.id)} does not go in {say(receptacle.id)}: no container goes in another")
+            return failed(f"{name_of(thing.id)} does not go in {name_of(receptacle.id)}: no container goes in another")
         if receptacle.closed:
-            return failed(f"{say(receptacle.id)} is closed")
+            return failed(f"{name_of(receptacle.id)} is closed")
         if receptacle.type == "StoveBurner" and receptacle.contents:
-            return failed(f"{say(receptacle.id)} is occupied by {say(receptacle.contents[0])}")
+            return failed(f"{name_of(receptacle.id)} is occupied by {name_of(receptacle.contents[0])}")
         return self._out_of_hand(receptacle.id)
 
     def drop(self) -> Outcome:
@@ -102,20 +102,20 @@ class World(State):
             return failed("you are not holding anything")
         thing_id, self.holding = self.holding, None
         self._move(thing_id, (self.agent.x, 0.0, self.agent.z))
-        return DONE
+        return SUCCESS
 
     def slice(self, thing_id: str) -> Outcome:
         """Cut a thing with the held knife: slices replace it in its place."""
         thing = self[thing_id]
         if thing.type not in objects.SLICEABLE:
-            return failed(f"{say(thing_id)} cannot be sliced")
+            return failed(f"{name_of(thing_id)} cannot be sliced")
         if self.holding is None or self.things[self.holding].type not in objects.KNIVES:
             return failed("you need a knife in your hand to slice")
         if refusal := self._out_of_hand(thing_id):
             return refusal
         kind = f"{thing.type}Sliced"
         numbers = range(1, objects.SLICES + 1)
-        pieces = [f"{objects.snake(kind)}_{len(self.of_type(kind)) + number}" for number in numbers]
+        pieces = [f"{objects.id_type(kind)}_{len(self.of_type(kind)) + number}" for number in numbers]
         for piece, number in zip(pieces, numbers, strict=True):
             source = f"{thing.source}|{kind}_{number}" if thing.source else ""
             self.things[piece] = Thing(piece, kind, thing.position, thing.parent, source=source)
@@ -125,7 +125,7 @@ class World(State):
         self._replace_in_parent(thing, *pieces)
         if self.agent.at == thing.id:
             self.agent = replace(self.agent, at=pieces[0])
-        return DONE
+        return SUCCESS
 
     def turn_on(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -138,11 +138,11 @@ class World(State):
             return refusal
         self._change(thing_id, is_on=True)
         if thing.type == "Microwave":
-            self.heated.update(inner.id for inner in self.within(thing_id))
+            self.heated.update(inner.id for inner in self.all_contents(thing_id))
         basin = self.geometry.basin_of.get(thing_id)
         if basin is not None and self.things[basin].type == "SinkBasin":
-            self.cleaned.update(inner.id for inner in self.within(basin))
-        return DONE
+            self.cleaned.update(inner.id for inner in self.all_contents(basin))
+        return SUCCESS
 
     def turn_off(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
@@ -150,7 +150,7 @@ class World(State):
         if refusal := _refusal(thing_id, checks):
             return refusal
         self._change(thing_id, is_on=False)
-        return DONE
+        return SUCCESS
 
     # state changes
 
@@ -159,7 +159,7 @@ class World(State):
 
     def _move(self, thing_id: str, position: Position) -> None:
         """Set the position of a thing and of all its contents."""
-        for part in (self.things[thing_id], *self.within(thing_id)):
+        for part in (self.things[thing_id], *self.all_contents(thing_id)):
             self._change(part.id, position=position)
 
     def _replace_in_parent(self, thing: Thing, *pieces: str) -> None:
@@ -174,15 +174,15 @@ class World(State):
         if self.holding is not None and place == self.holding:
             return _in_hand(thing_id, place)
         hiding = self.hidden_in(thing_id)
-        return failed(f"{say(thing_id)} is in {say(hiding)}, which is closed") if hiding else None
+        return failed(f"{name_of(thing_id)} is in {name_of(hiding)}, which is closed") if hiding else None
 
 
 def _refusal(thing_id: str, checks: Mapping[str, bool]) -> Outcome | None:
     """Return the failure with the first text whose condition holds, or None."""
-    return next((failed(f"{say(thing_id)} {text}") for text, holds in checks.items() if holds), None)
+    return next((failed(f"{name_of(thing_id)} {text}") for text, holds in checks.items() if holds), None)
 
 
 def _in_hand(thing_id: str, holder: str) -> Outcome:
     if thing_id == holder:
-        return failed(f"you are holding {say(thing_id)}")
-    return failed(f"{say(thing_id)} is in {say(holder)}, which you are holding")
+        return failed(f"you are holding {name_of(thing_id)}")
+    return failed(f"{name_of(thing_id)} is in {name_of(holder)}, which you are holding")

@@ -14,7 +14,7 @@ from typing import Any
 from keep_agent.errors import ConfigError, DataError
 
 EXTRA = "alfworld"
-LONGEST = 1000  # characters of an expression
+MAX_EXPRESSION = 1000  # characters of an expression
 
 
 class Engine:
@@ -64,17 +64,17 @@ class _GrammarError(Exception):
     """Forbidden expression. Not a ValueError, which TextWorld would turn into "Nothing happens."."""
 
 
-class Engines:
+class EnginePool:
     """Pool of engines: each loads a library that the process can never unload, so engines are reused."""
 
     def __init__(self) -> None:
         self._idle: list[Engine] = []
 
-    def take(self) -> Engine:
+    def acquire(self) -> Engine:
         """Return an idle engine, else a new one. Raises ConfigError if ALFWorld is not installed."""
         return self._idle.pop() if self._idle else Engine()
 
-    def give_back(self, engine: Engine) -> None:
+    def release(self, engine: Engine) -> None:
         self._idle.append(engine)
 
 
@@ -122,7 +122,7 @@ def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
     Games only read an attribute of a thing, join texts, and choose the first non-empty text:
     ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for anything else and for unknown names.
     """
-    if len(text) > LONGEST:
+    if len(text) > MAX_EXPRESSION:
         raise DataError(f"an expression of {len(text)} characters in a game's grammar; restore the game's file")
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, variables)

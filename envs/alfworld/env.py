@@ -15,11 +15,11 @@ class AlfworldEnv(WorldEnv[Episode]):
     """Tasks of ALFWorld in its engine (extra ``alfworld``). Options are those of `WorldEnv` and `AlfworldSetting`."""
 
     spec_of_world = SPEC
-    usual_split = "valid_seen"
+    default_split = "valid_seen"
 
     def make_setting(self, **choices: Any) -> AlfworldSetting:
         setting: AlfworldSetting = super().make_setting(**choices)
         if (known := setting.observability) != "partial":
             raise ConfigError(f"env.observability={known}, but ALFWorld's text shows only what is seen; use partial")
-        setting.engines.give_back(setting.engines.take())  # fails early if the engine is not installed
+        setting.engines.release(setting.engines.acquire())  # fails early if the engine is not installed
         return setting

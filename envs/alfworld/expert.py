@@ -57,10 +57,10 @@ def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
     treatment = treatment_at(to_id(place))
     if treatment is None or steps[1] != [treatment.verb, thing, place]:
         return None
-    if to_id(thing) not in treatment.works_on(world, to_id(place)):
+    if to_id(thing) not in treatment.treatable_things(world, to_id(place)):
         return None  # the text has not mentioned the object yet
     if opens == treatment.needs_closed_door:
-        return treatment.skill(to_id(place))
+        return treatment.start_skill(to_id(place))
     return f"close {place}" if treatment.needs_closed_door else None
 
 

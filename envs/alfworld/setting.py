@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from envs.alfworld.engine import Engines
+from envs.alfworld.engine import EnginePool
 from envs.alfworld.expert import Expert
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Episode, Task
@@ -29,7 +29,7 @@ class AlfworldSetting:
     scored: Scored = "final"  # must the goal hold at the end, or at any time? ALFWorld ends a game once it holds
     max_steps: int | None = None  # per task
     space: SkillSet = field(init=False)
-    engines: Engines = field(init=False, default_factory=Engines)
+    engines: EnginePool = field(init=False, default_factory=EnginePool)
     hides_failures: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

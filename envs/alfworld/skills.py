@@ -11,7 +11,7 @@ import re
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.translation import LIGHTS, Treatment, single_commands, treat, treatment_at
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, sort_key, to_id, to_words, type_of
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 
 _REPORT = re.compile(r"look|inventory|help|examine .*")
 _COMMAND = re.compile(
@@ -28,7 +28,7 @@ class Commands:
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Send the command. Raises SkillError for a text that is not a command."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         if not _COMMAND.fullmatch(skill):
             raise unknown_skill(skill, self.admissible(world))
         return world.do(skill)
@@ -45,7 +45,7 @@ class GroundedSkills:
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         form = _FORM.fullmatch(skill)
         if form is None:
             raise unknown_skill(skill, self.admissible(world))
@@ -70,7 +70,7 @@ class GroundedSkills:
             if switch in world.active:
                 skills = skills - {f"open {to_words(place)}"} | {f"turn off {to_words(switch)}"}
             elif _obstacle(world, treatment, place) is None:
-                skills.add(treatment.skill(place))
+                skills.add(treatment.start_skill(place))
         return (*sorted(skills, key=_order), "done")
 
 
@@ -104,7 +104,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
     place = world.state.places[thing] if thing in _lamps(world) else thing
     lamp = thing if thing != place else None
     is_there = world.state.at == place and lamp != world.lamp
-    outcome = DONE if is_there else world.do(f"go to {to_words(place)}")
+    outcome = SUCCESS if is_there else world.do(f"go to {to_words(place)}")
     if outcome.ok:
         world.lamp = lamp
     return outcome
@@ -117,11 +117,11 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
     if treatment is None:
         return None
     switch = treatment.switch_of(place)
-    if skill == treatment.skill(place):
+    if skill == treatment.start_skill(place):
         return _start(world, treatment, place)
     if skill == f"turn off {to_words(switch)}" and switch in world.active:
         world.active.remove(switch)
-        return DONE
+        return SUCCESS
     if skill == f"open {to_words(place)}" and place in world.active:
         return failed(f"{to_words(place)} is on, turn it off first")
     return None
@@ -138,7 +138,7 @@ def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
         return f"{words} is already closed"
     if state.holding is not None:
         return f"you are holding {to_words(state.holding)}"
-    return None if treatment.works_on(world, place) else f"there is nothing to {treatment.verb} in {words}"
+    return None if treatment.treatable_things(world, place) else f"there is nothing to {treatment.verb} in {words}"
 
 
 def _start(world: GameWorld, treatment: Treatment, place: str) -> Outcome:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envs.alfworld.scene import Episode, Game, Task, instruction_of
 from envs.alfworld.setting import AlfworldSetting
-from envs.splits import LazyEpisodes, check_request, draw
+from envs.splits import LazyEpisodes, check_request, draw_entries
 from envs.worlds import WorldSpec
 from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 
@@ -39,7 +39,7 @@ def load_episodes(
     if not files:
         raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
     check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
-    return LazyEpisodes(_episode, draw(files, limit, seed))
+    return LazyEpisodes(_episode, draw_entries(files, limit, seed))
 
 
 def _files(path: Path, split: str) -> list[Path]:

@@ -13,19 +13,19 @@ from functools import cache
 
 from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
-_T = f"({THING})"
+_THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(command), skill)
     for command, skill in (
-        (f"(go to|open|close) {_T}", "{0} {1}"),
-        (f"take {_T} from {_T}", "pick up {0}"),
-        (f"(?:move|put) {_T} (?:to|in|on|in/on|into) {_T}", "put {0} in {1}"),  # "put" up to alfworld 0.3
-        (f"slice {_T} with {_T}", "slice {0}"),
-        (f"use {_T}", "turn on {0}"),
+        (f"(go to|open|close) {_THING}", "{0} {1}"),
+        (f"take {_THING} from {_THING}", "pick up {0}"),
+        (f"(?:move|put) {_THING} (?:to|in|on|in/on|into) {_THING}", "put {0} in {1}"),  # "put" up to alfworld 0.3
+        (f"slice {_THING} with {_THING}", "slice {0}"),
+        (f"use {_THING}", "turn on {0}"),
     )
 )
 
@@ -44,12 +44,12 @@ class Treatment:
         """Return the id of the switch; "" if there is none."""
         return f"{self.switch}_{place.rpartition('_')[2]}" if self.switch else ""
 
-    def skill(self, place: str) -> str:
+    def start_skill(self, place: str) -> str:
         return f"turn on {to_words(self.switch_of(place))}" if self.switch else f"close {to_words(place)}"
 
-    def works_on(self, world: GameWorld, place: str) -> list[str]:
+    def treatable_things(self, world: GameWorld, place: str) -> list[str]:
         """Return the objects known to be in the appliance that can be treated and put back."""
-        treatable = frozenset(objects.snake(kind) for kind in self.types if objects.may_hold(self.place, kind))
+        treatable = frozenset(objects.id_type(kind) for kind in self.types if objects.may_hold(self.place, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
 
 
@@ -64,7 +64,7 @@ def treatment_at(place: str | None) -> Treatment | None:
     """Return the treatment of a receptacle's type."""
     if place is None:
         return None
-    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.snake(treatment.place)), None)
+    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.id_type(treatment.place)), None)
 
 
 def faucets(world: GameWorld) -> list[str]:
@@ -91,9 +91,9 @@ def single_commands(world: GameWorld) -> dict[str, str]:
 def treat(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
     """Take out, treat and put back each object; the hand is empty before and after. Stops at the first failure."""
     inside = to_words(place)
-    for thing in map(to_words, treatment.works_on(world, place)):
+    for thing in map(to_words, treatment.treatable_things(world, place)):
         steps = f"pick up {thing}", f"{treatment.verb} {thing} with {inside}", f"put {thing} in {inside}"
         outcomes = [world.do(single_commands(world).get(step, step)) for step in steps]
         if not all(outcome.ok for outcome in outcomes):
             return failed(NO_EFFECT)
-    return DONE
+    return SUCCESS

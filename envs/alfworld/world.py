@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from weakref import finalize
 
-from envs.alfworld.engine import Engines
+from envs.alfworld.engine import EnginePool
 from envs.alfworld.scene import Game
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 
 REFUSAL = "Nothing happens."
 NO_EFFECT = "nothing happens"
@@ -106,11 +106,11 @@ class TextState:
 class GameWorld:
     """World of one game. Agents read only ``state``; ``won`` and the expert's plan use the hidden state."""
 
-    def __init__(self, game: Game, engines: Engines) -> None:
+    def __init__(self, game: Game, engines: EnginePool) -> None:
         """Start the game. Raises DataError for an unplayable game, ConfigError if the engine is not installed."""
         self.game, self.engines = game, engines
-        self.engine = engines.take()
-        finalize(self, engines.give_back, self.engine)
+        self.engine = engines.acquire()
+        finalize(self, engines.release, self.engine)
         self.state = TextState()
         self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
@@ -144,7 +144,7 @@ class GameWorld:
         self.commands.append(command)
         self.state.update(command, answer)
         self.ever_won |= self.won
-        return failed(NO_EFFECT) if answer.strip() == REFUSAL else DONE
+        return failed(NO_EFFECT) if answer.strip() == REFUSAL else SUCCESS
 
     @property
     def won(self) -> bool:

@@ -112,13 +112,13 @@ def _door(node: Node, strict: bool) -> str:
 
 def _put(home: HomeState, action: Action, strict: bool) -> str:
     """Check a put action. The benchmark leaves the check for a held place to the simulator."""
-    place, into = home.graph[action.place], action.verb == PUT_IN
-    if not (place.container if into else place.surface):
-        return f"nothing can be put {'in' if into else 'on'} {_name(place)}"
+    place, inside = home.graph[action.place], action.verb == PUT_IN
+    if not (place.container if inside else place.surface):
+        return f"nothing can be put {'in' if inside else 'on'} {_name(place)}"
     if action.thing not in home.inventory:
         return f"you are not holding {_name(home.graph[action.thing])}"
     in_hand = _in_hand(home, place.id) if strict else ""
-    closed = f"{_name(place)} is closed" if into and strict and place.closed else ""
+    closed = f"{_name(place)} is closed" if inside and strict and place.closed else ""
     return in_hand or _distance(home, place.id) or closed
 
 

@@ -77,7 +77,7 @@ def _predicate(text: str, count: int) -> Predicate:
     raise DataError(f"goal {text!r} is no predicate; use {FORMS}")
 
 
-def unmet_of(goal: Sequence[Predicate], counts: Iterable[int]) -> list[Predicate]:
+def unmet_predicates(goal: Sequence[Predicate], counts: Iterable[int]) -> list[Predicate]:
     """Return the unmet predicates in the order of execution: fetch things, turn on machines, hold, sit down last."""
     unmet = [predicate for predicate, count in zip(goal, counts, strict=True) if count < predicate.count]
     return sorted(unmet, key=lambda predicate: _LATE.index(predicate.kind) if predicate.kind in _LATE else -1)

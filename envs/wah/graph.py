@@ -73,12 +73,12 @@ class Node:
 class Graph:
     """Nodes by id and relations between them."""
 
-    __slots__ = ("_back", "_classes", "_edges", "nodes")
+    __slots__ = ("_classes", "_edges", "_reverse", "nodes")
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self.nodes: dict[int, Node] = {}
         self._edges: dict[str, dict[int, set[int]]] = {relation: {} for relation in RELATIONS}
-        self._back: dict[str, dict[int, set[int]]] = {relation: {} for relation in RELATIONS}
+        self._reverse: dict[str, dict[int, set[int]]] = {relation: {} for relation in RELATIONS}
         self._classes: dict[str, tuple[int, ...]] = {}
         for node in nodes:
             self.add(node)
@@ -87,7 +87,7 @@ class Graph:
         """Return an independent graph in the same state; the nodes are shared."""
         copy = type(self)()
         copy.nodes, copy._classes = self.nodes.copy(), self._classes.copy()
-        for source, target in ((self._edges, copy._edges), (self._back, copy._back)):
+        for source, target in ((self._edges, copy._edges), (self._reverse, copy._reverse)):
             for relation, edges in source.items():
                 target[relation] = {key: ids.copy() for key, ids in edges.items() if ids}
         return copy
@@ -128,12 +128,12 @@ class Graph:
 
     def link(self, source: int, relation: str, target: int) -> None:
         self._edges[relation].setdefault(source, set()).add(target)
-        self._back[relation].setdefault(target, set()).add(source)
+        self._reverse[relation].setdefault(target, set()).add(source)
 
     def detach(self, node_id: int, relations: Iterable[str] = RELATIONS) -> None:
         """Remove a node's edges of these relations, in both directions."""
         for relation in relations:
-            edges, back = self._edges[relation], self._back[relation]
+            edges, back = self._edges[relation], self._reverse[relation]
             for target in edges.pop(node_id, ()):
                 back[target].discard(node_id)
             for source in back.pop(node_id, ()):
@@ -143,7 +143,7 @@ class Graph:
         return self._edges[relation].get(source, _EMPTY)
 
     def sources(self, target: int, relation: str) -> Set[int]:
-        return self._back[relation].get(target, _EMPTY)
+        return self._reverse[relation].get(target, _EMPTY)
 
     def linked(self, source: int, relation: str, target: int) -> bool:
         return target in self.targets(source, relation)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
 from envs.wah.action import Action, refusal
 from envs.wah.graph import ROOMS
@@ -33,7 +33,7 @@ class GroundedSkills:
     def execute(self, home: HomeState, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         if match := _PUT.fullmatch(skill):
             thing, place = (_resolve(home, skill, words) for words in match.groups())
             if thing is None or thing not in home.inventory:
@@ -44,7 +44,7 @@ class GroundedSkills:
             if match[1] == "go to":
                 return _go(home, thing, match[2])
             return _unreachable(home, thing, match[2]) or _act(home, Action(_VERBS[match[1]], thing))
-        raise unknown_skill(skill, _possible(home))
+        raise unknown_skill(skill, _all_skills(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the currently useful skills on known things, sorted by verb and id."""
@@ -72,19 +72,19 @@ def at_hand(home: HomeState) -> list[int]:
 def destinations(home: HomeState) -> Iterator[int]:
     """Yield rooms, furniture and loose things."""
     yield from home.things.fixtures
-    yield from home.loose()
+    yield from home.loose_things()
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
     """Return the id of a named thing; None for a number that does not exist and for parts of the building."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
-        raise unknown_skill(skill, _possible(home))
+        raise unknown_skill(skill, _all_skills(home))
     thing = home.things.id(f"{kind}_{number}")
     return thing if thing in home.things else None
 
 
-def _possible(home: HomeState) -> Iterator[str]:
+def _all_skills(home: HomeState) -> Iterator[str]:
     """Yield every skill with each thing; put skills only for held things."""
     yield "done"
     words = home.things.words
@@ -119,7 +119,7 @@ def _act(home: HomeState, action: Action) -> Outcome:
     reason = refusal(home, action, "strict")
     if not reason and not home.act(action):
         reason = f"the simulator could not do {action.verb}"
-    return failed(reason) if reason else DONE
+    return failed(reason) if reason else SUCCESS
 
 
 def _useful_skills(home: HomeState, thing: int) -> Iterator[str]:

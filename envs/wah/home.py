@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Self
 
-from envs.wah.action import CLOSE as SHUT
+from envs.wah.action import CLOSE as CLOSE_DOOR
 from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action
-from envs.wah.geometry import BODY, Boxes, never_close, standing_point
+from envs.wah.geometry import BODY, Boxes, is_never_close, standing_point
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Box, Graph, Node, Vector
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
@@ -21,7 +21,7 @@ from keep_agent.errors import ConfigError, DataError, SkillError
 AGENT = 1  # ids 1 to 10 belong to characters in the simulator, but not in graphs of its older versions
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {OPEN: ("CLOSED", "OPEN"), SHUT: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
+    {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
 )
 
 
@@ -87,7 +87,7 @@ class Home(HomeState):
         if thing in self.inventory:  # the agent is already there
             self.changed.add(self.agent)
             return True
-        self.at = self.fixture(thing)
+        self.at = self.fixture_of(thing)
         self._stand(thing, self._standing_point(self.at))
         return True
 
@@ -135,9 +135,9 @@ class Home(HomeState):
 
     def _at_place(self) -> Iterator[int]:
         """Yield the furniture at which the agent stands and all its content, which is CLOSE at any distance."""
-        if self.at is not None and not never_close(self.graph[self.at]):
+        if self.at is not None and not is_never_close(self.graph[self.at]):
             yield self.at
-            yield from (thing for thing in self.all_contents(self.at) if not never_close(self.graph[thing]))
+            yield from (thing for thing in self.all_contents(self.at) if not is_never_close(self.graph[thing]))
 
     def _grab(self, thing: int) -> bool:
         hand = next((hand for hand in HANDS if not self.graph.targets(self.agent, hand)), None)
@@ -147,7 +147,7 @@ class Home(HomeState):
         self.graph.detach(thing, PLACEMENT)
         self._leave_behind(contents, room)
         self.graph.link(self.agent, hand, thing)
-        self._loose = self._without_holder(*self.loose(), *contents)
+        self._loose_cache = self._loose_among(*self.loose_things(), *contents)
         if self.room is not None:
             self.graph.link(thing, INSIDE, self.room)
         body = self.graph[self.agent].box
@@ -176,7 +176,7 @@ class Home(HomeState):
         if outer is not None and inner is not None:
             height = outer.center[1] if relation == INSIDE else outer.top + inner.size[1] / 2
             self._place(thing, (outer.center[0], height, outer.center[2]))
-        self._loose = self._without_holder(*self.loose(), thing)
+        self._loose_cache = self._loose_among(*self.loose_things(), thing)
         self._update_close(graph[self.agent].box)
         self.changed.update((thing, place))
         return True

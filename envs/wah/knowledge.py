@@ -46,7 +46,7 @@ class Knowledge:
         """Return whether the agent knows the place of a thing."""
         return thing in self.known
 
-    def unseen(self, thing: int) -> bool:
+    def is_unseen(self, thing: int) -> bool:
         """Return whether the agent has yet to enter this room or to open this container."""
         if self.observability == "full" or thing in self.explored:
             return False
@@ -98,7 +98,7 @@ class Knowledge:
 
     def _fact(self, node: Node) -> Fact:
         states = {state.lower() for state in STATES if state in node.states}
-        if self.unseen(node.id):
+        if self.is_unseen(node.id):
             states.add("unseen")
         category = "object" if node.id in self.home.things.movables else "receptacle"
         name = self.home.things.name(node.id)

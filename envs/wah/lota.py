@@ -22,7 +22,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
-from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.outcome import SUCCESS, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
 from envs.wah.action import Action, Rules, refusal
 from envs.wah.language.names import (
@@ -32,7 +32,7 @@ from envs.wah.language.names import (
     PUT_INTO,
     SWITCHABLE,
     article,
-    class_named,
+    class_of_words,
     spoken_name,
 )
 from envs.wah.state import HomeState
@@ -45,7 +45,7 @@ _VERBS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 Messages = Literal["reasons", "lota"]
 MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
-FARTHEST = 1000.0  # metres; the benchmark's maximum distance
+MAX_DISTANCE = 1000.0  # metres; the benchmark's maximum distance
 SEATS = ("sofa", "chair", "bed", "bench")
 
 
@@ -59,7 +59,7 @@ class LotaSkills:
     def execute(self, home: HomeState, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
         if skill == "done":
-            return DONE
+            return SUCCESS
         verb, kind = self._parse(home, skill)
         if verb == FIND and self.rules == "lota":
             home.history = replace(home.history, class_name=kind)  # also if the skill fails
@@ -72,7 +72,7 @@ class LotaSkills:
         if reason:
             return self._failure(reason)
         self._remember(home, verb, kind, action)
-        return DONE
+        return SUCCESS
 
     def admissible(self, home: HomeState, knowledge: object = None) -> tuple[str, ...]:
         """Return all skills of the apartment's classes, the same at every step."""
@@ -84,7 +84,7 @@ class LotaSkills:
         if not ids:
             return None
         if self.rules == "lota":
-            return ids[-1] if home.distance(ids[-1]) < FARTHEST else None
+            return ids[-1] if home.distance(ids[-1]) < MAX_DISTANCE else None
         if verb == FIND:
             ids = tuple(_next_candidates(home, kind, [thing for thing in ids if thing not in home.inventory])) or ids
         rank = _RANKS[verb]
@@ -98,7 +98,7 @@ class LotaSkills:
 
     def _parse(self, home: HomeState, skill: str) -> tuple[str, str]:
         match = _FORM.fullmatch(skill)
-        kind = class_named(match[3]) if match else None
+        kind = class_of_words(match[3]) if match else None
         if match is None or kind is None or kind == "character" or not home.graph.of_class(kind):
             raise unknown_skill(skill, _skills(home.graph.classes, sit=True))
         return match[1] or match[2], kind

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from envs.setting import Observability
-from envs.splits import LazyEpisodes, check_request, indices
+from envs.splits import LazyEpisodes, check_request, episode_indices
 from envs.wah.goals import goal_of, goal_words
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Task
@@ -28,7 +28,7 @@ def load_episodes(
     """
     check_request(data, stream, limit, "apartment")
     if data is None:
-        return LazyEpisodes(partial(_apartment, split, stream, tasks), indices(split, seed, limit, "apartment"))
+        return LazyEpisodes(partial(_apartment, split, stream, tasks), episode_indices(split, seed, limit, "apartment"))
     from envs.wah.data.official import load_official  # lazy, as below: only the source in use is loaded
 
     return load_official(data, split, seed, limit)
@@ -49,7 +49,7 @@ class WatchAndHelpSpec(WorldSpec):
         """Load generated episodes, since Watch-And-Help's files are for tests only."""
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
-    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
+    def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
         """Return either rule, but ``strict`` for two things of a class, since ``lota`` finds only the last one."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import dist
 from typing import Self
 
-from envs.wah.geometry import never_close
+from envs.wah.geometry import is_never_close
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Graph, Node
 
 # Parts of the building: they have properties (a floor is a surface), but are excluded from memory.
 BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", "curtains", "powersocket"))
 
 
-def fixture(node: Node) -> bool:
+def is_fixture(node: Node) -> bool:
     """Return whether a node is a room or furniture: a holder, something that opens, or something with a switch."""
     if node.category == ROOMS:
         return True
@@ -33,15 +33,15 @@ def _tangible(node: Node) -> bool:
 def _holds_things(graph: Graph, node: Node) -> bool:
     """Return whether furniture holds something: a wall shelf may lack the properties of a holder."""
     contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
-    return _furniture(node) and any(movable(graph[thing]) for thing in contents)
+    return _furniture(node) and any(is_movable(graph[thing]) for thing in contents)
 
 
-def movable(node: Node) -> bool:
+def is_movable(node: Node) -> bool:
     """Return whether a node can be picked up."""
     return node.grabbable and _tangible(node)
 
 
-class Things:
+class ThingIndex:
     """Index of a graph's fixtures and movables, by id and by name: "kitchencabinet_3", numbered within the class.
 
     It stays valid when nodes change state and place, and is shared by all copies of a household.
@@ -55,8 +55,8 @@ class Things:
         self._ids = {name: node for node, name in self._names.items()}
         nodes = graph.nodes.values()
         # dicts serve as ordered sets
-        self.fixtures = dict.fromkeys(node.id for node in nodes if fixture(node) or _holds_things(graph, node))
-        self.movables = dict.fromkeys(node.id for node in nodes if movable(node))
+        self.fixtures = dict.fromkeys(node.id for node in nodes if is_fixture(node) or _holds_things(graph, node))
+        self.movables = dict.fromkeys(node.id for node in nodes if is_movable(node))
 
     def name(self, thing: int) -> str:
         return self._names[thing]
@@ -87,25 +87,25 @@ class SkillHistory:
 class HomeState:
     """A graph with an agent in it."""
 
-    __slots__ = ("_loose", "agent", "allows_sitting", "at", "changed", "graph", "history", "room", "things")
+    __slots__ = ("_loose_cache", "agent", "allows_sitting", "at", "changed", "graph", "history", "room", "things")
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.things = Things(graph)
+        self.things = ThingIndex(graph)
         self.agent = 0  # node id
         self.at: int | None = None  # furniture, room or thing on the floor at which the agent stands
         self.room: int | None = None
         self.history = SkillHistory()
         self.changed: set[int] = set()
         self.allows_sitting = False  # whether a task of the episode requires sitting down
-        self._loose: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
+        self._loose_cache: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
 
     def copy(self) -> Self:
         """Return an independent household in the same state."""
         copy = object.__new__(type(self))
         copy.graph, copy.agent, copy.at, copy.room = self.graph.copy(), self.agent, self.at, self.room
         copy.history, copy.changed, copy.allows_sitting = self.history, self.changed.copy(), self.allows_sitting
-        copy.things, copy._loose = self.things, self._loose
+        copy.things, copy._loose_cache = self.things, self._loose_cache
         return copy
 
     def __eq__(self, value: object) -> bool:
@@ -144,7 +144,7 @@ class HomeState:
         graph = self.graph
         if containers := graph.containers(thing):  # the innermost container is in the most containers
             return containers[0] if len(containers) == 1 else max(containers, key=lambda c: len(graph.containers(c)))
-        surfaces = [below for below in graph.targets(thing, ON) if not never_close(graph[below])]
+        surfaces = [below for below in graph.targets(thing, ON) if not is_never_close(graph[below])]
         return min(surfaces, default=None)
 
     def holders(self, thing: int) -> Iterator[int]:
@@ -186,7 +186,7 @@ class HomeState:
         """Return whether a closed container other than ``holder`` hides a thing: it may be INSIDE both."""
         return any(outer != holder and self.graph[outer].closed for outer in self.graph.containers(thing))
 
-    def fixture(self, thing: int) -> int:
+    def fixture_of(self, thing: int) -> int:
         """Return the node to walk to for a thing: itself if it is not grabbable, else the furniture that holds it."""
         place = thing
         for outer in self.holders(thing):
@@ -204,13 +204,13 @@ class HomeState:
             inner = outer
         return hiding
 
-    def loose(self) -> tuple[int, ...]:
+    def loose_things(self) -> tuple[int, ...]:
         """Return the movable things directly in a room, in or on no other thing, by id."""
-        if self._loose is None:
-            self._loose = self._without_holder(*self.things.movables)
-        return self._loose
+        if self._loose_cache is None:
+            self._loose_cache = self._loose_among(*self.things.movables)
+        return self._loose_cache
 
-    def _without_holder(self, *things: int) -> tuple[int, ...]:
+    def _loose_among(self, *things: int) -> tuple[int, ...]:
         candidates = self.things.movables.keys() & (set(things) - set(self.inventory))
         return tuple(sorted(thing for thing in candidates if self.holder(thing) is None))
 

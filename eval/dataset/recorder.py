@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.outcome import DONE as SUCCESS
+from envs.outcome import SUCCESS
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
 from envs.worlds import WorldSpec
 from planners.base import DONE, Planner, TaskResult
@@ -66,7 +66,7 @@ class Recorder:
 
     def rollout(self, source: Source) -> Rollout:
         episode, wordings = source.worded(self._rng)
-        setting = source.world.recorded(self.skills, self.observability, episode, self._rng)
+        setting = source.world.play_setting(self.skills, self.observability, episode, self._rng)
         house = setting.begin(episode)
         play = Play(setting, house, setting.knowledge(house), setting.expert())
         instructions = [] if self._planner is None else [self._rng.choice(texts) for texts in wordings]

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from envs.alfred.data.official import _select
-from envs.alfred.data.trajectories import Source, parse
+from envs.alfred.data.trajectories import SplitFiles, parse
 from envs.alfworld.scene import Game
 from envs.wah.data.records import records_of
 from eval.chat.loader import load_conversations
@@ -48,7 +48,7 @@ def run_of(path: Path) -> Path:
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "ALFRED's trajectories": ("traj_data.json", lambda p: [parse("s", *row) for row in Source("s", (p,)).read()]),
+    "ALFRED's trajectories": ("traj_data.json", lambda p: [parse("s", *row) for row in SplitFiles("s", (p,)).read()]),
     "ALFRED's splits": (
         "splits/oct21.json", lambda p: _select(SimpleNamespace(root=p.parent.parent), "train", []) and pytest.fail()
     ),

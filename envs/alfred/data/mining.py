@@ -16,10 +16,10 @@ from envs.alfred.objects import FIXTURES, LAMPS
 from envs.alfred.scene import Position
 from keep_agent.errors import DataError
 
-_TOUCHING = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
+_FIXTURE_ACTIONS = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
 _APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose object is the appliance
-_SAME_LAMP = 0.15  # metres; a lamp's position varies a little between trials
-_MATCH = 0.02  # metres; ids are rounded to centimetres
+_LAMP_SPREAD = 0.15  # metres; a lamp's position varies a little between trials
+_MATCH_DISTANCE = 0.02  # metres; ids are rounded to centimetres
 
 
 class Label(NamedTuple):
@@ -42,19 +42,19 @@ class Fixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RoomSurvey:
     """All findings about one floor plan."""
 
     fixtures: tuple[Fixture, ...] = ()
     labels: tuple[Label, ...] = ()
 
-    def without(self, trial: str) -> Room:
+    def without_trial(self, trial: str) -> RoomSurvey:
         """Return the room without the findings of one trial."""
         fixtures = [fixture for fixture in self.fixtures if fixture.trials - {trial}]
-        return Room(_distinct(fixtures, trial), tuple(label for label in self.labels if label.trial != trial))
+        return RoomSurvey(_distinct(fixtures, trial), tuple(label for label in self.labels if label.trial != trial))
 
 
-Survey = dict[str, Room]  # by floor plan
+Survey = dict[str, RoomSurvey]  # by floor plan
 
 
 def type_of(object_id: str) -> str:
@@ -81,11 +81,11 @@ def _number(value: float) -> str:
     return f"{sign}{rounded:05.2f}"
 
 
-def survey(
+def mine_survey(
     demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
     """Mine all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
-    miners: defaultdict[str, _Miner] = defaultdict(_Miner)
+    miners: defaultdict[str, _RoomCollector] = defaultdict(_RoomCollector)
     for trajectory, steps in demonstrations:
         try:
             miners[trajectory.floor_plan].add(trajectory, steps)
@@ -97,7 +97,7 @@ def survey(
     return {plan: miner.room() for plan, miner in sorted(miners.items())}
 
 
-class _Miner:
+class _RoomCollector:
     """Collector of the findings about one floor plan; official ids are known only after the last demonstration."""
 
     def __init__(self) -> None:
@@ -117,8 +117,8 @@ class _Miner:
 
     def _name(self, trial: str, step: PlanStep) -> None:
         """Record fixtures by id (low-level actions) and by exact position (high-level actions)."""
-        for action, thing, receptacle in step.low:
-            for name in (thing if action in _TOUCHING else "", receptacle):
+        for action, thing, receptacle in step.interactions:
+            for name in (thing if action in _FIXTURE_ACTIONS else "", receptacle):
                 if type_of(name) in FIXTURES:
                     self.trials_by_id[name].add(trial)
         if step.receptacle_type in FIXTURES:
@@ -135,10 +135,10 @@ class _Miner:
         kind = step.object.partition("|")[0]
         rounded = position_of(step.object)
         poses = (pose.position for pose in trajectory.start.objects if pose.type == kind)
-        exact = next((position for position in poses if _chebyshev(position, rounded) < _MATCH), rounded)
+        exact = next((position for position in poses if _chebyshev(position, rounded) < _MATCH_DISTANCE), rounded)
         self.labels.append((trajectory.trial, kind, exact, place))
 
-    def room(self) -> Room:
+    def room(self) -> RoomSurvey:
         exact_positions = {self._official(key): self.positions[key] for key in self.trials_by_key}
         trials = self.trials_by_id.copy()
         for key, names in self.trials_by_key.items():
@@ -148,7 +148,7 @@ class _Miner:
             for thing, names in sorted(trials.items())
         )
         labels = (Label(*label, self._official(place) if place else "") for *label, place in self.labels)
-        return Room(tuple(fixtures), tuple(labels))
+        return RoomSurvey(tuple(fixtures), tuple(labels))
 
     def _official(self, key: tuple[str, Position]) -> str:
         return self.ids.get(key) or official_id(key[0], self.positions[key])
@@ -170,7 +170,7 @@ def _id_of_receptacle(step: PlanStep) -> str:
         return step.object
     if step.action != "PickupObject":
         return step.receptacle
-    containers = (thing for action, thing, _ in step.low if action == "OpenObject")
+    containers = (thing for action, thing, _ in step.interactions if action == "OpenObject")
     return next((thing for thing in containers if type_of(thing) == step.receptacle_type), "")
 
 
@@ -182,6 +182,6 @@ def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
     """Keep one of several ids of the same lamp: the most frequent in other trials."""
     lamps: list[Fixture] = []
     for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
-        if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _SAME_LAMP for lamp in lamps):
+        if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _LAMP_SPREAD for lamp in lamps):
             lamps.append(fixture)
     return (*(fixture for fixture in fixtures if fixture.type not in LAMPS), *lamps)

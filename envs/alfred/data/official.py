@@ -12,7 +12,7 @@ from envs.alfred.data.start import build_scene
 from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, Trajectory
 from envs.alfred.scene import Episode, Scene, Task
-from envs.splits import LazyEpisodes, draw
+from envs.splits import LazyEpisodes, draw_entries
 from keep_agent.errors import DataError, check_once
 from keep_agent.files import read_json
 
@@ -57,7 +57,7 @@ def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None
     check_once(names, "annotation", f"keep one of its trials in {split}")
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
-    return OfficialEpisodes(draw(_select(corpus, split, entries), limit, seed), load_survey(corpus))
+    return OfficialEpisodes(draw_entries(_select(corpus, split, entries), limit, seed), load_survey(corpus))
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:

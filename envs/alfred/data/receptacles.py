@@ -12,13 +12,13 @@ from itertools import groupby
 
 import numpy as np
 
-from envs.alfred.data.mining import Label, Room, Survey
+from envs.alfred.data.mining import Label, RoomSurvey, Survey
 from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_hold
 from envs.alfred.scene import Position
 
 HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres along a surface
-OTHER_TYPE = 0.05  # metres added for a neighbour of another type, whose centre is at another height
-UNSEEN = 0.1  # metres added for a fixture's usual spot, compared with a labelled neighbour
+TYPE_PENALTY = 0.05  # metres added for a neighbour of another type, whose centre is at another height
+SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, compared with a labelled neighbour
 REACH = 1.5  # weighted metres; an object farther away is in no receptacle
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
 
@@ -31,7 +31,7 @@ _SPOTS: dict[str, tuple[float, float]] = {
     "Ottoman": (0.24, 0.42), "Shelf": (0.18, 0.01), "SideTable": (0.17, 0.58), "SinkBasin": (0.13, 0.02),
     "Sofa": (0.45, 0.52), "StoveBurner": (0.00, 0.01), "Toilet": (0.38, 1.04), "ToiletPaperHanger": (0.10, 0.00),
 }  # fmt: skip
-_ANYWHERE = (0.2, 0.2)
+_DEFAULT_SPOT = (0.2, 0.2)
 _NARROW = frozenset({"CoffeeMachine", "HandTowelHolder", "Microwave", "StoveBurner", "Toaster", "ToiletPaperHanger"})
 _SAMPLED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 
@@ -44,44 +44,44 @@ class _Evidence:
     position: Position
     fixture: str
     fixture_type: str
-    handicap: float
+    penalty: float
 
 
-class Inference:
+class ReceptacleInference:
     """Inference of receptacles in one room. ``room`` must already lack the trial that is being loaded."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: RoomSurvey) -> None:
         kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
         labels = [label for label in room.labels if label.fixture in kinds]
         known = (_Evidence(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in labels)
-        self._evidence = [*known, *_usual(room)]
+        self._evidence = [*known, *_usual_spots(room)]
         self._positions = np.array([evidence.position for evidence in self._evidence]).reshape(-1, 3)
-        self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
+        self._penalties = np.array([evidence.penalty for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
         """Return (weighted distance, official id) of a type's possible fixtures, nearest first; "" for no fixture."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
-            if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _plausible(kind, evidence):
+            if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _is_plausible(kind, evidence):
                 nearest[evidence.fixture] = distance
         return sorted((distance, fixture) for fixture, distance in nearest.items())
 
     def _distances(self, kind: str, position: Position) -> list[float]:
         offsets = (self._positions - position) * (1.0, HEIGHT_WEIGHT, 1.0)
         is_other_type = np.array([evidence.type not in ("", kind) for evidence in self._evidence], dtype=float)
-        return (np.sqrt((offsets**2).sum(axis=1)) + self._handicaps + OTHER_TYPE * is_other_type).tolist()
+        return (np.sqrt((offsets**2).sum(axis=1)) + self._penalties + TYPE_PENALTY * is_other_type).tolist()
 
 
-def _usual(room: Room) -> list[_Evidence]:
+def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
     spots = []
     for fixture in (fixture for fixture in room.fixtures if fixture.type in RECEPTACLES):
-        sideways, above = _SPOTS.get(fixture.type, _ANYWHERE)
+        sideways, above = _SPOTS.get(fixture.type, _DEFAULT_SPOT)
         x, y, z = fixture.position
-        spots.append(_Evidence("", (x, y + above, z), fixture.id, fixture.type, sideways + UNSEEN))
+        spots.append(_Evidence("", (x, y + above, z), fixture.id, fixture.type, sideways + SPOT_PENALTY))
     return spots
 
 
-def _plausible(kind: str, evidence: _Evidence) -> bool:
+def _is_plausible(kind: str, evidence: _Evidence) -> bool:
     """Return whether ALFRED or a demonstration puts a type into a fixture; other types only into broad ones."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
@@ -93,13 +93,13 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Lab
     for room in survey.values():
         chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
         for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):
-            inference = Inference(room.without(trial))
+            inference = ReceptacleInference(room.without_trial(trial))
             for label in labels:
                 guesses = inference.guesses(label.type, label.position)
                 yield label, guesses[0][1] if guesses else ""
 
 
-def nested(kind: str, position: Position, container: str, place: Position) -> bool:
+def is_nested(kind: str, position: Position, container: str, place: Position) -> bool:
     """Return whether an object is in a bowl, mug, ..., judged by a position right above the container's."""
     if container not in MOVABLE_RECEPTACLES or not may_hold(container, kind):
         return False

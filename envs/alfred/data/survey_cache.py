@@ -17,7 +17,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from envs.alfred.data.mining import Fixture, Label, Room, Survey, survey, type_of
+from envs.alfred.data.mining import Fixture, Label, RoomSurvey, Survey, mine_survey, type_of
 from envs.alfred.data.trajectories import Corpus
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> S
     if cached is not None:
         return cached
     log.info("reading receptacles and objects from all trajectories in %s", corpus.root)
-    rooms = survey(corpus.demonstrations(), progress)
+    rooms = mine_survey(corpus.demonstrations(), progress)
     _write(path, fingerprint, rooms)
     return rooms
 
@@ -84,18 +84,18 @@ def _encode(rooms: Survey) -> dict[str, Any]:
     return {"trials": trials, "rooms": {plan: _encode_room(room, numbers) for plan, room in rooms.items()}}
 
 
-def _encode_room(room: Room, numbers: dict[str, int]) -> dict[str, Any]:
+def _encode_room(room: RoomSurvey, numbers: dict[str, int]) -> dict[str, Any]:
     places = {"": -1} | {fixture.id: number for number, fixture in enumerate(room.fixtures)}
     fixtures = [(item.id, item.position, sorted(numbers[trial] for trial in item.trials)) for item in room.fixtures]
     labels = [(numbers[label.trial], label.type, label.position, places[label.fixture]) for label in room.labels]
     return {"fixtures": fixtures, "labels": labels}
 
 
-def _decode_room(room: dict[str, Any], trials: list[str]) -> Room:
+def _decode_room(room: dict[str, Any], trials: list[str]) -> RoomSurvey:
     fixtures = tuple(
         Fixture(name, type_of(name), tuple(position), frozenset(trials[number] for number in numbers))
         for name, position, numbers in room["fixtures"]
     )
     places = [*(fixture.id for fixture in fixtures), ""]  # index -1 is the last label: no receptacle
     labels = (Label(trials[trial], kind, tuple(place), places[number]) for trial, kind, place, number in room["labels"])
-    return Room(fixtures, tuple(labels))
+    return RoomSurvey(fixtures, tuple(labels))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.goals import PARAMS, check_targets
 from envs.alfred.scene import ObjectPose, Position, Start
-from envs.splits import finite
+from envs.splits import finite_number
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 from keep_agent.files import parsed, read_bytes
 
@@ -35,7 +35,7 @@ class PlanStep(NamedTuple):
     receptacle_type: str
     receptacle_position: Position
     receptacle: str
-    low: tuple[tuple[str, str, str], ...]  # (action, object id, receptacle id)
+    interactions: tuple[tuple[str, str, str], ...]  # (action, object id, receptacle id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SplitFiles:
     """The files of one split: its trajectory files, or one archive."""
 
     split: str
@@ -132,15 +132,15 @@ def _find_root(path: Path) -> Path:
     return inner if inner.is_dir() else path
 
 
-def _sources(root: Path) -> Iterator[Source]:
+def _sources(root: Path) -> Iterator[SplitFiles]:
     """Yield the splits by name; a folder takes precedence over an archive of the same name."""
     for name in sorted({path.name.removesuffix(ARCHIVE) for path in root.iterdir()}):
         files = tuple(sorted((root / name).glob(f"*/*/{FILE_NAME}")))
         archive = root / f"{name}{ARCHIVE}"
         if files:
-            yield Source(name, files)
+            yield SplitFiles(name, files)
         elif archive.is_file():
-            yield Source(name, archive=archive)
+            yield SplitFiles(name, archive=archive)
 
 
 def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -214,13 +214,13 @@ def _start(scene: dict[str, Any]) -> Start:
         toggles=tuple((toggle["objectType"], bool(toggle["isOn"])) for toggle in scene.get("object_toggles", ())),
         dirty_and_empty=bool(scene.get("dirty_and_empty", False)),
         agent=_vector(agent),
-        rotation=finite(agent.get("rotation", 0.0)),
-        horizon=finite(agent.get("horizon", 0.0)),
+        rotation=finite_number(agent.get("rotation", 0.0)),
+        horizon=finite_number(agent.get("horizon", 0.0)),
     )
 
 
 def _vector(value: dict[str, Any]) -> Position:
-    return finite(value["x"]), finite(value["y"]), finite(value["z"])
+    return finite_number(value["x"]), finite_number(value["y"]), finite_number(value["z"])
 
 
 def _steps(content: dict[str, Any]) -> list[PlanStep]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from envs.alfred.experts.strategy import ExpertStep, View, next_step
+from envs.alfred.experts.strategy import ExpertStep, WorldView, next_step
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import FINDABLE, LotaSkills, find_words
-from envs.alfred.objects import lota_words, say, whole_type
+from envs.alfred.objects import lota_words, name_of, whole_type
 from envs.alfred.scene import Task
 from envs.alfred.state import Thing
 from envs.alfred.world import World
@@ -18,7 +18,7 @@ _LOTA = LotaSkills()
 _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
-class _LotaView(View):
+class _LotaView(WorldView):
     """View of the whole world; prefers the instance of the last ``find``, then the one that the next would reach.
 
     In a type-level skill the world chooses the instance. The expert accepts a suitable instance that
@@ -27,18 +27,18 @@ class _LotaView(View):
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
         by_id = {thing.id: thing for thing in things if whole_type(thing.type) in FINDABLE}
-        handy = [thing_id for thing_id in by_id if self.handy(thing_id)]
-        if not handy:
+        candidates = [thing_id for thing_id in by_id if self.is_reached(thing_id)]
+        if not candidates:
             return self._reached_first(by_id) if by_id else None
-        if by_id[handy[0]].pickupable:
-            instance = _LOTA.choose(self.world, _skill(self, "pick up", handy[0]))
-            handy = [instance] if instance in handy else handy
-        return by_id[handy[0]]
+        if by_id[candidates[0]].pickupable:
+            instance = _LOTA.choose(self.world, _skill(self, "pick up", candidates[0]))
+            candidates = [instance] if instance in candidates else candidates
+        return by_id[candidates[0]]
 
-    def handy(self, thing_id: str) -> bool:
+    def is_reached(self, thing_id: str) -> bool:
         """Return whether the last ``find`` reached the thing or the appliance around it: no ``find`` is needed."""
         target = self.last_found()
-        around = (outer.id for outer in self.world.around(thing_id) if outer.type in _APPLIANCES)
+        around = (outer.id for outer in self.world.holders(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)
 
     def last_found(self) -> str | None:
@@ -69,7 +69,7 @@ class _LotaView(View):
         return None
 
 
-def lota_skill(known_view: View, task: Task) -> str:
+def lota_skill(known_view: WorldView, task: Task) -> str:
     """Return the next type-level skill for a task."""
     view = _LotaView(known_view.world)
     step = next_step(view, task)
@@ -81,18 +81,18 @@ def lota_skill(known_view: View, task: Task) -> str:
         case "put":
             return _put(view, step)
         case "take" | "slice":
-            return _reach(view, step.thing, "slice" if step.verb == "slice" else "pick up")
+            return _act_on(view, step.thing, "slice" if step.verb == "slice" else "pick up")
     return _operate(view, step.thing, step.verb, step.content)
 
 
-def _skill(view: View, verb: str, thing_id: str) -> str:
+def _skill(view: WorldView, verb: str, thing_id: str) -> str:
     """Return the skill that applies a verb to a thing's type."""
     return f"{verb} the {lota_words(whole_type(view.world[thing_id].type))}"
 
 
-def _reach(view: _LotaView, thing_id: str, verb: str) -> str:
+def _act_on(view: _LotaView, thing_id: str, verb: str) -> str:
     """Return the skill that acts on an object if it is at hand, else the skill that finds it."""
-    if not view.handy(thing_id):
+    if not view.is_reached(thing_id):
         return find_words(whole_type(view.world[thing_id].type))
     hiding = view.world.hidden_in(thing_id)
     if hiding is not None:
@@ -120,38 +120,38 @@ def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> st
     return find_words(whole_type(view.world[content if content and not at_hand else thing_id].type))
 
 
-def grounded_skill(view: View, task: Task) -> str:
+def grounded_skill(view: WorldView, task: Task) -> str:
     """Return the next grounded skill for a task: the skill for the next step, or one that must precede it."""
     step = next_step(view, task)
     if step.verb == "done":
         return "done"
     if step.verb == "go":
-        return f"go to {say(view.world.place_of(step.thing))}"
+        return f"go to {name_of(view.world.place_of(step.thing))}"
     target = step.place or step.thing
     hiding = view.world.hidden_in(target)
     first = _walk(view, target) or (_open(view, hiding) if hiding else None)
     match step.verb:
         case "look into":
-            return first or _open(view, target) or f"go to {say(target)}"
+            return first or _open(view, target) or f"go to {name_of(target)}"
         case "put":
-            return first or _open(view, target) or f"put {say(step.thing)} in {say(target)}"
+            return first or _open(view, target) or f"put {name_of(step.thing)} in {name_of(target)}"
         case "take":
-            return first or f"pick up {say(target)}"
-    return first or f"{step.verb} {say(target)}"
+            return first or f"pick up {name_of(target)}"
+    return first or f"{step.verb} {name_of(target)}"
 
 
-def _walk(view: View, thing_id: str) -> str | None:
+def _walk(view: WorldView, thing_id: str) -> str | None:
     """Return the skill that goes to a thing (to the basin of a faucet), or None at its place."""
     world = view.world
     place = world.geometry.basin_of.get(thing_id) or world.place_of(thing_id)
-    return None if world.at in (place, thing_id) else f"go to {say(place)}"
+    return None if world.at in (place, thing_id) else f"go to {name_of(place)}"
 
 
-def _open(view: View, thing_id: str) -> str | None:
+def _open(view: WorldView, thing_id: str) -> str | None:
     thing = view.world[thing_id]
     if not thing.closed:
         return None
-    return f"{'turn off' if thing.is_on else 'open'} {say(thing_id)}"
+    return f"{'turn off' if thing.is_on else 'open'} {name_of(thing_id)}"
 
 
 _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
@@ -170,5 +170,5 @@ class Expert:
         """Return the next skill. Raises ConfigError under partial observability without ``knowledge``."""
         if self.observability == "partial" and knowledge is None:
             raise ConfigError("under partial observability the expert needs the agent's knowledge; pass knowledge=")
-        view = View(world, knowledge if self.observability == "partial" else None)
+        view = WorldView(world, knowledge if self.observability == "partial" else None)
         return _SKILL_SETS[self.skills](view, task)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from envs.alfred.goals import TREATMENTS, succeeded
+from envs.alfred.goals import TREATMENTS, goal_met
 from envs.alfred.houses.rooms import HOLDS_ONE, PLACE_WEIGHT
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import CONTAINERS, KNIVES, may_hold
@@ -20,7 +20,7 @@ from envs.alfred.world import World
 Verb = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]
 
 # Places where a held thing can be put aside, best first; none has a door.
-PUT_ASIDE = (
+SPARE_PLACES = (
     *("CounterTop", "DiningTable", "SideTable", "CoffeeTable", "Desk", "Dresser", "Shelf", "Bed", "Sofa", "ArmChair"),
     *("Ottoman", "Toilet", "Cart", "TVStand", "SinkBasin", "BathtubBasin", "GarbageCan"),
 )
@@ -36,17 +36,17 @@ class ExpertStep:
     content: str = ""
 
 
-DONE = ExpertStep("done")
+DONE_STEP = ExpertStep("done")
 
 
-class View:
+class WorldView:
     """View of the known part of a world; without a Knowledge, of the whole world."""
 
     def __init__(self, world: World, knowledge: Knowledge | None = None) -> None:
         self.world = world
         self.knowledge = knowledge if knowledge is not None and knowledge.observability == "partial" else None
 
-    def of(self, *types: str) -> list[Thing]:
+    def of_types(self, *types: str) -> list[Thing]:
         """Return the known things of exactly these types, in scene order within each type."""
         ids = (thing_id for kind in types for thing_id in self.world.of_type(kind))
         return [self.world.things[i] for i in ids if self.knowledge is None or self.knowledge.knows(i)]
@@ -66,8 +66,8 @@ class View:
 
     def put_down_places(self, in_hand: Thing) -> list[Thing]:
         """Return the places where the held thing can be put aside, the best type first."""
-        belongs = [kind for kind in PUT_ASIDE if may_hold(kind, in_hand.type)]
-        return self.of(*belongs) or self.of(*PUT_ASIDE) or self.of(*sorted(CONTAINERS))
+        kinds = [kind for kind in SPARE_PLACES if may_hold(kind, in_hand.type)]
+        return self.of_types(*kinds) or self.of_types(*SPARE_PLACES) or self.of_types(*sorted(CONTAINERS))
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
         """Return the first thing that is at hand, else the first."""
@@ -76,11 +76,11 @@ class View:
 
     def inside(self, thing: Thing, place_type: str) -> Thing | None:
         """Return the receptacle of the given type around a thing."""
-        return next((outer for outer in self.world.around(thing.id) if outer.type == place_type), None)
+        return next((outer for outer in self.world.holders(thing.id) if outer.type == place_type), None)
 
     def occupied(self, place: Thing) -> bool:
         """Return whether a place for a single thing is known to be occupied."""
-        content_known = self.knowledge is None or not self.knowledge.unseen(place.id)
+        content_known = self.knowledge is None or not self.knowledge.is_unseen(place.id)
         return place.type in HOLDS_ONE and bool(place.contents) and content_known
 
     def to_explore(self, kind: str) -> Thing | None:
@@ -88,30 +88,30 @@ class View:
         if self.knowledge is None:
             return None
         known = (thing for thing in self.world.things.values() if self.knowledge.knows(thing.id))
-        unseen = [thing for thing in known if self.knowledge.unseen(thing.id) and thing.id != self.world.holding]
+        unseen = [thing for thing in known if self.knowledge.is_unseen(thing.id) and thing.id != self.world.holding]
         weights = [PLACE_WEIGHT.get(thing.type, 1.0) * may_hold(thing.type, kind) for thing in unseen]
         return unseen[weights.index(max(weights))] if unseen else None
 
 
-def next_step(view: View, task: Task) -> ExpertStep:
+def next_step(view: WorldView, task: Task) -> ExpertStep:
     """Return the next step towards the goal; done when it is reached or no step helps."""
-    if succeeded(view.world, task):
-        return DONE
+    if goal_met(view.world, task):
+        return DONE_STEP
     strategy = _Strategy(view, task)
-    return (strategy.cut() if task.sliced else None) or strategy.pursue()
+    return (strategy.slice_target() if task.sliced else None) or strategy.place_target()
 
 
 class _Strategy:
     """The steps of one task in one state."""
 
-    def __init__(self, view: View, task: Task) -> None:
+    def __init__(self, view: WorldView, task: Task) -> None:
         self.view, self.world, self.task = view, view.world, task
         self.kind = f"{task.object_target}Sliced" if task.sliced else task.object_target
-        self.targets = view.of(self.kind)
+        self.targets = view.of_types(self.kind)
         self.treatment = TREATMENTS.get(task.type)
         self.treated: set[str] = getattr(self.world, self.treatment.mark) if self.treatment else set()
 
-    def pursue(self) -> ExpertStep:
+    def place_target(self) -> ExpertStep:
         """Return the next step once the target exists (as a slice, if the task asks for one)."""
         if self.task.type == "pick_and_place_with_movable_recep":
             return self._carry_inside()
@@ -120,39 +120,39 @@ class _Strategy:
             return self._without_target()
         return self._with_target(in_hand) if in_hand.type == self.kind else self._put_aside(in_hand)
 
-    def cut(self) -> ExpertStep | None:
+    def slice_target(self) -> ExpertStep | None:
         """Return the step that fetches a knife or cuts, or None once there are slices."""
         if self.targets:
             return None
         in_hand = self.view.in_hand
         if in_hand is None or in_hand.type not in KNIVES:
-            return self._take(self.view.of(*sorted(KNIVES, reverse=True)), "Knife")
-        whole = self.view.best(self.view.of(self.task.object_target))
+            return self._take(self.view.of_types(*sorted(KNIVES, reverse=True)), "Knife")
+        whole = self.view.best(self.view.of_types(self.task.object_target))
         return ExpertStep("slice", whole.id) if whole else self._explore(self.task.object_target)
 
     # with the target in the hand
 
     def _with_target(self, in_hand: Thing) -> ExpertStep:
         if self.task.type == "look_at_obj_in_light":
-            lamp = self.view.best(self.view.of(self.task.toggle_target))
-            return ExpertStep("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE
+            lamp = self.view.best(self.view.of_types(self.task.toggle_target))
+            return ExpertStep("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE_STEP
         if self.treatment is None or in_hand.id in self.treated:
             return self._deliver(in_hand)
-        return self._bring(in_hand, list(filter(self._switch, self.view.of(self.treatment.appliance))))
+        return self._bring(in_hand, list(filter(self._switch, self.view.of_types(self.treatment.appliance))))
 
     def _bring(self, in_hand: Thing, places: list[Thing]) -> ExpertStep:
         place = self.view.best(places)
-        return ExpertStep("put", in_hand.id, place.id) if place else DONE
+        return ExpertStep("put", in_hand.id, place.id) if place else DONE_STEP
 
     def _deliver(self, in_hand: Thing) -> ExpertStep:
-        places = self.view.of(self.task.parent_target)
+        places = self.view.of_types(self.task.parent_target)
         free = [place for place in places if not self.view.occupied(place)] or places
         if self.task.type == "pick_two_obj_and_place":
-            most = max((self._share(place) for place in free), default=0)
-            free = [place for place in free if self._share(place) == most]
+            most = max((self._target_count(place) for place in free), default=0)
+            free = [place for place in free if self._target_count(place) == most]
         return self._bring(in_hand, free)
 
-    def _share(self, place: Thing) -> int:
+    def _target_count(self, place: Thing) -> int:
         return sum(target.parent == place.id for target in self.targets)
 
     # with an empty hand
@@ -162,7 +162,7 @@ class _Strategy:
             return self._treat(self.treatment.appliance)
         targets = self.targets
         if self.task.type == "pick_two_obj_and_place":
-            fullest = max(self.view.of(self.task.parent_target), key=self._share, default=None)
+            fullest = max(self.view.of_types(self.task.parent_target), key=self._target_count, default=None)
             targets = [target for target in targets if fullest is None or target.parent != fullest.id]
         return self._take(targets, self.kind)
 
@@ -175,13 +175,13 @@ class _Strategy:
         place = places[target.id] if target else None
         if target is None or place is None:
             return self._take([target] if target else [], self.kind)
-        verb, switch = self._run(place)
+        verb, switch = self._treatment_step(place)
         if ready:  # switch off, or take it
             verb, switch = "turn off", self._switch(place)
             switch = switch if switch and switch.is_on else None
         return ExpertStep(verb, switch.id, content=target.id) if switch else ExpertStep("take", target.id)
 
-    def _run(self, place: Thing) -> tuple[Verb, Thing | None]:
+    def _treatment_step(self, place: Thing) -> tuple[Verb, Thing | None]:
         """Return the next step of heating, cooling or cleaning the content of the appliance."""
         if place.type == "Fridge":
             return "close" if place.is_open else "open", place
@@ -195,13 +195,13 @@ class _Strategy:
         if place.type != "SinkBasin":
             return place
         basin_of = self.world.geometry.basin_of
-        return next((faucet for faucet in self.view.of("Faucet") if basin_of.get(faucet.id) == place.id), None)
+        return next((faucet for faucet in self.view.of_types("Faucet") if basin_of.get(faucet.id) == place.id), None)
 
     # a target in a movable receptacle
 
     def _carry_inside(self) -> ExpertStep:
-        carriers = self.view.of(self.task.mrecep_target)
-        loaded = [carrier for carrier in carriers if self._share(carrier)]
+        carriers = self.view.of_types(self.task.mrecep_target)
+        loaded = [carrier for carrier in carriers if self._target_count(carrier)]
         in_hand = self.view.in_hand
         if in_hand is not None and in_hand in loaded:
             return self._deliver(in_hand)
@@ -221,12 +221,12 @@ class _Strategy:
 
     def _explore(self, kind: str) -> ExpertStep:
         place = self.view.to_explore(kind)
-        return ExpertStep("look into", place.id) if place else DONE
+        return ExpertStep("look into", place.id) if place else DONE_STEP
 
     def _put_aside(self, in_hand: Thing) -> ExpertStep:
         """Return the step that clears the hand: onto the fixture at the agent's place, else onto the best surface."""
         place = self.view.current_place
-        if place is not None and place.type in PUT_ASIDE and may_hold(place.type, in_hand.type):
+        if place is not None and place.type in SPARE_PLACES and may_hold(place.type, in_hand.type):
             return ExpertStep("put", in_hand.id, place.id)
         places = self.view.put_down_places(in_hand)
         return self._bring(in_hand, [place for place in places if place.type == places[0].type])

@@ -13,7 +13,7 @@ from envs.alfred.houses.rooms import HOLDS_ONE
 from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole_type
 from envs.alfred.scene import Item, Task
 
-ROOMS_OF: Mapping[str, tuple[str, ...]] = {
+TASK_ROOMS: Mapping[str, tuple[str, ...]] = {
     "look_at_obj_in_light": ("livingroom", "bedroom"),
     "pick_and_place_simple": ("kitchen", "livingroom", "bedroom", "bathroom"),
     "pick_and_place_with_movable_recep": ("kitchen", "livingroom", "bedroom"),
@@ -22,10 +22,10 @@ ROOMS_OF: Mapping[str, tuple[str, ...]] = {
     "pick_heat_then_place_in_recep": ("kitchen",),
     "pick_two_obj_and_place": ("kitchen", "livingroom", "bedroom", "bathroom"),
 }
-TASK_TYPES = tuple(sorted(ROOMS_OF))
+TASK_TYPES = tuple(sorted(TASK_ROOMS))
 
 # Receptacles that are never a goal in ALFRED.
-NO_GOAL = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
+NEVER_GOALS = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
 
 
 _SLICED_SHARE = {
@@ -45,10 +45,10 @@ class RoomState:
     counts: Counter[str]  # instances per object type
     places: dict[str, set[str]]
     receptacles: Counter[str]
-    free: Counter[str]  # unoccupied receptacles of the types that hold one thing
-    nested: set[str] = field(default_factory=set)  # types with an instance that starts in a movable receptacle
+    free_places: Counter[str]  # unoccupied receptacles of the types that hold one thing
+    nested_types: set[str] = field(default_factory=set)  # types with an instance that starts in a movable receptacle
     past_targets: set[str] = field(default_factory=set)  # target types of earlier tasks
-    excluded: set[str] = field(default_factory=set)  # types that no later task may have as its target
+    excluded_types: set[str] = field(default_factory=set)  # types that no later task may have as its target
 
 
 def start_state(items: tuple[Item, ...]) -> RoomState:
@@ -62,23 +62,23 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
             while parent:
                 places.add(by_id[parent].type)
                 parent = by_id[parent].parent
-                state.nested |= {item.type} if parent else set()
+                state.nested_types |= {item.type} if parent else set()
         else:
             state.receptacles[item.type] += 1
     full = {item.parent for item in items if item.parent}
-    state.free.update(item.type for item in items if item.type in HOLDS_ONE and item.id not in full)
+    state.free_places.update(item.type for item in items if item.type in HOLDS_ONE and item.id not in full)
     return state
 
 
-def _destinations(state: RoomState, kind: str, goes_in: str, untouched: bool) -> list[str]:
-    """Return the goal receptacle types for an object type; with ``untouched`` only those without such an object."""
-    touched = state.places[kind] if untouched else set()
-    places = (place for place in sorted(state.receptacles.keys() - NO_GOAL - touched) if may_hold(place, goes_in))
-    return [place for place in places if place not in HOLDS_ONE or state.free[place] > 0]
+def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
+    """Return the goal receptacle types for an object type; with ``only_unused`` only those without such an object."""
+    sources = state.places[kind] if only_unused else set()
+    places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
+    return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]
 
 
 def _objects(state: RoomState, sliced: bool) -> list[str]:
-    usable = [kind for kind in sorted(state.counts) if kind not in state.excluded]
+    usable = [kind for kind in sorted(state.counts) if kind not in state.excluded_types]
     if not sliced:
         return usable
     return [kind for kind in usable if kind in SLICEABLE] if KNIVES & set(state.counts) else []
@@ -88,35 +88,35 @@ def _target(kind: str, sliced: bool) -> str:
     return f"{kind}Sliced" if sliced else kind
 
 
-def _look_at(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _look_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     for lamp in sorted(LAMPS & set(state.receptacles)):
         for kind in _objects(state, sliced):
             if kind not in state.past_targets:
                 yield Task(task_type, kind, toggle_target=lamp)
 
 
-def _place(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _put_tasks(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     """Yield tasks that place ``least`` objects of a type."""
     for kind in _objects(state, sliced):
         if state.counts[kind] < least:
             continue
-        for place in _destinations(state, kind, _target(kind, sliced), untouched=True):
+        for place in _destinations(state, kind, _target(kind, sliced), only_unused=True):
             if least == 1 or place not in HOLDS_ONE:
                 yield Task(task_type, kind, place, sliced=sliced)
 
 
-def _movable(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _carry_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     carriers = [kind for kind in _objects(state, False) if kind in MOVABLE_RECEPTACLES]
     for carrier in (kind for kind in carriers if kind not in state.past_targets):
         for kind in _objects(state, sliced):
             inside = may_hold(carrier, _target(kind, sliced)) and carrier not in state.places[kind]
             if not inside or kind in state.past_targets:
                 continue
-            for place in _destinations(state, carrier, carrier, untouched=False):
+            for place in _destinations(state, carrier, carrier, only_unused=False):
                 yield Task(task_type, kind, place, mrecep_target=carrier, sliced=sliced)
 
 
-def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+def _treatment_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     treatment = TREATMENTS[task_type]
     appliance = treatment.appliance
     needed = {appliance, "Faucet"} if appliance == "SinkBasin" else {appliance}
@@ -126,23 +126,23 @@ def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
         target = _target(kind, sliced)
         if target not in treatment.objects or not may_hold(appliance, target):
             continue
-        for place in _destinations(state, kind, target, untouched=kind in state.past_targets):
+        for place in _destinations(state, kind, target, only_unused=kind in state.past_targets):
             if place != appliance:
                 yield Task(task_type, kind, place, sliced=sliced)
 
 
-_MAKERS: Mapping[str, Callable[[str, RoomState, bool], Iterator[Task]]] = {
-    **dict.fromkeys(TREATMENTS, _treated),
-    "look_at_obj_in_light": _look_at,
-    "pick_and_place_simple": partial(_place, 1),
-    "pick_and_place_with_movable_recep": _movable,
-    "pick_two_obj_and_place": partial(_place, 2),
+_TASK_MAKERS: Mapping[str, Callable[[str, RoomState, bool], Iterator[Task]]] = {
+    **dict.fromkeys(TREATMENTS, _treatment_tasks),
+    "look_at_obj_in_light": _look_tasks,
+    "pick_and_place_simple": partial(_put_tasks, 1),
+    "pick_and_place_with_movable_recep": _carry_tasks,
+    "pick_two_obj_and_place": partial(_put_tasks, 2),
 }
 
 
 def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
     """Return every task of a type that is possible and not yet fulfilled, in a fixed order."""
-    return list(_MAKERS[task_type](task_type, state, sliced))
+    return list(_TASK_MAKERS[task_type](task_type, state, sliced))
 
 
 def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
@@ -158,30 +158,30 @@ def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
     return rng.choice([task for task in tasks if task.mrecep_target == carrier])
 
 
-def note_task(task: Task, state: RoomState) -> None:
+def apply_task(task: Task, state: RoomState) -> None:
     """Record all changes that a task may have made, whether it succeeded or failed."""
-    state.excluded |= state.nested
+    state.excluded_types |= state.nested_types
     state.past_targets |= {task.object_target, task.mrecep_target} - {""}
     if task.parent_target:
         state.places[task.object_target].add(task.parent_target)
-        state.free[task.parent_target] -= 1
+        state.free_places[task.parent_target] -= 1
     if task.mrecep_target:
-        state.excluded |= {task.object_target, task.mrecep_target}
+        state.excluded_types |= {task.object_target, task.mrecep_target}
     if task.toggle_target:  # the object is still in the hand and may be put down anywhere
-        state.excluded.add(task.object_target)
+        state.excluded_types.add(task.object_target)
     if task.sliced:
-        state.excluded |= {whole_type(task.object_target)} | KNIVES
+        state.excluded_types |= {whole_type(task.object_target)} | KNIVES
 
 
 def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:
     """Return ``stream`` tasks, the first of the given type; fewer if the room has not enough."""
-    types = [kind for kind in TASK_TYPES if room in ROOMS_OF[kind]]
+    types = [kind for kind in TASK_TYPES if room in TASK_ROOMS[kind]]
     tasks: list[Task] = []
     for index in range(stream):
         order = [first] if index == 0 else rng.sample(types, len(types))
         task = next((candidate for kind in order if (candidate := draw_task(kind, state, rng))), None)
         if task is None:
             break
-        note_task(task, state)
+        apply_task(task, state)
         tasks.append(task)
     return tasks

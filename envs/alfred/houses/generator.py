@@ -9,20 +9,20 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from envs.alfred.houses.drawing import ROOMS_OF, TASK_TYPES, draw_tasks, start_state
+from envs.alfred.houses.drawing import TASK_ROOMS, TASK_TYPES, draw_tasks, start_state
 from envs.alfred.houses.layout import House, furnish
-from envs.alfred.houses.rooms import FLOOR_TYPES, HOLDS_ONE, OBJECTS, PLACE_WEIGHT, SURFACE
+from envs.alfred.houses.rooms import FLOOR_TYPES, HOLDS_ONE, OBJECT_WEIGHTS, PLACE_WEIGHT, SURFACES
 from envs.alfred.language.names import PLACE_NAMES
 from envs.alfred.language.phrases import phrase
-from envs.alfred.objects import MOVABLE_RECEPTACLES, ROOMS, may_hold, snake
+from envs.alfred.objects import MOVABLE_RECEPTACLES, ROOMS, id_type, may_hold
 from envs.alfred.objects import RECEPTACLES as RECEPTACLE_TYPES
 from envs.alfred.scene import Episode, Item, Position, Scene, Task
 from envs.splits import seed_of, split_of, split_of_hash
 from keep_agent.errors import ConfigError, DataError
 
-RECEPTACLES = (8, 30)
-NESTED = 0.05  # share of small things that start in a bowl, mug, box, ...
-ON_FLOOR = 0.3  # share of balls, boots, ... that lie on the floor
+RECEPTACLE_RANGE = (8, 30)
+NESTED_SHARE = 0.05  # share of small things that start in a bowl, mug, box, ...
+FLOOR_SHARE = 0.3  # share of balls, boots, ... that lie on the floor
 _ATTEMPTS = 1000
 
 
@@ -40,9 +40,9 @@ def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_t
     """
     _check(stream, room, task_type)
     rng = Random(seed)
-    kind = task_type or rng.choice([name for name in TASK_TYPES if room is None or room in ROOMS_OF[name]])
+    kind = task_type or rng.choice([name for name in TASK_TYPES if room is None or room in TASK_ROOMS[name]])
     for _ in range(_ATTEMPTS):
-        room_type = room or rng.choice(ROOMS_OF[kind])
+        room_type = room or rng.choice(TASK_ROOMS[kind])
         house = draw_house(room_type, split_of(seed), rng)
         items = _items(house, draw_objects(house, rng, crowded=stream > 2), rng)
         tasks = draw_tasks(kind, stream, start_state(items), room_type, rng)
@@ -56,16 +56,16 @@ def _check(stream: int, room: str | None, task_type: str | None) -> None:
         raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
     if room is not None and room not in ROOMS:
         raise ConfigError(f"unknown room {room!r}; choose one of {', '.join(ROOMS)}")
-    if task_type is not None and task_type not in ROOMS_OF:
+    if task_type is not None and task_type not in TASK_ROOMS:
         raise ConfigError(f"unknown task type {task_type!r}; choose one of {', '.join(TASK_TYPES)}")
-    if room and task_type and room not in ROOMS_OF[task_type]:
-        raise ConfigError(f"{task_type} is not done in a {room}; choose one of {', '.join(ROOMS_OF[task_type])}")
+    if room and task_type and room not in TASK_ROOMS[task_type]:
+        raise ConfigError(f"{task_type} is not done in a {room}; choose one of {', '.join(TASK_ROOMS[task_type])}")
 
 
 def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task], rng: Random) -> Episode:
     name = f"house-{seed}"
     present = frozenset(item.type for item in items)
-    phrased = tuple(
+    worded_tasks = tuple(
         replace(
             task,
             id=f"{name}-{index}",
@@ -74,7 +74,7 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
         for index, task in enumerate(tasks)
     )
     scene = Scene(name, house.room, items, rng.choice(house.reachable), house.reachable)
-    return Episode(f"{name}-x{len(tasks)}", scene, phrased)
+    return Episode(f"{name}-x{len(tasks)}", scene, worded_tasks)
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:
@@ -89,13 +89,13 @@ def draw_house(room: str, split: str, rng: Random) -> House:
     while True:
         house = furnish(room, rng)
         count = sum(kind in RECEPTACLE_TYPES for kind, _ in house.fixtures)
-        if RECEPTACLES[0] <= count <= RECEPTACLES[1] and split_of_hash(house.signature) == split:
+        if RECEPTACLE_RANGE[0] <= count <= RECEPTACLE_RANGE[1] and split_of_hash(house.signature) == split:
             return house
 
 
 def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
     """Return object types with repetition, 8 to 30 (crowded: 14 to 30) and at most 3 of a kind."""
-    weights = OBJECTS[house.room]
+    weights = OBJECT_WEIGHTS[house.room]
     size = round(rng.triangular(14, 30, 18) if crowded else rng.triangular(8, 30, 11))
     counts: Counter[str] = Counter()
     while counts.total() < size:
@@ -117,7 +117,7 @@ class _Placer:
 
     def item(self, kind: str, position: Position, parent: str | None) -> Item:
         self.counts[kind] += 1
-        return Item(f"{snake(kind)}_{self.counts[kind]}", kind, position, parent)
+        return Item(f"{id_type(kind)}_{self.counts[kind]}", kind, position, parent)
 
     def add(self, kind: str) -> None:
         """Place one object, or omit it if the room has no suitable place."""
@@ -130,10 +130,10 @@ class _Placer:
             self.objects.append(self.item(kind, (x, 0.05, z), None))
 
     def _place(self, kind: str) -> Item | None:
-        if kind in FLOOR_TYPES and self.rng.random() < ON_FLOOR:
+        if kind in FLOOR_TYPES and self.rng.random() < FLOOR_SHARE:
             return None
         carriers = [item for item in self.objects if may_hold(item.type, kind) and not self.filled[item.id]]
-        if carriers and kind not in MOVABLE_RECEPTACLES and self.rng.random() < NESTED:
+        if carriers and kind not in MOVABLE_RECEPTACLES and self.rng.random() < NESTED_SHARE:
             return self.rng.choice(carriers)
         full = {item.id for item in self.fixtures if item.type in {*HOLDS_ONE, "Microwave"} and self.filled[item.id]}
         places = [item for item in self.fixtures if may_hold(item.type, kind) and item.id not in full]
@@ -141,7 +141,7 @@ class _Placer:
         return self.rng.choices(places, weights)[0] if any(weights) else None
 
     def _spot(self, place: Item) -> Position:
-        width, depth = SURFACE.get(place.type, (0.2, 0.2)) if place.type not in MOVABLE_RECEPTACLES else (0.0, 0.0)
+        width, depth = SURFACES.get(place.type, (0.2, 0.2)) if place.type not in MOVABLE_RECEPTACLES else (0.0, 0.0)
         x, y, z = place.position
         dx, dz = self.rng.uniform(-width / 2, width / 2), self.rng.uniform(-depth / 2, depth / 2)
         return round(x + dx, 2), round(y + 0.05, 2), round(z + dz, 2)

@@ -12,7 +12,7 @@ from envs.alfred.scene import Position
 
 GRID = 0.25  # metres between standing points, as in AI2-THOR
 REACH = 1.3  # metres from a fixture to the nearest standing point, at most
-FEWEST_POINTS = 16
+MIN_POINTS = 16
 CLEARANCE = 0.2  # metres between agent and furniture
 
 Point = tuple[float, float]
@@ -130,15 +130,15 @@ class _Placement:
 def _components(points: set[Point]) -> Iterator[set[Point]]:
     remaining = set(points)
     while remaining:
-        part, edge = set(), [min(remaining)]
-        while edge:
-            point = edge.pop()
+        component, frontier = set(), [min(remaining)]
+        while frontier:
+            point = frontier.pop()
             if point in remaining:
                 remaining.remove(point)
-                part.add(point)
+                component.add(point)
                 x, z = point
-                edge += [(x + GRID, z), (x - GRID, z), (x, z + GRID), (x, z - GRID)]
-        yield part
+                frontier += [(x + GRID, z), (x - GRID, z), (x, z + GRID), (x, z - GRID)]
+        yield component
 
 
 def furnish(room: str, rng: Random) -> House:
@@ -153,7 +153,7 @@ def furnish(room: str, rng: Random) -> House:
         placement = _Placement((x0, z0, x0 + width, z0 + depth), rng)
         fits = all(map(placement.against_a_wall, widest_first)) and all(map(placement.in_the_middle, blueprint.middle))
         points = placement.reachable() if fits else []
-        if len(points) >= FEWEST_POINTS and all(
+        if len(points) >= MIN_POINTS and all(
             any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _, z) in placement.fixtures
         ):
             fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # stable

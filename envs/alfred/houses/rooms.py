@@ -60,16 +60,16 @@ def _counter(rng: Random, appliances: list[str]) -> Unit:
 
 def _kitchen(rng: Random) -> Blueprint:
     counters = rng.randint(1, 2)
-    spread: list[list[str]] = [[] for _ in range(counters)]
-    spread[rng.randrange(counters)].append("Microwave")
+    appliances: list[list[str]] = [[] for _ in range(counters)]
+    appliances[rng.randrange(counters)].append("Microwave")
     for kind, probability in (("CoffeeMachine", 0.8), ("Toaster", 0.5)):
         if rng.random() < probability:
-            spread[rng.randrange(counters)].append(kind)
+            appliances[rng.randrange(counters)].append(kind)
     sink = [Part("SinkBasin", 0.5, 0.8, 0.35), Part("Faucet", 0.5, 1.1, 0.1)]
     sink += [Part("Cabinet", 0.25 + 0.5 * i, 0.4, 0.3) for i in range(rng.randint(0, 2))]
     burners = tuple(Part("StoveBurner", x, 0.95, z) for x in (0.2, 0.55) for z in (0.2, 0.45))
     walls = [single("Fridge", 0.9, 0.8, 0.9), Unit(1.0, 0.65, tuple(sink)), Unit(0.75, 0.65, burners)]
-    walls += [_counter(rng, kinds) for kinds in spread]
+    walls += [_counter(rng, kinds) for kinds in appliances]
     walls += [single("GarbageCan", 0.45, 0.4, 0.2)] if rng.random() < 0.9 else []
     walls += [Unit(0.8, 0.35, _stack("Shelf", 0.4, (0.5, 1.0, 1.5)[: rng.randint(1, 3)]))] if rng.random() < 0.2 else []
     walls += [single("SideTable", 0.6, 0.5, 0.7)] if rng.random() < 0.15 else []
@@ -161,7 +161,7 @@ def _bathroom(rng: Random) -> Blueprint:
 BLUEPRINTS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom, "bathroom": _bathroom}
 
 # Weight of each object type in a room type, from its frequency in ALFRED; most types have several instances.
-OBJECTS: dict[str, dict[str, float]] = {
+OBJECT_WEIGHTS: dict[str, dict[str, float]] = {
     "kitchen": {
         "Apple": 3, "Bread": 2.5, "Egg": 2.5, "Lettuce": 2.5, "Potato": 3, "Tomato": 3, "Bowl": 2, "Cup": 2, "Mug": 2.5,
         "Plate": 2, "Pan": 2, "Pot": 2, "Knife": 2.5, "ButterKnife": 2.5, "Fork": 2, "Spoon": 2, "Spatula": 1.5,
@@ -198,7 +198,7 @@ PLACE_WEIGHT = {
 }  # fmt: skip
 
 # Usable area of a receptacle, (width, depth) in metres; default 0.2 x 0.2.
-SURFACE = {
+SURFACES = {
     "CounterTop": (1.0, 0.4), "DiningTable": (1.4, 0.7), "CoffeeTable": (0.9, 0.4), "Desk": (1.0, 0.4),
     "Bed": (1.2, 1.6), "Sofa": (1.6, 0.5), "Dresser": (0.9, 0.3), "SideTable": (0.4, 0.3), "TVStand": (1.0, 0.3),
     "ArmChair": (0.5, 0.5), "Shelf": (0.6, 0.2), "SinkBasin": (0.3, 0.3), "BathtubBasin": (1.2, 0.4),

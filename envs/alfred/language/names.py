@@ -70,13 +70,13 @@ _IN = frozenset(
     {"BathtubBasin", "Cabinet", "Drawer", "Fridge", "GarbageCan", "LaundryHamper", "Microwave", "Safe", "SinkBasin"}
     | {"Bowl", "Box", "Cup", "Mug", "Pan", "Pot", "Toaster"}
 )
-_EITHER = frozenset({"ArmChair", "CoffeeMachine", "Plate", "Pan", "Toaster"})
+_IN_OR_ON = frozenset({"ArmChair", "CoffeeMachine", "Plate", "Pan", "Toaster"})
 
 
 def prepositions(kind: str) -> tuple[str, ...]:
     """Return the prepositions ("in", "on") for putting a thing there, the usual one first."""
     words = ("in",) if kind in _IN else ("on",)
-    return (*words, "on" if words == ("in",) else "in") if kind in _EITHER else words
+    return (*words, "on" if words == ("in",) else "in") if kind in _IN_OR_ON else words
 
 
 def plural(noun: str) -> str:

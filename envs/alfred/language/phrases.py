@@ -9,8 +9,8 @@ from random import Random
 
 from envs.alfred.language.names import MASS_PLURALS, names_for, plural, prepositions
 from envs.alfred.language.templates import (
+    ADJECTIVES,
     GARBAGE_TEMPLATES,
-    LOOKS,
     SLICE_NAMES,
     SLICED_TEMPLATES,
     SOURCE_TEMPLATES,
@@ -25,7 +25,7 @@ Choose = Callable[[Sequence[str]], str]
 _WORD = re.compile(r"\[(\w+)\]")
 _SLOT = re.compile(r"\{(\w+)(?: ([^}]+))?\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
-_FULLER = {"in": ("in", "in", "inside"), "on": ("on", "on", "on top of")}
+_LONGER_PREPOSITIONS = {"in": ("in", "in", "inside"), "on": ("on", "on", "on top of")}
 _PARTICLE = re.compile(r"\b(\w+) (up|down|off) it\b")  # "warm up it" -> "warm it up"
 
 
@@ -49,12 +49,12 @@ def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), sourc
         usual = len(options) == 1 or rng.random() < 0.4
         return options[0] if usual else rng.choice(options[1:])
 
-    def look(noun: str) -> str:
-        return f"{rng.choice(LOOKS)} {noun}" if rng.random() < 0.07 else noun
+    def adjective(noun: str) -> str:
+        return f"{rng.choice(ADJECTIVES)} {noun}" if rng.random() < 0.07 else noun
 
     tell_source = source and not task.sliced and rng.random() < 0.15
     form = rng.choice(SOURCE_TEMPLATES[task.type] if tell_source else templates(task))
-    sentence = _render(form, _Wording(task, choose, look, present, source))
+    sentence = _render(form, _Wording(task, choose, adjective, present, source))
     sentence = sentence[0].upper() + sentence[1:] if rng.random() < 0.8 else sentence
     return sentence + "." if rng.random() < 0.7 else sentence
 
@@ -71,12 +71,12 @@ class _Wording:
 
     task: Task
     choose: Choose
-    look: Callable[[str], str]
+    adjective: Callable[[str], str]
     present: frozenset[str]
     source: str
 
     def name(self, kind: str) -> str:
-        return self.look(self.choose(names_for(kind, self.present)))
+        return self.adjective(self.choose(names_for(kind, self.present)))
 
 
 def _render(form: str, wording: _Wording) -> str:
@@ -95,7 +95,7 @@ def _slots(wording: _Wording) -> dict[str, str | Callable[[str], str]]:
     """Return each slot's text, or a function of its adjective; names are drawn once and stay the same in a sentence."""
     task = wording.task
     whole = wording.choose(names_for(task.object_target, wording.present))
-    noun = wording.look(whole) if whole not in MASS_PLURALS else whole
+    noun = wording.adjective(whole) if whole not in MASS_PLURALS else whole
     if task.sliced:
         noun = wording.choose(SLICE_NAMES).format(whole.partition(" of ")[2] or whole)
     slots: dict[str, str | Callable[[str], str]] = {
@@ -108,7 +108,7 @@ def _slots(wording: _Wording) -> dict[str, str | Callable[[str], str]]:
     }
     if task.parent_target:
         place, words = wording.name(task.parent_target), prepositions(task.parent_target)
-        on = f"{wording.choose(_FULLER[wording.choose(words)])} {wording.choose(('the', 'a'))} {place}"
+        on = f"{wording.choose(_LONGER_PREPOSITIONS[wording.choose(words)])} {wording.choose(('the', 'a'))} {place}"
         slots |= {"on": on, "onto": f"{words[0]}to the {place}", "to": f"to the {place}"}
     if task.mrecep_target:
         carrier = wording.name(task.mrecep_target)

@@ -136,4 +136,4 @@ SOURCE_TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 SLICE_NAMES = ("slice of {}", "{} slice", "piece of {}", "sliced {}", "cut {}", "piece of sliced {}")
-LOOKS = ("black", "white", "green", "blue", "red", "brown", "yellow", "grey", "small", "large", "wooden", "round")
+ADJECTIVES = ("black", "white", "green", "blue", "red", "brown", "yellow", "grey", "small", "large", "wooden", "round")

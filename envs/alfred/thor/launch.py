@@ -57,10 +57,10 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
     try:
-        with ExitStack() as undo, _without_log_handlers():
-            undo.callback(end, controller)
+        with ExitStack() as cleanup, _without_log_handlers():
+            cleanup.callback(end, controller)
             controller.__init__(scene=scene, **arguments)
-            undo.pop_all()
+            cleanup.pop_all()
     except Exception as error:
         if fault := thor_error(error):
             raise ThorStart(fault.reason, action=fault.action, seconds=fault.seconds) from error

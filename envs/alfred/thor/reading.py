@@ -73,7 +73,7 @@ class ThingIds:
         """Return the thing id of an object; a new one gets the next number of its type."""
         if name not in self.thing_ids:
             self._last_numbers[kind] += 1
-            self._assign(name, f"{objects.snake(kind)}_{self._last_numbers[kind]}")
+            self._assign(name, f"{objects.id_type(kind)}_{self._last_numbers[kind]}")
         return self.thing_ids[name]
 
     def entries(self, entries: Iterable[Entry]) -> dict[str, Entry]:

@@ -43,7 +43,7 @@ class RestoreReport:
         return {"posed": self.pose_count, **deviations} if deviations else {}
 
 
-def restore(thor: ThorClient, start: Start, fresh: Reply) -> RestoreReport:
+def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
     """Set up a freshly reset room for a trial. Raises `ThorError`; failed actions are only recorded."""
     refusals: list[str] = []
 
@@ -53,9 +53,9 @@ def restore(thor: ThorClient, start: Start, fresh: Reply) -> RestoreReport:
             refusals.append(f"{action}: {reply.message.strip().partition(chr(10))[0]}")
         return reply
 
-    entries = fresh.objects
+    entries = initial.objects
     present = {kind_of(entry) for entry in entries}
-    absent = sorted({pose.type for pose in start.objects} - present)
+    missing = sorted({pose.type for pose in start.objects} - present)
     poses = list(object_poses(start.objects, entries))
     if poses:
         ask("SetObjectPoses", objectPoses=poses, placeStationary=True)
@@ -66,8 +66,8 @@ def restore(thor: ThorClient, start: Start, fresh: Reply) -> RestoreReport:
     if not ask("Teleport", **pose).ok:
         ask("Teleport", **pose, forceAction=True)
     reply = thor.require("Pass")
-    away = misplaced_types(start.objects, reply.objects, absent)
-    report = RestoreReport(len(start.objects), tuple(absent), tuple(away), tuple(refusals))
+    misplaced = misplaced_types(start.objects, reply.objects, missing)
+    report = RestoreReport(len(start.objects), tuple(missing), tuple(misplaced), tuple(refusals))
     if report.notes():
         log.warning("this start differs from the trial's: %s", report.notes())
     return report
@@ -125,10 +125,10 @@ def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str,
             yield "EmptyLiquidFromObject", arguments
 
 
-def misplaced_types(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
+def misplaced_types(poses: Sequence[ObjectPose], entries: Sequence[Entry], missing: Collection[str]) -> list[str]:
     """Return the types of poses without an object of their type nearby."""
     places: dict[str, list[Position]] = {}
     for entry in entries:
         places.setdefault(kind_of(entry), []).append(position_of(entry))
     distances = ((pose.type, [dist(pose.position, place) for place in places.get(pose.type, ())]) for pose in poses)
-    return [kind for kind, away in distances if kind not in absent and min(away, default=inf) > MAX_DISTANCE]
+    return [kind for kind, offsets in distances if kind not in missing and min(offsets, default=inf) > MAX_DISTANCE]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from envs.alfred.objects import SLICED, say
+from envs.alfred.objects import SLICED, name_of
 from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent, Thing, by_type
 from envs.alfred.thor.client import Reply, ThorClient
@@ -25,7 +25,7 @@ from envs.alfred.thor.poses import Pose, PoseFinder
 from envs.alfred.thor.reading import ThingIds, has_parent_in, kind_of, position_of, read_things, thing_in_hand
 from envs.alfred.thor.restore import RestoreReport, restore
 from envs.alfred.world import World
-from envs.outcome import DONE, Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 from keep_agent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ThorWorld(World):
 
     def close(self, thing_id: str) -> Outcome:
         if self[thing_id].openable and not self._entries[thing_id]["openable"]:
-            return failed(f"{say(thing_id)} cannot be closed")
+            return failed(f"{name_of(thing_id)} cannot be closed")
         return self._execute(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
@@ -148,7 +148,7 @@ class ThorWorld(World):
         self.heated, self.cooled, self.cleaned = expected.heated, expected.cooled, expected.cleaned
         if expected.agent.at is None or expected.agent.at in self.things:
             self.agent = replace(self.agent, at=expected.agent.at)
-        return DONE
+        return SUCCESS
 
     # execution in the simulator; each method returns the reason of a failure, or None
 

@@ -8,7 +8,7 @@ from itertools import product
 from math import atan, atan2, ceil, degrees, dist, floor, hypot
 
 from envs.alfred.scene import Position, Scene, xyz
-from envs.alfred.state import flat
+from envs.alfred.state import floor_xz
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres
@@ -24,7 +24,7 @@ Point = tuple[float, float]  # x, z
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class AgentPose:
     """Pose of the agent; degrees."""
 
     x: float = 0.0
@@ -53,21 +53,21 @@ class Sight:
     def faces(self, point: Point, rotation: float, target: Position, width: float) -> bool:
         """Return whether a thing ``width`` metres wide is near enough and between the left and right edge."""
         dx, dz = target[0] - point[0], target[2] - point[1]
-        away = hypot(dx, dz)
-        if away - width / 2 > self.reach:
+        distance = hypot(dx, dz)
+        if distance - width / 2 > self.reach:
             return False
-        if away < SEEN_RADIUS:
+        if distance < SEEN_RADIUS:
             return True
         offset = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
-        return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / away))
+        return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
         """Return whether a target is between the upper and lower edge; ``horizon``: degrees down, from ``height``."""
-        away = hypot(target[0] - point[0], target[2] - point[1])
-        down = degrees(atan2(height - target[1], away))
-        return abs(down - horizon) <= self.angle / 2 + PITCH_MARGIN
+        distance = hypot(target[0] - point[0], target[2] - point[1])
+        pitch = degrees(atan2(height - target[1], distance))
+        return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
 
-    def sees(self, body: Body, target: Position, width: float) -> bool:
+    def sees(self, body: AgentPose, target: Position, width: float) -> bool:
         point = body.x, body.z
         return self.faces(point, body.rotation, target, width) and self.levels(point, body.eye[1], body.horizon, target)
 
@@ -77,10 +77,10 @@ def poses_seeing(
     horizons: Sequence[float], standings: Sequence[bool],
 ) -> Iterator[tuple[Position, float, float, bool]]:  # fmt: skip
     """Yield (position, rotation, horizon, standing) of the poses that see the target, in the build's order."""
-    facing = {turn: [at for at in positions if sight.faces(flat(at), turn, target, width)] for turn in rotations}
+    facing = {turn: [at for at in positions if sight.faces(floor_xz(at), turn, target, width)] for turn in rotations}
     for horizon, standing, rotation in product(horizons, standings, rotations):
         for at in facing[rotation]:
-            if sight.levels(flat(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
+            if sight.levels(floor_xz(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
                 yield at, rotation, horizon, standing
 
 
@@ -88,9 +88,9 @@ def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]
     """Return the scene's standing points, else a grid over its area together with the points in ``known``."""
     if scene.reachable:
         return scene.reachable
-    places = [flat(item.position) for item in scene.items] + [scene.agent]
+    places = [floor_xz(item.position) for item in scene.items] + [scene.agent]
     columns, rows = (_steps([place[axis] for place in places]) for axis in (0, 1))
-    blocked = [flat(item.position) for item in scene.items if item.type in FLOOR_STANDING]
+    blocked = [floor_xz(item.position) for item in scene.items if item.type in FLOOR_STANDING]
     free = {(x, z) for x in columns for z in rows if all(dist((x, z), obstacle) >= CLEARANCE for obstacle in blocked)}
     return tuple(sorted(free.union(known)))
 

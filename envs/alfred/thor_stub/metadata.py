@@ -9,8 +9,8 @@ from envs.alfred.scene import Position, xyz
 from envs.alfred.thor_stub.actions.handling import LIQUIDS, is_on, is_open
 from envs.alfred.thor_stub.actions.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.geometry import box
+from envs.alfred.thor_stub.room import Entity, Room
 from envs.alfred.thor_stub.session import Camera, Session
-from envs.alfred.thor_stub.stage import Entity, Stage
 from envs.alfred.thor_stub.traits import PICKUPABLE, size_of, template
 
 Record = dict[str, Any]
@@ -20,7 +20,7 @@ class MetadataWriter:
     """Writer of metadata; caches each object's pose-independent part until the room changes."""
 
     def __init__(self) -> None:
-        self._stage: Stage | None = None
+        self._room: Room | None = None
         self._version = -1
         self._fixed: list[tuple[Entity, Record]] = []
         self._state: Hashable = None
@@ -33,12 +33,12 @@ class MetadataWriter:
         return self._agent
 
     def _write(self, session: Session) -> Record:
-        stage, body = session.stage, session.stage.body
-        up = map_camera(stage) if session.map_view else None
+        room, body = session.room, session.room.body
+        view = map_camera(room) if session.map_view else None
         turn = xyz((0.0, body.rotation, 0.0))
-        (x0, z0), (x1, z1) = stage.bounds
+        (x0, z0), (x1, z1) = room.bounds
         bounds = box(((x0 + x1) / 2, CEILING / 2, (z0 + z1) / 2), (x1 - x0 + 1.0, CEILING, z1 - z0 + 1.0))
-        in_hand = [stage.of_thing[stage.world.holding]] if stage.world.holding else []
+        in_hand = [room.of_thing[room.world.holding]] if room.world.holding else []
         return {
             "objects": self._objects(session),
             "agent": {
@@ -46,13 +46,13 @@ class MetadataWriter:
                 "isStanding": body.standing, "inHighFrictionArea": False,
             },
             "heldObjectPose": {
-                "position": xyz(stage.hand), "rotation": turn,
+                "position": xyz(room.hand), "rotation": turn,
                 "localPosition": xyz((0.0, 0.0, 0.0)), "localRotation": xyz((0.0, 0.0, 0.0)),
             },
             "inventoryObjects": [{"objectId": entity.id, "objectType": entity.type} for entity in in_hand],
-            "sceneName": stage.name, "sceneBounds": bounds, "screenWidth": session.width,
+            "sceneName": room.name, "sceneBounds": bounds, "screenWidth": session.width,
             "screenHeight": session.height, "fov": session.settings.sight.angle,
-            "cameraPosition": xyz(up.position if up else body.eye), "cameraOrthSize": up.extent if up else -1.0,
+            "cameraPosition": xyz(view.position if view else body.eye), "cameraOrthSize": view.extent if view else -1.0,
             "thirdPartyCameras": _cameras(session.cameras), "collided": False, "collidedObjects": [],
             "isSceneAtRest": True, "currentTime": 0.0, "colors": None, "colorBounds": None, "flatSurfacesOnGrid": [],
             "depthFormat": "Meters", "agentId": 0,
@@ -60,21 +60,21 @@ class MetadataWriter:
 
     def _objects(self, session: Session) -> list[Record]:
         """Return the records of all objects. Records of equal content may be the same object."""
-        stage, sight = session.stage, session.settings.sight
-        if stage is not self._stage or stage.version != self._version:
-            inside = _inside(stage)
-            self._fixed = [(entity, _fixed(stage, entity, inside)) for entity in stage.entities.values()]
-            self._stage, self._version = stage, stage.version
-        return [self._record(stage, entity, fixed, stage.sees(entity, sight)) for entity, fixed in self._fixed]
+        room, sight = session.room, session.settings.sight
+        if room is not self._room or room.version != self._version:
+            inside = _inside(room)
+            self._fixed = [(entity, _fixed(room, entity, inside)) for entity in room.entities.values()]
+            self._room, self._version = room, room.version
+        return [self._record(room, entity, fixed, room.sees(entity, sight)) for entity, fixed in self._fixed]
 
-    def _record(self, stage: Stage, entity: Entity, fixed: Record, visible: bool) -> Record:
-        x, y, z = stage.body.position
+    def _record(self, room: Room, entity: Entity, fixed: Record, visible: bool) -> Record:
+        x, y, z = room.body.position
         position = fixed["position"]
-        if fixed["isPickedUp"] or stage.carries(entity):
-            fixed = fixed | _geometry(stage.hand, entity.type) | {"rotation": xyz((0.0, stage.body.rotation, 0.0))}
+        if fixed["isPickedUp"] or room.carries(entity):
+            fixed = fixed | _geometry(room.hand, entity.type) | {"rotation": xyz((0.0, room.body.rotation, 0.0))}
             position = fixed["position"]
-        away = ((position["x"] - x) ** 2 + (position["y"] - y) ** 2 + (position["z"] - z) ** 2) ** 0.5
-        return {**fixed, "visible": visible, "isInteractable": visible, "distance": away}
+        distance = ((position["x"] - x) ** 2 + (position["y"] - y) ** 2 + (position["z"] - z) ** 2) ** 0.5
+        return {**fixed, "visible": visible, "isInteractable": visible, "distance": distance}
 
 
 def _cameras(cameras: list[Camera]) -> list[Record]:
@@ -88,32 +88,32 @@ def _cameras(cameras: list[Camera]) -> list[Record]:
     ]  # fmt: skip
 
 
-def _inside(stage: Stage) -> dict[str, list[str]]:
+def _inside(room: Room) -> dict[str, list[str]]:
     """Return the object ids in or on each receptacle, nested ones included."""
     contents: dict[str, list[str]] = {}
-    for entity in stage.of_thing.values():
-        for outer in stage.receptacles_around(entity):
+    for entity in room.of_thing.values():
+        for outer in room.receptacles_around(entity):
             contents.setdefault(outer.id, []).append(entity.id)
     return contents
 
 
-def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record:
-    thing, marks = stage.thing(entity), stage.marks[entity.key]
+def _fixed(room: Room, entity: Entity, inside: dict[str, list[str]]) -> Record:
+    thing, marks = room.thing(entity), room.marks[entity.key]
     shared = template(entity.type)
-    is_ajar, liquid = is_open(stage, entity), next((word for word in LIQUIDS if word in marks), None)
+    is_ajar, liquid = is_open(room, entity), next((word for word in LIQUIDS if word in marks), None)
     specific: Record = {
         "name": entity.name, "objectId": entity.id, "rotation": xyz(entity.rotation),
-        "isToggled": is_on(stage, entity), "isOpen": is_ajar, "openness": float(is_ajar), "isDirty": "dirty" in marks,
+        "isToggled": is_on(room, entity), "isOpen": is_ajar, "openness": float(is_ajar), "isDirty": "dirty" in marks,
         "isFilledWithLiquid": liquid is not None, "fillLiquid": liquid,
         "isCooked": shared["cookable"] and "cooked" in marks, "isSliced": "sliced" in marks,
         "temperature": "Hot" if "hot" in marks else "Cold" if "cold" in marks else "RoomTemp",
-        "parentReceptacles": [outer.id for outer in stage.receptacles_around(entity)] or None,
+        "parentReceptacles": [outer.id for outer in room.receptacles_around(entity)] or None,
         "controlledObjects": [entity.controls] if entity.controls else ([] if shared["toggleable"] else None),
     }  # fmt: skip
     if shared["receptacle"]:
         specific["receptacleObjectIds"] = inside.get(entity.id, [])
     if thing is not None:
-        specific["isPickedUp"] = thing.id == stage.world.holding
+        specific["isPickedUp"] = thing.id == room.world.holding
     position = entity.place if thing is None else thing.position
     return {**shared, **specific, **_geometry(position, entity.type)}
 

@@ -16,8 +16,8 @@ from envs.alfred.scene import Position
 from envs.alfred.thor_stub.actions.handling import is_on
 from envs.alfred.thor_stub.actions.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.geometry import corners
+from envs.alfred.thor_stub.room import Room
 from envs.alfred.thor_stub.session import Camera, Session
-from envs.alfred.thor_stub.stage import Stage
 from envs.alfred.thor_stub.traits import size_of
 
 Color = tuple[int, int, int]
@@ -72,8 +72,8 @@ class _Lens:
 def first_person(session: Session) -> bytes:
     """Return the agent's image; in map view, the room from above."""
     if session.map_view:
-        return camera_image(session, map_camera(session.stage))
-    body = session.stage.body
+        return camera_image(session, map_camera(session.room))
+    body = session.room.body
     angle = session.settings.sight.angle
     return _perspective(session, _lens(session, body.eye, body.horizon, body.rotation, angle))
 
@@ -99,18 +99,18 @@ def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: floa
 def _perspective(session: Session, lens: _Lens) -> bytes:
     image = Image.new("RGB", (lens.width, lens.height), OUTSIDE)
     pen = ImageDraw.Draw(image)
-    for color, outline in _planes(session.stage):
+    for color, outline in _planes(session.room):
         pixels = _clipped(outline, lens)
         if len(pixels) > 2:
             pen.polygon(pixels, fill=color)
-    if boxes := list(_boxes(session.stage)):
+    if boxes := list(_boxes(session.room)):
         _draw_boxes(image, pen, lens, boxes)
     return _rgb_bytes(image)
 
 
-def _planes(stage: Stage) -> Iterator[tuple[Color, np.ndarray]]:
+def _planes(room: Room) -> Iterator[tuple[Color, np.ndarray]]:
     """Yield walls and floor with their corners."""
-    (x0, z0), (x1, z1) = _extent(stage)
+    (x0, z0), (x1, z1) = _extent(room)
     outline = ((x0, z0), (x1, z0), (x1, z1), (x0, z1))
     for number, (x, z) in enumerate(outline):
         right, ahead = outline[(number + 1) % 4]
@@ -133,16 +133,16 @@ def _clipped(outline: np.ndarray, lens: _Lens) -> list[Pixel]:
     return [(column, row) for column, row, _ in lens.project(points).tolist()] if points else []
 
 
-def _extent(stage: Stage) -> tuple[Pixel, Pixel]:
-    (x0, z0), (x1, z1) = stage.bounds
+def _extent(room: Room) -> tuple[Pixel, Pixel]:
+    (x0, z0), (x1, z1) = room.bounds
     return (x0 - 0.5, z0 - 0.5), (x1 + 0.5, z1 + 0.5)
 
 
-def _boxes(stage: Stage) -> Iterator[_Box]:
+def _boxes(room: Room) -> Iterator[_Box]:
     """Yield the things that are not behind a closed door."""
-    for entity in stage.entities.values():
-        if entity.type != "Floor" and not stage.hidden(entity):
-            yield _Box(entity.type, stage.position(entity), size_of(entity.type), is_on(stage, entity))
+    for entity in room.entities.values():
+        if entity.type != "Floor" and not room.hidden(entity):
+            yield _Box(entity.type, room.position(entity), size_of(entity.type), is_on(room, entity))
 
 
 def _draw_boxes(image: Image.Image, pen: ImageDraw.ImageDraw, lens: _Lens, boxes: list[_Box]) -> None:
@@ -187,12 +187,12 @@ def _from_above(session: Session, center: Position, extent: float) -> bytes:
         y0, y1 = (session.height / 2 - (z - center[2]) * scale for z in (high[1], low[1]))
         pen.rectangle((x0, y0, x1, y1), fill, outline)
 
-    rectangle(*_extent(session.stage), FLOOR, WALL)
-    for box in sorted(_boxes(session.stage), key=lambda box: box.center[1]):
+    rectangle(*_extent(session.room), FLOOR, WALL)
+    for box in sorted(_boxes(session.room), key=lambda box: box.center[1]):
         (x, _, z), (width, _, depth) = box.center, box.size
         low, high = (x - width / 2, z - depth / 2), (x + width / 2, z + depth / 2)
         rectangle(low, high, _color(box.kind), ON_COLOR if box.is_lit else EDGE)
-    body = session.stage.body
+    body = session.room.body
     rectangle((body.x - 0.1, body.z - 0.1), (body.x + 0.1, body.z + 0.1), AGENT, AGENT)
     return _rgb_bytes(image)
 

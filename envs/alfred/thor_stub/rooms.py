@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from envs.alfred.data.mining import Room, Survey
+from envs.alfred.data.mining import RoomSurvey, Survey
 from envs.alfred.data.start import next_id, object_item
 from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, Trajectory, room_of
@@ -17,7 +17,7 @@ from envs.alfred.scene import Item, ObjectPose, Scene
 from envs.alfred.thor_stub.actions.refusals import Refusal
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT
 from envs.alfred.thor_stub.house import EMPTY_SCENE
-from envs.alfred.thor_stub.stage import Parents, Stage
+from envs.alfred.thor_stub.room import Parents, Room
 from keep_agent.errors import ConfigError
 
 PHYSICS_SUFFIX = "_physics"
@@ -36,27 +36,27 @@ class Rooms:
         """Return the scene names, in the order of ``GetScenesInBuild``."""
         return [EMPTY_SCENE, *(f"{plan}{PHYSICS_SUFFIX}" for plan in self._survey)]
 
-    def make(self, name: str) -> Stage:
+    def make(self, name: str) -> Room:
         """Return the room in its start state. Raises Refusal for an unknown name."""
         if name == EMPTY_SCENE:  # four square metres of floor
             points = tuple((x * GRID, z * GRID) for x in range(-_STEPS, _STEPS + 1) for z in range(-_STEPS, _STEPS + 1))
-            return Stage(Scene(EMPTY_SCENE, "livingroom", (), (0.0, 0.0), points), EMPTY_SCENE)
+            return Room(Scene(EMPTY_SCENE, "livingroom", (), (0.0, 0.0), points), EMPTY_SCENE)
         plan = name.removesuffix(PHYSICS_SUFFIX)
         if plan not in self._survey:
             raise Refusal(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")
         return self._furnished_room(name, plan)
 
-    def _furnished_room(self, name: str, plan: str) -> Stage:
-        room = self._survey[plan].without("")
+    def _furnished_room(self, name: str, plan: str) -> Room:
+        survey = self._survey[plan].without_trial("")
         trials = [trial for trial in self._trajectories if trial.floor_plan == plan]
-        fixtures = _fixtures(room)
-        parents = Parents(fixtures, room)
+        fixtures = _fixtures(survey)
+        parents = Parents(fixtures, survey)
         items = (*fixtures, *_objects(trials, parents))
         x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
         starts = [trial.start.agent for trial in trials] or [(_on_grid(x), HEIGHT, _on_grid(z))]
         points = {(_on_grid(x), _on_grid(z)) for x, _, z in starts}
         x, height, z = starts[0]
-        return Stage(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
+        return Room(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
 
     @cached_property
     def _survey(self) -> Survey:
@@ -80,9 +80,9 @@ def _on_grid(coordinate: float) -> float:
     return round(coordinate / GRID) * GRID
 
 
-def _fixtures(room: Room) -> list[Item]:
+def _fixtures(survey: RoomSurvey) -> list[Item]:
     counts: Counter[str] = Counter()
-    fixtures = sorted(room.fixtures, key=lambda fixture: (fixture.type, fixture.position))
+    fixtures = sorted(survey.fixtures, key=lambda fixture: (fixture.type, fixture.position))
     return [
         Item(next_id(fixture.type, counts), fixture.type, fixture.position, source=fixture.id) for fixture in fixtures
     ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from envs.alfred.scene import Position
 from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import Sight
+from envs.alfred.thor_stub.room import Entity, Room
 from envs.alfred.thor_stub.rooms import Rooms
-from envs.alfred.thor_stub.stage import Entity, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Session:
     """A room, the settings and the cameras."""
 
     scenes: Rooms
-    stage: Stage
+    room: Room
     width: int = 300
     height: int = 300
     settings: Settings = field(default_factory=Settings)
@@ -52,15 +52,15 @@ class Session:
     def state(self) -> Hashable:
         """Value that is equal for sessions with the same images and metadata; rooms compare by identity."""
         view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
-        return self.stage, self.stage.version, self.stage.body, view
+        return self.room, self.room.version, self.room.body, view
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, room: Room) -> None:
         """Change to another room with default settings."""
-        self.stage, self.settings, self.cameras, self.map_view = stage, Settings(), [], False
+        self.room, self.settings, self.cameras, self.map_view = room, Settings(), [], False
 
     def target(self, object_id: str, force: bool) -> Entity:
         """Return the object with an id. Raises Refusal if it is missing or, without force, invisible."""
-        entity = self.stage.find(object_id)
-        if not force and not self.stage.sees(entity, self.settings.sight):
+        entity = self.room.find(object_id)
+        if not force and not self.room.sees(entity, self.settings.sight):
             raise exception("NullReferenceException", "Target object not found within the specified visibility")
         return entity

@@ -120,7 +120,7 @@ class Simulator:
             raise Refusal(f"Invalid action: {name}", "InvalidAction")
         arguments = _arguments(name, action)
         if name not in POSE_ACTIONS:
-            self.session.stage.version += 1
+            self.session.room.version += 1
         return ACTIONS[name](self.session, **arguments)
 
     def _reply(self, action: Action, value: Any, refusal: Refusal | None) -> ActionReply:

@@ -55,7 +55,7 @@ _SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 
 
 @cache
-def name_of(kind: str) -> str:
+def thor5_type(kind: str) -> str:
     """Return a type's name in 5.0."""
     return THOR5_TYPE_NAMES.get(kind, kind)
 
@@ -66,7 +66,7 @@ def size_of(kind: str) -> tuple[float, float, float]:
     return _SIZE.get(kind) or ((0.12, 0.12, 0.12) if kind in PICKUPABLE else (0.3, 0.3, 0.3))
 
 
-def loose(kind: str) -> bool:
+def is_loose(kind: str) -> bool:
     """Return whether ``SetObjectPoses`` removes an unlisted thing of this type."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
@@ -74,7 +74,7 @@ def loose(kind: str) -> bool:
 @cache
 def template(kind: str) -> Mapping[str, Any]:
     """Return the metadata shared by all objects of a type, with defaults for the rest; read-only."""
-    moves = loose(kind)
+    moves = is_loose(kind)
     return {
         "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,
         "receptacle": kind in RECEPTACLES, "toggleable": kind in TOGGLEABLE, "isToggled": False,
@@ -94,8 +94,8 @@ def object_id(kind: str, position: Position) -> str:
     """Return an id: "Mug|+00.13|+00.91|-01.20", "Sink|+00.13|+00.91|-01.20|SinkBasin"; ``kind`` is a name of 5.0."""
     x, y, z = position
     outer = _INSIDE.get(kind)
-    whole = official_id(outer or kind, (x + _SHIFT, y, z))
-    return f"{whole}|{kind}" if outer else whole
+    base_id = official_id(outer or kind, (x + _SHIFT, y, z))
+    return f"{base_id}|{kind}" if outer else base_id
 
 
 def free_id(kind: str, position: Position, ids: Container[str]) -> str:

@@ -47,7 +47,7 @@ _TABLE = """
 """
 
 
-def _likely(table: str) -> dict[str, tuple[str, ...]]:
+def _parse_places(table: str) -> dict[str, tuple[str, ...]]:
     places: dict[str, tuple[str, ...]] = {}
     for line in table.split(";"):
         name, words = line.strip().split(": ")
@@ -55,10 +55,10 @@ def _likely(table: str) -> dict[str, tuple[str, ...]]:
     return {name: kinds for name, kinds in places.items() if name.islower()}
 
 
-LIKELY: Mapping[str, tuple[str, ...]] = _likely(_TABLE)
+LIKELY_PLACES: Mapping[str, tuple[str, ...]] = _parse_places(_TABLE)
 
 # Containers whose top is used instead of their inside, with the classes of things placed there.
-_ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY), "stove": ("cookingpot", "fryingpan")}
+_ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY_PLACES), "stove": ("cookingpot", "fryingpan")}
 
 
 def goes_inside(class_name: str, holder: str) -> bool:

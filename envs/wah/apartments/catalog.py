@@ -33,7 +33,7 @@ def object_class(class_name: str) -> ObjectClass:
 
 
 # States that the properties allow, but that the simulator never reports.
-_NEVER: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": "CLOSED"}
+_UNUSED_STATES: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": "CLOSED"}
 
 
 def default_states(class_name: str) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def default_states(class_name: str) -> tuple[str, ...]:
         states.add("OPEN" if kind.category == "Doors" else "CLOSED")
     if "HAS_SWITCH" in kind.properties:
         states.add("ON" if kind.category == "Lamps" or class_name == "lightswitch" else "OFF")
-    return tuple(sorted(states - {_NEVER.get(class_name)}))
+    return tuple(sorted(states - {_UNUSED_STATES.get(class_name)}))
 
 
 def _parse_class(category: str, words: list[str]) -> ObjectClass:

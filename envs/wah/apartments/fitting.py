@@ -47,17 +47,17 @@ class Wall:
         """Return a thing's box: its middle ``along`` the wall, at a height and ``depth`` from the wall, in metres."""
         x, _, z = self.corner
         if self.axis == 0:
-            return rounded((x + along, height, z + self.inward * depth), size)
-        return rounded((x + self.inward * depth, height, z + along), (size[2], size[1], size[0]))
+            return round_box((x + along, height, z + self.inward * depth), size)
+        return round_box((x + self.inward * depth, height, z + along), (size[2], size[1], size[0]))
 
 
-def rounded(center: Vector, size: Vector) -> Box:
+def round_box(center: Vector, size: Vector) -> Box:
     """Return a box rounded to millimetres."""
     (x, y, z), (width, height, depth) = center, size
     return Box((round(x, 3), round(y, 3), round(z, 3)), (round(width, 3), round(height, 3), round(depth, 3)))
 
 
-def overlap(a: Box, b: Box, gap: float = 0.0) -> bool:
+def overlaps(a: Box, b: Box, gap: float = 0.0) -> bool:
     """Return whether two boxes overlap, or are less than ``gap`` metres apart on the floor plan."""
     (ax, ay, az), (aw, ah, ad), (bx, by, bz), (bw, bh, bd) = a.center, a.size, b.center, b.size
     return abs(ax - bx) * 2 < aw + bw + gap * 2 and abs(az - bz) * 2 < ad + bd + gap * 2 and abs(ay - by) * 2 < ah + bh
@@ -81,7 +81,7 @@ def shell(room: Box) -> Iterator[Fixture]:
     for kind, y in (("floor", -THICKNESS / 2), ("ceiling", height + THICKNESS / 2)):
         for i in range(columns * rows):
             across, back = i % columns + 0.5, i // columns + 0.5
-            yield Fixture(kind, rounded((x - width / 2 + across * tile[0], y, z - depth / 2 + back * tile[2]), tile))
+            yield Fixture(kind, round_box((x - width / 2 + across * tile[0], y, z - depth / 2 + back * tile[2]), tile))
     for wall in walls_of(room):
         panels = max(1, round(wall.length / PANEL))
         size = (wall.length / panels, height, THICKNESS)
@@ -98,9 +98,9 @@ def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) 
     if not all(fitting.in_the_middle(piece) for piece in content.middle):
         return None
     for kind in content.on_walls:
-        fitting.hang(kind)
+        fitting.add_on_wall(kind)
     for i, kind in enumerate(content.overhead):
-        fitting.overhead(kind, (i + 0.5) / len(content.overhead))
+        fitting.add_overhead(kind, (i + 0.5) / len(content.overhead))
     return fitting.fixtures
 
 
@@ -115,7 +115,7 @@ class _Fitting:
         self.fixtures: list[Fixture] = []
 
     def _free(self, box: Box, gap: float) -> bool:
-        return not any(overlap(box, obstacle, gap) for obstacle in self.occupied)
+        return not any(overlaps(box, obstacle, gap) for obstacle in self.occupied)
 
     def _add(self, kind: str, box: Box, holder: int | None = None, relation: str = "") -> int:
         self.fixtures.append(Fixture(kind, box, holder, relation))
@@ -171,8 +171,8 @@ class _Fitting:
 
     def _beside(self, kind: str, spot: Wall, depth: float) -> None:
         """Add a thing in front of, behind or beside a piece; omit it if no place is free."""
-        width, height, deep = size = CLASSES[kind].size
-        front, back = depth + GAP * 2 + deep / 2, -GAP * 2 - deep / 2
+        width, height, thickness = size = CLASSES[kind].size
+        front, back = depth + GAP * 2 + thickness / 2, -GAP * 2 - thickness / 2
         ends = (-GAP * 2 - width / 2, spot.length + GAP * 2 + width / 2)
         sides = [(spot.length * share, away) for away in (front, back) for share in (0.25, 0.5, 0.75)]
         for along, away in sides + [(end, depth / 2) for end in ends]:
@@ -185,7 +185,7 @@ class _Fitting:
     def _within(self, box: Box) -> bool:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
-    def hang(self, kind: str) -> None:
+    def add_on_wall(self, kind: str) -> None:
         """Add a thing on a wall, at a free place if one is found; windows are at the front or back."""
         size, height = CLASSES[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
@@ -199,11 +199,11 @@ class _Fitting:
         if kind == "window":
             self._add("curtains", wall.box(along, height, size[2] * 1.5, CLASSES["curtains"].size))
 
-    def overhead(self, kind: str, share: float) -> None:
+    def add_overhead(self, kind: str, share: float) -> None:
         """Add a thing under the ceiling, at a share of the room's length."""
         (x, _, z), (width, height, _) = self.room.center, self.room.size
         size = CLASSES[kind].size
-        self._add(kind, rounded((x + (share - 0.5) * width, height - size[1] / 2, z), size))
+        self._add(kind, round_box((x + (share - 0.5) * width, height - size[1] / 2, z), size))
 
 
 def _shifted(wall: Wall, along: float, depth: float) -> Vector:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from random import Random
 
 from envs.splits import check_split, seed_of, split_of_hash
-from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY_PLACES
 from envs.wah.apartments.catalog import CLASSES
-from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
+from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, round_box, shell
 from envs.wah.apartments.furniture import ROOMS, furnishing
 from envs.wah.apartments.placing import GraphJson, Row, add_node, likely_holders, place
 from envs.wah.graph import BETWEEN, INSIDE, Box
@@ -23,12 +23,12 @@ from envs.wah.graph import BETWEEN, INSIDE, Box
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
 # Least and most loose things in a room; copies of one class that are placed together.
-AMOUNTS: Mapping[str, tuple[int, int]] = {
+CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)
-_LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
+_CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
+_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _signature(rooms: Sequence[_Room]) -> str:
 def _furnish(rng: Random) -> list[_Room]:
     boxes = _boxes(rng)
     doors = _doors(boxes, rng)
-    clearances = [rounded(door.center, (2.0, door.size[1], 1.1)) for door in doors]
+    clearances = [round_box(door.center, (2.0, door.size[1], 1.1)) for door in doors]
     kinds = rng.sample(ROOMS, len(ROOMS))
     return [
         _Room(kind, box, (*_fixtures(kind, box, clearances, rng), Fixture("door", door), _doorjamb(door)))
@@ -88,7 +88,7 @@ def _boxes(rng: Random) -> list[Box]:
     boxes = []
     for _ in ROOMS:
         width, depth = round(rng.uniform(*SIDES), 1), round(rng.uniform(*SIDES), 1)
-        boxes.append(rounded((x + width / 2, height / 2, depth / 2), (width, height, depth)))
+        boxes.append(round_box((x + width / 2, height / 2, depth / 2), (width, height, depth)))
         x += width + 2 * THICKNESS
     return boxes
 
@@ -99,14 +99,14 @@ def _doors(boxes: Sequence[Box], rng: Random) -> list[Box]:
     for box, following in zip(boxes, (*boxes[1:], boxes[-1]), strict=True):
         z = rng.uniform(1.0, min(box.size[2], following.size[2]) - 1.0)
         x = box.center[0] + box.size[0] / 2 + THICKNESS
-        doors.append(rounded((x, height / 2, z), (depth, height, width)))
+        doors.append(round_box((x, height / 2, z), (depth, height, width)))
     return doors
 
 
 def _doorjamb(door: Box) -> Fixture:
     width, height, depth = CLASSES["doorjamb"].size
     x, _, z = door.center
-    return Fixture("doorjamb", rounded((x, height / 2, z), (depth, height, width)))
+    return Fixture("doorjamb", round_box((x, height / 2, z), (depth, height, width)))
 
 
 def _fixtures(kind: str, box: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture]:
@@ -140,13 +140,13 @@ def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) 
     for fixture in room.fixtures:
         holder = [] if fixture.holder is None else [(fixture.relation, ids[fixture.holder])]
         ids.append(add_node(graph, fixture.kind, fixture.box, [(INSIDE, room_id), *holder]))
-    _litter(graph, graph["nodes"][first:], rng.randint(*AMOUNTS[room.kind]), counts, rng)
+    _add_clutter(graph, graph["nodes"][first:], rng.randint(*CLUTTER_RANGES[room.kind]), counts, rng)
     return room_id
 
 
-def _litter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
+def _add_clutter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
     """Place ``total`` loose things in or on a room's furniture, fewer if some have no suitable furniture."""
-    for kind in rng.sample(_LITTER, len(_LITTER)):
+    for kind in rng.sample(_CLUTTER, len(_CLUTTER)):
         holders = likely_holders(furniture, kind)
         most = min(max(COPIES) - counts[kind], total) if holders else 0
         copies = min(most, rng.choice(COPIES) if kind in _PORTABLE else 1)

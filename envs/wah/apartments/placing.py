@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from envs.wah.apartments.belongings import LIKELY, goes_inside
+from envs.wah.apartments.belongings import LIKELY_PLACES, goes_inside
 from envs.wah.apartments.catalog import ObjectClass, default_states, object_class
-from envs.wah.apartments.fitting import overlap, rounded
+from envs.wah.apartments.fitting import overlaps, round_box
 from envs.wah.graph import INSIDE, ON, ROOMS, Box, Vector
 from keep_agent.errors import DataError
 
@@ -16,7 +16,7 @@ GraphJson = dict[str, list[dict[str, Any]]]
 Row = dict[str, Any]
 
 FIRST_ID = 11  # lower ids are for characters
-SHELF = 0.35  # metres between the boards of a container
+BOARD_DISTANCE = 0.35  # metres between the boards of a container
 _TRIES = 12
 
 
@@ -38,8 +38,8 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
 
 def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
     """Return the ids of the nodes in ``rows`` that may hold a thing of the class."""
-    classes = LIKELY.get(class_name, ())
-    return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
+    classes = LIKELY_PLACES.get(class_name, ())
+    return [row["id"] for row in rows if row["class_name"] in classes and _is_holder(row)]
 
 
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
@@ -49,7 +49,7 @@ def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
-    if not _holds(holder) or holder["category"] == "Floor":
+    if not _is_holder(holder) or holder["category"] == "Floor":
         raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
     inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
     room, obstacles = _surroundings(graph, holder_id)
@@ -64,7 +64,7 @@ def _find(graph: GraphJson, node_id: int) -> Row:
     raise DataError(f"there is no node {node_id} in this graph of {len(graph['nodes'])} nodes")
 
 
-def _holds(row: Row) -> bool:
+def _is_holder(row: Row) -> bool:
     return not {"CONTAINERS", "SURFACES"}.isdisjoint(row["properties"])
 
 
@@ -86,8 +86,8 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
 def _free_box(holder: Box, kind: ObjectClass, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
     """Draw a free box on top of the holder or on one of its boards; the last try if none is free."""
     for _ in range(_TRIES):
-        box = rounded(_draw_center(holder, kind.size, inside, rng), kind.size)
-        if not any(overlap(box, obstacle) for obstacle in obstacles):
+        box = round_box(_draw_center(holder, kind.size, inside, rng), kind.size)
+        if not any(overlaps(box, obstacle) for obstacle in obstacles):
             break
     return box
 
@@ -98,7 +98,7 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
     z += rng.uniform(-0.5, 0.5) * max(0.0, depth - size[2])
     if not inside:
         return x, holder.top + size[1] / 2, z
-    board = rng.randrange(max(1, int(height / SHELF))) * SHELF
+    board = rng.randrange(max(1, int(height / BOARD_DISTANCE))) * BOARD_DISTANCE
     return x, y - height / 2 + min(board + size[1] / 2, max(height / 2, height - size[1] / 2)), z
 
 

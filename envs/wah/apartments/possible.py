@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from envs.wah.apartments.belongings import LIKELY
+from envs.wah.apartments.belongings import LIKELY_PLACES
 from envs.wah.apartments.catalog import CLASSES
 from envs.wah.goals import Predicate
 from envs.wah.graph import ROOMS, Graph
 from keep_agent.errors import DataError, did_you_mean
 
-NEEDED: Mapping[str, str] = MappingProxyType(
+NEEDED_PROPERTIES: Mapping[str, str] = MappingProxyType(
     {"on": "SURFACES", "inside": "CONTAINERS", "turnOn": "HAS_SWITCH", "sit": "SITTABLE"}
 )
 """Property that a place needs, by kind of predicate."""
 PORTABLE = "GRABBABLE"  # the property that a thing needs to be carried
-MOST = 100  # maximum of things of a class in a layout
+MAX_COUNT = 100  # maximum of things of a class in a layout
 
 
 def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
@@ -38,7 +38,7 @@ def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
     for name in dict.fromkeys(predicate.place for predicate in goal if predicate.place):
         _check_name(name, graph.classes, "this apartment")
         kinds = dict.fromkeys(predicate.kind for predicate in goal if predicate.place == name)
-        needed = {NEEDED[kind] for kind in kinds}
+        needed = {NEEDED_PROPERTIES[kind] for kind in kinds}
         if not any(needed <= graph[place].properties for place in graph.of_class(name)):
             conditions, properties = " and ".join(map(repr, kinds)), " and ".join(sorted(needed))
             raise DataError(f"{name!r} cannot fulfil {conditions}: none here has the property {properties}")
@@ -50,10 +50,10 @@ def check_catalog(goal: Sequence[Predicate]) -> None:
         if predicate.thing:
             _check_name(predicate.thing, CLASSES, "any apartment")
             _check_portable(predicate.thing, PORTABLE in CLASSES[predicate.thing].properties)
-            if predicate.thing not in LIKELY:
+            if predicate.thing not in LIKELY_PLACES:
                 raise DataError(f"no apartment has a likely place for {predicate.thing!r}")
-        if predicate.count > MOST:
-            raise DataError(f"{predicate.count} of {predicate.thing!r} are required; at most {MOST} are laid out")
+        if predicate.count > MAX_COUNT:
+            raise DataError(f"{predicate.count} of {predicate.thing!r} are required; at most {MAX_COUNT} are laid out")
 
 
 def check_room(graph: Graph, room: Any, where: str) -> None:

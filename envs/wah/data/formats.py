@@ -9,13 +9,13 @@ from typing import Any
 
 import networkx as nx
 
-from envs.splits import finite
+from envs.splits import finite_number
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
 # Class names of the older simulator (before 2.0) and the current ones.
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
-UNCONDITIONAL = frozenset(RELATIONS) - {CLOSE}  # without FACING, and with CLOSE of the character only
+FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # without FACING, and with CLOSE of the character only
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
@@ -34,7 +34,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
         if source not in graph.nodes or target not in graph.nodes:
             raise DataError(f"{where} has an edge {source} {relation} {target} to a node that it lacks")
         is_close_to_character = relation == CLOSE and CHARACTERS in (graph[source].category, graph[target].category)
-        if relation in UNCONDITIONAL or is_close_to_character:
+        if relation in FULL_RELATIONS or is_close_to_character:
             graph.link(source, relation, target)
     return graph
 
@@ -75,7 +75,7 @@ def _id(value: Any) -> int:
 
 
 def _vector(values: Any) -> Vector:
-    x, y, z = map(finite, values)
+    x, y, z = map(finite_number, values)
     return x, y, z
 
 

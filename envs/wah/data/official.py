@@ -13,18 +13,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from envs.splits import LazyEpisodes, draw
+from envs.splits import LazyEpisodes, draw_entries
 from envs.wah.apartments.placing import Goal
 from envs.wah.apartments.possible import check_apartment, check_room
 from envs.wah.data.formats import read_graph
-from envs.wah.data.plans import is_plans, load_plans
+from envs.wah.data.plans import has_plans, load_plans
 from envs.wah.data.records import check_goal, field_of, instructions_of, json_files, number_of, records_of, task_of
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, check_once
 
 DEFAULT_SPLIT = "test"  # also the split name of data without splits
-Make = Callable[[], Episode]
+EpisodeMaker = Callable[[], Episode]
 
 
 def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
@@ -37,13 +37,13 @@ def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None
     path = Path(data)
     if not path.exists():
         raise ConfigError(f"env.data={data} does not exist; name a file or folder of Watch-And-Help tasks")
-    if split != DEFAULT_SPLIT and (path.is_file() or is_plans(path)):
+    if split != DEFAULT_SPLIT and (path.is_file() or has_plans(path)):
         raise ConfigError(f"{path} has no splits, but split={split!r} is set; leave env.split out")
-    makers = load_plans(path, seed) if is_plans(path) else _records(path, split)
-    return LazyEpisodes(call, draw(makers, limit, seed))
+    makers = load_plans(path, seed) if has_plans(path) else _records(path, split)
+    return LazyEpisodes(call, draw_entries(makers, limit, seed))
 
 
-def _records(path: Path, split: str) -> list[Make]:
+def _records(path: Path, split: str) -> list[EpisodeMaker]:
     files = [path] if path.is_file() else json_files(path, split)
     if not files:
         raise ConfigError(
@@ -55,7 +55,7 @@ def _records(path: Path, split: str) -> list[Make]:
     return [maker for name, row, where in records for maker in _makers(row, where, name)]
 
 
-def _makers(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:
+def _makers(row: Mapping[str, Any], where: str, identity: str) -> list[EpisodeMaker]:
     kind, goal = task_of(row, where)
     instructions = instructions_of(row, where) or [_phrase(kind, goal, identity, where)]
     graph, room = field_of(row, ("init_graph",), where), row.get("init_room")

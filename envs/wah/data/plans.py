@@ -24,7 +24,7 @@ from keep_agent.errors import ConfigError, DataError, check_once
 TASKS, APARTMENTS = "tasks", "apartments"
 
 
-def is_plans(path: Path) -> bool:
+def has_plans(path: Path) -> bool:
     """Return whether a folder has tasks and apartments."""
     return (path / TASKS).is_dir() and (path / APARTMENTS).is_dir()
 
@@ -54,7 +54,7 @@ def _makers(
     kind, goal = task_of(row, where)
     check_goal(goal, where, check_catalog)
     rng = Random(f"{identity}-{seed}")
-    names = _suitable(apartments, parse_goal(goal), where)
+    names = _suitable_apartments(apartments, parse_goal(goal), where)
     if not (instructions := instructions_of(row, where)):
         raise DataError(f"{where} has no nl_instructions; a plan needs one per episode")
     name = rng.choice(names)
@@ -62,7 +62,7 @@ def _makers(
     return [partial(make, number, text) for number, text in enumerate(instructions)]
 
 
-def _suitable(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
+def _suitable_apartments(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
     """Return the names of the apartments with the places that a goal needs. Raises ConfigError if there is none."""
     names, problem = [], "there is none"
     for name, graph in sorted(apartments.items()):
@@ -80,14 +80,14 @@ def _episode(
     apartment: Graph, name: str, kind: str, goal: Goal, identity: str, seed: int, number: int, text: str
 ) -> Episode:
     rng = Random(f"{identity}-{seed}-layout")
-    graph = write_graph(_without(apartment, {predicate.thing for predicate in parse_goal(goal)}))
+    graph = write_graph(_without_classes(apartment, {predicate.thing for predicate in parse_goal(goal)}))
     lay_out(graph, [goal], rng)
     rooms = [node.class_name for node in apartment.nodes.values() if node.category == ROOMS]
     scene = Scene(f"{identity}-{name}", graph, rng.choice(rooms))
     return Episode(f"{identity}-{number}", scene, (Task(kind, goal, text, identity),))
 
 
-def _without(apartment: Graph, classes: set[str]) -> Graph:
+def _without_classes(apartment: Graph, classes: set[str]) -> Graph:
     """Return the apartment without things of some classes and without characters."""
     nodes = apartment.nodes.values()
     graph = Graph(node for node in nodes if node.category != CHARACTERS and node.class_name not in classes)

@@ -27,7 +27,7 @@ class Expert:
         """Return the next skill; "done" if the goal is reached or no step helps."""
         goal = goal_of(task)
         if self._lota is not None:
-            return LotaPlan(home, goal, self._lota).next()
+            return LotaPlan(home, goal, self._lota).next_skill()
         if knowledge is None or self.observability == "full":
             knowledge = Knowledge(home, "full")
-        return GroundedPlan(home, goal, knowledge).next()
+        return GroundedPlan(home, goal, knowledge).next_skill()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envs.wah.apartments.belongings import LIKELY
-from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_of
+from envs.wah.apartments.belongings import LIKELY_PLACES
+from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_predicates
 from envs.wah.graph import ROOMS
 from envs.wah.grounded import at_hand, put_verb
 from envs.wah.knowledge import Knowledge
@@ -25,7 +25,7 @@ class GroundedPlan:
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
         self.home, self.goal, self.knowledge = home, goal, knowledge
         self.place = self._destination()
-        self.unmet = unmet_of(goal, counts_at(home, goal, self.place))
+        self.unmet = unmet_predicates(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
         """Return the place at which most of the goal holds; if nothing holds anywhere, preferably the agent's place."""
@@ -34,7 +34,7 @@ class GroundedPlan:
             return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best
         return best
 
-    def next(self) -> str:
+    def next_skill(self) -> str:
         """Return the next skill towards the goal; "done" if it is reached or no step helps."""
         classes_to_put = {predicate.thing for predicate in self.unmet if predicate.kind in RELATIONS}
         classes_to_hold = {predicate.thing for predicate in self.goal if predicate.kind == "holds"}
@@ -96,8 +96,8 @@ class GroundedPlan:
     def _explore(self, kind: str) -> str:
         """Enter the likeliest unexplored room for a class, then open the likeliest unexplored container."""
         graph, knowledge = self.home.graph, self.knowledge
-        unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.unseen(place)]
-        likely = LIKELY.get(kind, ())
+        unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.is_unseen(place)]
+        likely = LIKELY_PLACES.get(kind, ())
         rooms = [place for place in unseen if graph[place].category == ROOMS]
         if rooms:
             return self._go_to(min(rooms, key=lambda room: (-self._likely_places(room, likely), room)))
@@ -114,7 +114,7 @@ class GroundedPlan:
 
     def _go_to(self, thing: int) -> str:
         """Go to the place of a thing, unless the agent is there."""
-        place = self.home.fixture(thing)
+        place = self.home.fixture_of(thing)
         return "" if self.home.at in (place, thing) else f"go to {self._words(place)}"
 
     def _words(self, thing: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_of
+from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_predicates
 from envs.wah.language.names import article, spoken_name
 from envs.wah.lota import CLOSE, FIND, OPEN, PICK, PUT, SIT, SWITCH_ON, LotaSkills
 from envs.wah.state import HomeState
@@ -28,11 +28,11 @@ class LotaPlan:
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> None:
         self.home, self.goal, self.skills = home, goal, skills
-        self.unmet = unmet_of(goal, counts_at(home, goal, best_place(home, goal)))
+        self.unmet = unmet_predicates(goal, counts_at(home, goal, best_place(home, goal)))
         self.kind = place_class(goal)  # class of the destination
         self.puts_inside = any(predicate.kind == "inside" for predicate in goal)
 
-    def next(self) -> str:
+    def next_skill(self) -> str:
         """Return the next skill towards the goal; "done" if it is reached or no step helps."""
         has_place = bool(self.home.graph.of_class(self.kind))
         to_put = [predicate for predicate in self.unmet if predicate.kind in RELATIONS and has_place]

@@ -91,7 +91,7 @@ def spoken_name(class_name: str) -> str:
     return _SPOKEN_NAMES.get(class_name, class_name)
 
 
-def class_named(words: str) -> str | None:
+def class_of_words(words: str) -> str | None:
     """Return the class with this spoken name, None if no class can have it: "kitchen table" -> "kitchentable"."""
     if words in _CLASS_NAMES:
         return _CLASS_NAMES[words]

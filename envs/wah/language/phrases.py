@@ -19,7 +19,7 @@ Choose = Callable[[Sequence[Any]], Any]  # choice among options, of which the fi
 
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
-_LENGTHS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
+_WORD_COUNTS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
 # Class meant by "the table" in a task.
 _THE_TABLE = {
     "prepare_snack": "coffeetable", "prepare_food": "kitchentable", "setup_table": "kitchentable",
@@ -43,7 +43,7 @@ def phrase(task_type: str, goal: Goal, rng: Random) -> str:
     if form in commands:
         wrappers = templates.WRAPPERS if ":" in sentence else templates.WRAPPERS + templates.LATE_WRAPPERS
         sentence = choose(wrappers).format(sentence)
-    return _finish(sentence, rng)
+    return _punctuate(sentence, rng)
 
 
 def all_phrasings(task_type: str, goal: Goal) -> list[str]:
@@ -56,7 +56,7 @@ def all_phrasings(task_type: str, goal: Goal) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _GoalParts:
     """Parts of a goal: things with counts, their place, whether it is turned on, the book to hold, the seat."""
 
     things: tuple[tuple[str, int], ...]
@@ -67,13 +67,13 @@ class _Parts:
     seat: str
 
 
-def _parts(goal: Goal) -> _Parts:
+def _parts(goal: Goal) -> _GoalParts:
     atoms = [(predicate.split("_"), count) for predicate, count in goal if count > 0]
     for words, _ in atoms:
-        if len(words) != _LENGTHS.get(words[0]):
-            raise DataError(f"unknown predicate {'_'.join(words)!r}; they begin with {', '.join(_LENGTHS)}")
+        if len(words) != _WORD_COUNTS.get(words[0]):
+            raise DataError(f"unknown predicate {'_'.join(words)!r}; they begin with {', '.join(_WORD_COUNTS)}")
 
-    def only(*relations: str) -> str:
+    def object_of(*relations: str) -> str:
         last = {words[-1] for words, _ in atoms if words[0] in relations}
         if len(last) > 1:
             raise DataError(
@@ -82,13 +82,13 @@ def _parts(goal: Goal) -> _Parts:
         return last.pop() if last else ""
 
     things = tuple((words[1], count) for words, count in atoms if len(words) == 3)
-    place, machine = only("on", "inside"), only("turnOn")
+    place, machine = object_of("on", "inside"), object_of("turnOn")
     if machine not in ("", place):
         raise DataError(f"{machine} is turned on, but the goal puts nothing into it; add a thing or leave turnOn out")
-    return _Parts(things, place, bool(only("inside")), bool(machine), only("holds"), only("sit"))
+    return _GoalParts(things, place, bool(object_of("inside")), bool(machine), object_of("holds"), object_of("sit"))
 
 
-def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _patterns(task_type: str, parts: _GoalParts) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the commands and the statements for a task."""
     if task_type not in TASK_TYPES:
         raise DataError(f"unknown task type {task_type!r}; choose one of {', '.join(TASK_TYPES)}")
@@ -99,10 +99,10 @@ def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str
     if parts.runs and task_type != "put_dishwasher":
         raise DataError(f"{task_type} turns nothing on, but the goal has turnOn_{parts.place}; leave it out")
     kind = "run_dishwasher" if parts.runs else "read_and_snack" if reads and parts.things else task_type
-    return _fitting(templates.COMMANDS[kind], parts), _fitting(templates.STATEMENTS[kind], parts)
+    return _patterns_for_count(templates.COMMANDS[kind], parts), _patterns_for_count(templates.STATEMENTS[kind], parts)
 
 
-def _fitting(forms: tuple[str, ...], parts: _Parts) -> tuple[str, ...]:
+def _patterns_for_count(forms: tuple[str, ...], parts: _GoalParts) -> tuple[str, ...]:
     """Return the patterns for the number of things: those with a list need several."""
     single = len(parts.things) == 1
     return tuple(form for form in forms if not (single and ("{rest}" in form or "{items}" in form)))
@@ -112,7 +112,7 @@ def _render(form: str, slots: dict[str, str], choose: Choose) -> str:
     return _WORD.sub(lambda match: choose(templates.WORDS[match[1]]), form).format_map(slots)
 
 
-def _finish(sentence: str, rng: Random) -> str:
+def _punctuate(sentence: str, rng: Random) -> str:
     if rng.random() < 0.8:
         sentence = _SENTENCE.sub(lambda match: match[0].upper(), sentence[0].upper() + sentence[1:])
     if sentence.endswith("?"):
@@ -120,20 +120,20 @@ def _finish(sentence: str, rng: Random) -> str:
     return sentence + "." if rng.random() < 0.7 else sentence
 
 
-def _slots(task_type: str, parts: _Parts, order: Sequence[tuple[str, int]], choose: Choose) -> dict[str, str]:
+def _slots(task_type: str, parts: _GoalParts, order: Sequence[tuple[str, int]], choose: Choose) -> dict[str, str]:
     """Return the text of each slot; names and styles are drawn once per sentence."""
     kinds = [kind for kind, _ in order]
     names = [(choose(names_for(kind, kinds)), count) for kind, count in order]
-    slots = _reading(parts, choose)
+    slots = _reading_slots(parts, choose)
     if not names:
         return slots
     style, item_style = choose(templates.DETERMINERS), choose(templates.ITEM_STYLES)
-    things = [_with_count(name, count, _style(style, i, choose), choose) for i, (name, count) in enumerate(names)]
+    things = [_with_count(name, count, _determiner(style, i, choose), choose) for i, (name, count) in enumerate(names)]
     items = [_with_count(name, count, item_style, choose) for name, count in names]
     (name, count), *more = names
     joints = templates.LONG_JOINTS + templates.JOINTS if len(things) > 2 else templates.JOINTS
     single = not more and count == 1 and plural(name) != name
-    slots |= _destination(task_type, parts, choose, bare=style == "bare")
+    slots |= _destination_slots(task_type, parts, choose, bare=style == "bare")
     return slots | {
         "things": _join(things, choose(joints)), "first": things[0], "rest": _join(things[1:], templates.JOINTS[0]),
         "items": _join(items, choose(templates.ITEM_JOINTS)),
@@ -141,7 +141,7 @@ def _slots(task_type: str, parts: _Parts, order: Sequence[tuple[str, int]], choo
     }  # fmt: skip
 
 
-def _destination(task_type: str, parts: _Parts, choose: Choose, bare: bool) -> dict[str, str]:
+def _destination_slots(task_type: str, parts: _GoalParts, choose: Choose, bare: bool) -> dict[str, str]:
     names = names_for(parts.place)
     if _THE_TABLE.get(task_type) != parts.place:
         names = tuple(name for name in names if name != "table")
@@ -154,7 +154,7 @@ def _destination(task_type: str, parts: _Parts, choose: Choose, bare: bool) -> d
     }  # fmt: skip
 
 
-def _reading(parts: _Parts, choose: Choose) -> dict[str, str]:
+def _reading_slots(parts: _GoalParts, choose: Choose) -> dict[str, str]:
     slots = {}
     if parts.book:
         book = choose(names_for(parts.book))
@@ -169,7 +169,7 @@ def _join(words: Sequence[str], joint: tuple[str, str]) -> str:
     return before_last.join(words) if len(words) < 3 else before_last.join((between.join(words[:-1]), words[-1]))
 
 
-def _style(style: str, position: int, choose: Choose) -> str:
+def _determiner(style: str, position: int, choose: Choose) -> str:
     """Return the determiner of one thing in a list: "once" is "the plate, fork and glass"."""
     if style == "mixed":
         return choose(("a", "the", "one", "1"))
@@ -183,22 +183,22 @@ def _with_count(name: str, count: int, style: str, choose: Choose) -> str:
     if style == "x":
         return f"{count}x {name}"
     if count > 1:
-        return f"{name} x{count}" if style == "times" else _several(name, count, style, choose)
+        return f"{name} x{count}" if style == "times" else _with_number(name, count, style, choose)
     if style == "the":
         return f"the {name}"
     if style == "a":
         return f"{_indefinite(name, choose)} {name}"
     if style in ("one", "1"):
-        return f"{style} {_countable(name, choose)}"
+        return f"{style} {_with_unit(name, choose)}"
     return name
 
 
-def _several(name: str, count: int, style: str, choose: Choose) -> str:
+def _with_number(name: str, count: int, style: str, choose: Choose) -> str:
     word = templates.NUMBERS[count] if count < len(templates.NUMBERS) else str(count)
     number = str(count) if style == "1" else choose((word, word, str(count)))
     if count == 2 and style == "a":
         number = choose((number, number, number, "a couple of"))
-    noun = plural(_countable(name, choose))
+    noun = plural(_with_unit(name, choose))
     return f"the {number} {noun}" if style == "the" and choose((False, True)) else f"{number} {noun}"
 
 
@@ -208,7 +208,7 @@ def _indefinite(name: str, choose: Choose) -> str:
     return choose(("some", article(name))) if name in MEASURES else article(name)
 
 
-def _countable(name: str, choose: Choose) -> str:
+def _with_unit(name: str, choose: Choose) -> str:
     """Return a name that can follow a number: "bag of chips", "juice" or "bottle of juice"."""
     with_unit = f"{MEASURES.get(name, 'set')} of {name}"
     if plural(name) == name:

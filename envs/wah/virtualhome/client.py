@@ -36,7 +36,7 @@ Graph = dict[str, Any]  # nodes and edges, lists of objects
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimulatorReply:
     """Fields of an answer; None for those that the action does not set."""
 
     success: bool
@@ -48,7 +48,7 @@ class Answer:
 _TYPES = {"success": bool, "message": str, "value": int, "message_list": list}
 
 
-def parse_answer(fields: Mapping[str, Any]) -> Answer:
+def parse_reply(fields: Mapping[str, Any]) -> SimulatorReply:
     """Check the types of the fields; ``success`` is required."""
     if fields.get("success") is None:
         raise SimulatorAnswer("the answer has no field 'success'", status=200)
@@ -56,30 +56,30 @@ def parse_answer(fields: Mapping[str, Any]) -> Answer:
     for name, value in known.items():
         if type(value) is not _TYPES[name]:  # isinstance would accept a bool as int
             raise SimulatorAnswer(f"{name} is no {_TYPES[name].__name__}: {excerpt(repr(value))}", status=200)
-    return Answer(**known)
+    return SimulatorReply(**known)
 
 
-def check_success(answer: Answer) -> None:
+def check_success(reply: SimulatorReply) -> None:
     """Raise `SimulatorRefusal` unless the action succeeded."""
-    if not answer.success:
-        raise SimulatorRefusal(f"success=false: {excerpt(answer.message or '')}", status=200)
+    if not reply.success:
+        raise SimulatorRefusal(f"success=false: {excerpt(reply.message or '')}", status=200)
 
 
-def value_of(answer: Answer) -> int:
+def value_of(reply: SimulatorReply) -> int:
     """Return the field ``value``."""
-    check_success(answer)
-    if answer.value is None:
+    check_success(reply)
+    if reply.value is None:
         raise SimulatorAnswer("the answer has no field 'value'", status=200)
-    return answer.value
+    return reply.value
 
 
-def graph_of(answer: Answer) -> Graph:
+def graph_of(reply: SimulatorReply) -> Graph:
     """Return the message as a graph: objects in the lists ``nodes`` and ``edges``."""
-    check_success(answer)
+    check_success(reply)
     try:
-        content = json.loads(answer.message or "")
+        content = json.loads(reply.message or "")
     except (ValueError, RecursionError) as error:
-        text = excerpt(answer.message or "")
+        text = excerpt(reply.message or "")
         raise SimulatorAnswer(f"the graph is not JSON ({error}): {text}", status=200) from error
     if not isinstance(content, dict) or not all(_objects(content.get(name)) for name in ("nodes", "edges")):
         raise SimulatorAnswer(f"the graph has no lists of nodes and edges: {excerpt(repr(content))}", status=200)
@@ -156,16 +156,16 @@ class Simulator:
         """Run lines such as ``<char0> [walk] <fridge> (104)``; return whether they succeeded."""
         return self._call("render_script", attrgetter("success"), stringParams=[json.dumps(SCRIPT), *lines])
 
-    def _call(self, action: str, read: Callable[[Answer], T], **parameters: list[int] | list[str]) -> T:
+    def _call(self, action: str, read: Callable[[SimulatorReply], T], **parameters: list[int] | list[str]) -> T:
         fields = self._transport.exchange({"action": action, **parameters})
         try:
-            return read(parse_answer(fields))
+            return read(parse_reply(fields))
         except SimulatorAnswer as error:
             self.add_context(error, action)
             raise
 
     def add_context(self, error: SimulatorAnswer, action: str) -> SimulatorAnswer:
         """Add action and address to an error about an answer to ``action``; return the error."""
-        error.action, error.at = action, self._transport.name
-        error.uncertain = action not in IDEMPOTENT and not isinstance(error, SimulatorRefusal)
+        error.action, error.address = action, self._transport.name
+        error.maybe_executed = action not in IDEMPOTENT and not isinstance(error, SimulatorRefusal)
         return error

@@ -12,25 +12,25 @@ EXCERPT = 120  # characters
 
 
 class SimulatorError(KeepError):
-    """Failed call: its ``action``, the simulator's address ``at``, and number and duration of the tries."""
+    """Failed call: its ``action``, the simulator's ``address``, and number and duration of the tries."""
 
     remedy: ClassVar[str] = "restart the simulator"
 
-    def __init__(self, problem: str, *, status: int | None = None, sent: bool = True) -> None:
-        """``status``: HTTP status, if there was a response; ``sent``: whether anything was sent."""
+    def __init__(self, problem: str, *, status: int | None = None, is_sent: bool = True) -> None:
+        """``status``: HTTP status, if there was a response; ``is_sent``: whether anything was sent."""
         super().__init__(problem)
-        self.problem, self.status, self.sent = problem, status, sent
-        self.action, self.at = "", ""
+        self.problem, self.status, self.is_sent = problem, status, is_sent
+        self.action, self.address = "", ""
         self.tries, self.seconds = 1, 0.0
-        self.uncertain = False  # the action may have been executed, and must not be repeated
+        self.maybe_executed = False  # the action may have been executed, and must not be repeated
 
     def __str__(self) -> str:
-        parts = [f"{self.action} at {self.at}: {self.problem}"]
+        parts = [f"{self.action} at {self.address}: {self.problem}"]
         if self.seconds:
             parts.append(f"tried {'once' if self.tries == 1 else f'{self.tries} times'} in {self.seconds:.1f} s")
-        if self.uncertain:
+        if self.maybe_executed:
             parts.append("the action may have been executed, so it is not sent again: reset before you continue")
-        return "; ".join([*parts, self.remedy.format(port=urlsplit(self.at).port or DEFAULT_PORT)])
+        return "; ".join([*parts, self.remedy.format(port=urlsplit(self.address).port or DEFAULT_PORT)])
 
 
 class SimulatorBusy(SimulatorError):

@@ -14,7 +14,7 @@ from envs.wah.data.formats import read_graph
 from envs.wah.graph import CHARACTERS, INSIDE, ON, Graph
 from envs.wah.home import Home
 from envs.wah.scene import Scene
-from envs.wah.state import HomeState, Things
+from envs.wah.state import HomeState, ThingIndex
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.errors import SimulatorAnswer
 from keep_agent.errors import ConfigError, DataError
@@ -54,7 +54,7 @@ class SimulatedHome(HomeState):
         names = (self._classes[action.thing], self._classes.get(action.place, ""))
         done = self._simulator.render_script([action.line(*names)])
         if action.verb == WALK and done:
-            self.at = self.fixture(action.thing)
+            self.at = self.fixture_of(action.thing)
         self._refresh()
         self.changed.add(action.thing)
         return done and (action.verb != SIT or self.sitting is not None)
@@ -81,9 +81,9 @@ class SimulatedHome(HomeState):
         if not characters:
             raise self._invalid("it has no character")
         self.agent = characters[0]
-        before, self.graph, self._loose = self.graph, graph, None
+        before, self.graph, self._loose_cache = self.graph, graph, None
         if before.nodes.keys() != graph.nodes.keys():
-            self.things = Things(graph)
+            self.things = ThingIndex(graph)
         self.room = graph.room(self.agent)
         self.changed |= {node for node in graph.nodes if _differs(before, graph, node)} | {self.agent}
 

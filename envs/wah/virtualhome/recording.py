@@ -37,24 +37,24 @@ class Recording:
         if self._path.exists():
             raise ConfigError(f"{path} already exists; record to another file, or move that one away")
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
-        self._count, self._open = 0, True
-        self._broken: CapacityError | None = None
-        self._closing = ExitStack()
+        self._count, self._is_open = 0, True
+        self._failure: CapacityError | None = None
+        self._exit_stack = ExitStack()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._closing.enter_context(self._temporary.open("xb"))
+            file = self._exit_stack.enter_context(self._temporary.open("xb"))
         except OSError as error:
             raise ConfigError(f"{path} cannot be recorded to ({error}); name another file") from error
-        self._closing.callback(lambda: os.fsync(file.fileno()))
-        self._closing.callback(file.flush)
+        self._exit_stack.callback(lambda: os.fsync(file.fileno()))
+        self._exit_stack.callback(file.flush)
         self._stream: IO[bytes] = file
         if self._path.suffix == ".gz":  # reproducible: no name and no time in the header
-            self._stream = self._closing.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
+            self._stream = self._exit_stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
 
     def exchange(self, request: Request) -> Fields:
         """Send a request through the other transport. Raises CapacityError if the disk is full."""
-        if self._broken is not None:
-            raise self._broken
+        if self._failure is not None:
+            raise self._failure
         fields = self._transport.exchange(request)
         self._write({"request": _without_id(request), "answer": _without_id(fields)})
         self._count += 1
@@ -63,24 +63,24 @@ class Recording:
     def close(self) -> None:
         """Close the other transport and publish the file; a second call has no effect."""
         self._transport.close()
-        if self._open and self._count:
+        if self._is_open and self._count:
             self._write({"end": self._count})
             self._publish()
-        elif self._open:
+        elif self._is_open:
             self._discard()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         try:
             self._stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
-            self._give_up(error)
+            self._fail(error)
 
     def _publish(self) -> None:
         try:
-            self._closing.close()
+            self._exit_stack.close()
         except OSError as error:
-            self._give_up(error)
-        self._open = False
+            self._fail(error)
+        self._is_open = False
         try:
             self._rename()
         except FileExistsError as error:
@@ -104,15 +104,15 @@ class Recording:
             self._temporary.unlink()
 
     def _discard(self) -> None:
-        self._open = False
-        for close in (self._closing.close, self._temporary.unlink):
+        self._is_open = False
+        for close in (self._exit_stack.close, self._temporary.unlink):
             with suppress(OSError):
                 close()
 
-    def _give_up(self, error: OSError) -> NoReturn:
+    def _fail(self, error: OSError) -> NoReturn:
         self._discard()
-        self._broken = CapacityError(f"{self._path} cannot be written ({error}): free some room, or record elsewhere")
-        raise self._broken from error
+        self._failure = CapacityError(f"{self._path} cannot be written ({error}): free some room, or record elsewhere")
+        raise self._failure from error
 
 
 class Replay:
@@ -132,7 +132,7 @@ class Replay:
 
     def exchange(self, request: Request) -> Fields:
         """Return the recorded answer. Raises `ReplayMismatch` for a different request, DataError for a damaged line."""
-        entry = self._entry = self._next() if self._entry is None else self._entry
+        entry = self._entry = self._next_entry() if self._entry is None else self._entry
         if "request" not in entry:
             raise self._mismatch(request, "the recording is at its end")
         difference = first_difference(_without_id(entry["request"]), _without_id(request))
@@ -146,11 +146,11 @@ class Replay:
         self._stream.close()
 
     def _mismatch(self, request: Request, problem: str) -> ReplayMismatch:
-        error = ReplayMismatch(problem, sent=False)
-        error.action, error.at = str(request.get("action")), self.name
+        error = ReplayMismatch(problem, is_sent=False)
+        error.action, error.address = str(request.get("action")), self.name
         return error
 
-    def _next(self) -> dict[str, Any]:
+    def _next_entry(self) -> dict[str, Any]:
         self._number += 1
         try:
             entry = json.loads(self._stream.readline())
@@ -175,8 +175,8 @@ def _without_id(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "id"}
 
 
-_AROUND = 40  # characters shown on either side of the first different one
-_ABSENT = object()
+_EXCERPT_SIDE = 40  # characters shown on either side of the first different one
+_MISSING = object()
 
 
 def first_difference(recorded: Any, current: Any) -> str | None:
@@ -185,7 +185,7 @@ def first_difference(recorded: Any, current: Any) -> str | None:
         return None
     old, new = dict(_leaves(recorded)), dict(_leaves(current))
     for place in old | new:
-        before, after = old.get(place, _ABSENT), new.get(place, _ABSENT)
+        before, after = old.get(place, _MISSING), new.get(place, _MISSING)
         if before != after:
             return f"{place} was {_excerpt(before, after)}, is {_excerpt(after, before)}"
     return "the same values are nested otherwise"
@@ -205,11 +205,11 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 def _excerpt(value: Any, reference: Any) -> str:
     """Format a value for a message; of a text only the part at the first difference from the reference."""
-    if value is _ABSENT:
+    if value is _MISSING:
         return "not there"
     if not isinstance(value, str):
         return repr(value)
     pairs = enumerate(zip_longest(value, reference)) if isinstance(reference, str) else ()
-    start = max(0, next((i for i, (a, b) in pairs if a != b), 0) - _AROUND)
-    stop = start + 2 * _AROUND
+    start = max(0, next((i for i, (a, b) in pairs if a != b), 0) - _EXCERPT_SIDE)
+    stop = start + 2 * _EXCERPT_SIDE
     return f"{'...' if start else ''}{value[start:stop]!r}{'...' if stop < len(value) else ''}"

@@ -18,7 +18,7 @@ from envs.wah.virtualhome.errors import (
     SimulatorTimeout,
     excerpt,
 )
-from envs.wah.virtualhome.wire import DEFAULT_PORT, Reply, connect, parse_address, post
+from envs.wah.virtualhome.wire import DEFAULT_PORT, HttpReply, connect, parse_address, post
 from keep_agent.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ TRIES = 4  # of idempotent requests; a busy simulator is retried until the deadl
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
 LIMIT = 64 << 20  # bytes of a response; a graph has one or two million
 TIMEOUT, DEADLINE = 30.0, 34.0  # seconds per try, and per call with all tries
-LONGEST = 86_400.0  # seconds
+MAX_SECONDS = 86_400.0  # seconds
 
 
 class Transport(Protocol):
@@ -62,7 +62,7 @@ class HttpTransport:
         self.timeout = _seconds("timeout", timeout)
         self.deadline = _seconds("deadline", deadline)
         self.limit = limit
-        self.repeats = 0  # retries so far
+        self.retries = 0  # retries so far
         self._lock = Lock()
 
     def exchange(self, request: Request) -> Fields:
@@ -72,7 +72,7 @@ class HttpTransport:
         """
         clock, action = Clock(self.deadline), request["action"]
         if not self._lock.acquire(timeout=self.deadline):
-            raise self._with_context(SimulatorBusy("another thread's call is running", sent=False), action, 0, clock)
+            raise self._with_context(SimulatorBusy("another thread's call is running", is_sent=False), action, 0, clock)
         try:
             return self._retry(request, action, clock)
         finally:
@@ -94,7 +94,7 @@ class HttpTransport:
                 log.info("%s: %s, retrying in %.1f s", action, error.problem, pause)
             time.sleep(pause)
             tries += 1
-            self.repeats += 1
+            self.retries += 1
 
     def _attempt(self, request: Request, clock: Clock) -> Fields:
         number = str(time.time_ns())
@@ -105,13 +105,13 @@ class HttpTransport:
             raise SimulatorAnswer("the answer belongs to another request", status=reply.status)
         return fields
 
-    def _post(self, body: bytes, clock: Clock) -> Reply:
+    def _post(self, body: bytes, clock: Clock) -> HttpReply:
         try:
             connection = connect(self.address, clock)
         except TimeoutError as error:
-            raise SimulatorTimeout("no connection in time", sent=False) from error
+            raise SimulatorTimeout("no connection in time", is_sent=False) from error
         except OSError as error:
-            raise SimulatorGone(f"no connection ({error})", sent=False) from error
+            raise SimulatorGone(f"no connection ({error})", is_sent=False) from error
         try:
             return post(connection, self.address, body, clock, self.limit)
         except TimeoutError as error:
@@ -122,10 +122,10 @@ class HttpTransport:
             raise SimulatorAnswer(f"invalid HTTP ({error!r})") from error
 
     def _with_context(self, error: SimulatorError, action: str, tries: int, clock: Clock) -> SimulatorError:
-        error.action, error.at = action, self.name
+        error.action, error.address = action, self.name
         error.tries, error.seconds = tries, clock.elapsed
         busy = isinstance(error, SimulatorBusy)
-        error.uncertain = error.sent and not busy and action not in IDEMPOTENT
+        error.maybe_executed = error.is_sent and not busy and action not in IDEMPOTENT
         return error
 
 
@@ -137,7 +137,7 @@ def _may_repeat(error: SimulatorError) -> bool:
     return temporary and error.action in IDEMPOTENT and error.tries < TRIES
 
 
-def _check_status(reply: Reply) -> None:
+def _check_status(reply: HttpReply) -> None:
     if reply.status != 200:
         error_class = {429: SimulatorBusy, 408: SimulatorTimeout}.get(reply.status, SimulatorAnswer)
         text = excerpt(reply.body.decode(errors="replace"))
@@ -156,6 +156,6 @@ def _decode(body: bytes) -> Fields:
 
 
 def _seconds(name: str, value: float) -> float:
-    if not 0 < value <= LONGEST:
-        raise ConfigError(f"{name}={value!r} s cannot be a time limit; use more than 0 and at most {LONGEST:.0f}")
+    if not 0 < value <= MAX_SECONDS:
+        raise ConfigError(f"{name}={value!r} s cannot be a time limit; use more than 0 and at most {MAX_SECONDS:.0f}")
     return value

@@ -45,7 +45,7 @@ def parse_address(url: str) -> Address:
     return address
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """Status and body of an HTTP response."""
 
     status: int
@@ -70,7 +70,7 @@ def connect(address: Address, clock: Clock) -> socket.socket:
     raise failure
 
 
-def post(connection: socket.socket, address: Address, body: bytes, clock: Clock, limit: int) -> Reply:
+def post(connection: socket.socket, address: Address, body: bytes, clock: Clock, limit: int) -> HttpReply:
     """Send JSON, read the response to its end and close the connection.
 
     Raises TimeoutError, another OSError for a broken connection, IncompleteRead for a body that ends early, TooLarge
@@ -79,9 +79,9 @@ def post(connection: socket.socket, address: Address, body: bytes, clock: Clock,
     with closing(connection):
         connection.settimeout(clock.timeout())
         connection.sendall(_head(address, len(body)) + body)  # the timeout covers the whole body
-        response = HTTPResponse(_Incoming(connection, clock, limit), method="POST")  # type: ignore[arg-type]
+        response = HTTPResponse(_BoundedSocket(connection, clock, limit), method="POST")  # type: ignore[arg-type]
         response.begin()
-        return Reply(response.status, _read(response, limit))
+        return HttpReply(response.status, _read(response, limit))
 
 
 def _head(address: Address, length: int) -> bytes:
@@ -102,7 +102,7 @@ def _read(response: HTTPResponse, limit: int) -> bytes:
     return body
 
 
-class _Incoming(io.RawIOBase):
+class _BoundedSocket(io.RawIOBase):
     """Bytes of a connection within the clock's time and a limit; HTTPResponse uses it as a socket."""
 
     def __init__(self, connection: socket.socket, clock: Clock, limit: int) -> None:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Event, Lock
 
-from envs.outcome import DONE as SUCCESS
-from envs.outcome import Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 from keep_agent.agent.types import Decision, Planning
 from keep_agent.agent.validation import truncate_outcome
 from keep_agent.errors import CapacityError, DataError

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from envs.clock import Clock
-from envs.outcome import DONE as SUCCESS
-from envs.outcome import Outcome, failed
+from envs.outcome import SUCCESS, Outcome, failed
 from keep_agent.agent.types import Decision, Planning
 from keep_agent.robots.executor import SkillExecutor, SkillLost
 from keep_agent.robots.task import events

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.houses.drawing import ROOMS_OF, TASK_TYPES
+from envs.alfred.houses.drawing import TASK_ROOMS, TASK_TYPES
 from envs.alfred.houses.generator import generate_episode, house_seed, split_of
 from envs.alfred.objects import FIXTURES, KNIVES, PICKUPABLE, RECEPTACLES, SLICEABLE, may_hold
 from envs.alfred.scene import Episode
@@ -60,7 +60,7 @@ def test_tasks_fit_their_room_and_are_not_done(task_type: str) -> None:
     for seed in range(12):
         episode = generate_episode(seed, task_type=task_type)
         (task,) = episode.tasks
-        assert task.type == task_type and episode.scene.room in ROOMS_OF[task_type]
+        assert task.type == task_type and episode.scene.room in TASK_ROOMS[task_type]
         by_id = {item.id: item for item in episode.scene.items}
         present = Counter(item.type for item in episode.scene.items)
         assert present[task.object_target] >= (2 if task_type == "pick_two_obj_and_place" else 1)

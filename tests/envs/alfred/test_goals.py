@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from envs.alfred.goals import TASK_TYPES, Matching, goal_conditions, succeeded
+from envs.alfred.goals import TASK_TYPES, Matching, goal_conditions, goal_met
 from envs.alfred.scene import Task
 from envs.alfred.world import World
 from keep_agent.errors import ConfigError, DataError
@@ -40,7 +40,7 @@ def test_treatments_count_another_object_in_place_but_want_the_same_one() -> Non
     do(world, "open fridge_1", "pick apple_2", "open microwave_1", "put apple_2 microwave_1", "close microwave_1")
     assert progress(world, HEAT, "turn_on microwave_1", "turn_off microwave_1") == [1, 2, 2]
     do(world, "open microwave_1", "pick apple_2", "put apple_2 countertop_2")
-    assert succeeded(world, HEAT)
+    assert goal_met(world, HEAT)
     steps = ("open fridge_1", "close fridge_1", "open fridge_1", "pick egg_1", "put egg_1 countertop_1")
     assert progress(World(kitchen()), COOL, *steps) == [0, 0, 1, 1, 1, 3]
     steps = ("pick knife_1", "put knife_1 sinkbasin_1", "turn_on faucet_1", "pick knife_1", "open drawer_1")
@@ -77,7 +77,7 @@ def test_a_sliced_task_has_the_cut_as_a_condition_which_loses_marks() -> None:
     do(world, "open fridge_1", "close fridge_1", "open fridge_1", "pick knife_1", "slice apple_2")
     assert goal_conditions(world, task) == (2, 4)
     do(world, "close fridge_1")
-    assert succeeded(world, task)
+    assert goal_met(world, task)
 
 
 @pytest.mark.parametrize(("matching", "met"), [("type", 0), ("official", 1)])

@@ -8,7 +8,7 @@ import pytest
 
 from envs.alfred.grounded import GroundedSkills
 from envs.alfred.knowledge import Knowledge
-from envs.alfred.objects import say
+from envs.alfred.objects import name_of
 from envs.alfred.world import World
 from keep_agent.errors import SkillError
 from tests.envs.alfred.rooms import bedroom, do, execute
@@ -75,7 +75,7 @@ def test_an_unknown_skill_is_an_error_with_a_suggestion(world: World, skill: str
 def test_hidden_and_missing_things_get_the_same_refusal(world: World, words: str) -> None:
     run(world, "go to countertop 1", "pick up knife 1")
     hidden = next(thing.id for thing in world.things.values() if thing.pickupable and world.hidden_in(thing.id))
-    name, absent = say(hidden), f"{hidden.rsplit('_', 1)[0]} 99"
+    name, absent = name_of(hidden), f"{hidden.rsplit('_', 1)[0]} 99"
     answers = [GROUNDED.execute(world, words.format(text)).message.replace(text, "it") for text in (name, absent)]
     assert answers[0] == answers[1]
 

@@ -48,7 +48,7 @@ def test_content_is_seen_when_opened_from_a_neighbouring_place_and_in_open_boxes
     knowledge.update()
     do(world, "goto cabinet_2", "open cabinet_1")
     knowledge.update()
-    assert knowledge.knows("mug_1") and not knowledge.unseen("cabinet_1") and knowledge.unseen("cabinet_2")
+    assert knowledge.knows("mug_1") and not knowledge.is_unseen("cabinet_1") and knowledge.is_unseen("cabinet_2")
     knowledge = Knowledge(world, "partial")
     do(world, "close box_1", "goto countertop_2")
     facts = changed_facts(knowledge)

@@ -16,7 +16,7 @@ import pytest
 from envs.alfred.data.mining import official_id, type_of
 from envs.alfred.data.survey_cache import cache_file, load_survey
 from envs.alfred.data.trajectories import Corpus
-from envs.alfred.goals import succeeded
+from envs.alfred.goals import goal_met
 from envs.alfred.scene import Episode, Item
 from envs.alfred.spec import load_episodes
 from envs.alfred.world import World
@@ -82,7 +82,7 @@ def test_a_trials_own_demonstration_is_not_used(root: Path) -> None:
 def test_no_goal_is_reached_at_the_start(root: Path) -> None:
     episode = add(root, trial("trial_d", [("Book", ON_BED), ("Book", ON_DESK)]))
     assert item(episode, "book_1").parent != "bed_1" and item(episode, "book_2").parent == "desk_1"
-    assert not succeeded(World(episode.scene), episode.tasks[0], "official")
+    assert not goal_met(World(episode.scene), episode.tasks[0], "official")
     poses = [("Book", ON_BED), ("Book", (-2.0, 0.62, 1.0))]
     episode = add(root, trial("trial_d", poses, task_type="pick_two_obj_and_place"))
     assert sorted(item(episode, name).parent == "bed_1" for name in ("book_1", "book_2")) == [False, True]

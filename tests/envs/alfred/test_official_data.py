@@ -14,7 +14,7 @@ from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, PlanStep
 from envs.alfred.env import AlfredEnv
 from envs.alfred.experts.expert import Expert
-from envs.alfred.goals import MATCHINGS, succeeded
+from envs.alfred.goals import MATCHINGS, goal_met
 from envs.alfred.scene import Task
 from envs.alfred.world import World
 from envs.outcome import failed
@@ -50,7 +50,7 @@ def test_counts(data: str, valid_seen: OfficialEpisodes) -> None:
 def test_initial_goals_are_false(valid_seen: OfficialEpisodes) -> None:
     for episode in valid_seen:
         world = World(episode.scene)
-        assert not any(succeeded(world, episode.tasks[0], matching) for matching in MATCHINGS), episode.id
+        assert not any(goal_met(world, episode.tasks[0], matching) for matching in MATCHINGS), episode.id
 
 
 def test_receptacles_are_inferred(data: str) -> None:
@@ -106,8 +106,8 @@ def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[Pl
     refusals: Counter[str] = Counter()
     successes = Counter(dict.fromkeys(MATCHINGS, 0))
     for world, task, steps in plans:
-        refusals.update(message for step in steps for low in step.low if (message := act(world, *low)))
-        successes.update(matching for matching in MATCHINGS if succeeded(world, task, matching))
+        refusals.update(message for step in steps for low in step.interactions if (message := act(world, *low)))
+        successes.update(matching for matching in MATCHINGS if goal_met(world, task, matching))
     assert len(plans) == 251
     assert min(successes.values()) >= 240, f"{successes}, refused: {refusals.most_common(5)}"
     assert sum(refusals.values()) <= 60, refusals.most_common(10)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from envs.alfred import objects
-from envs.alfred.objects import SLICES, accepts, lota_words, may_hold, say, whole_type
+from envs.alfred.objects import SLICES, accepts, lota_words, may_hold, name_of, whole_type
 from envs.alfred.world import World
 from keep_agent.errors import DataError, SkillError
 from tests.envs.alfred.rooms import bedroom, do, inside, kitchen, place
@@ -182,7 +182,7 @@ def test_classes_and_names_are_consistent() -> None:
     assert accepts("DeskLamp") == frozenset() and not may_hold("Apple", "Knife")
     assert "Mug" in accepts("Box") and not may_hold("Box", "Mug") and may_hold("Cabinet", "Mug")
     assert whole_type("AppleSliced") == "Apple" and whole_type("Plate") == "Plate"
-    assert say("applesliced_2") == "applesliced 2"
+    assert name_of("applesliced_2") == "applesliced 2"
 
 
 @pytest.mark.parametrize(

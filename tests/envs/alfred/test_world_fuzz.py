@@ -30,7 +30,7 @@ def assert_sound(world: World) -> None:
         holders = [holder.id for holder in world.things.values() if thing.id in holder.contents]
         assert holders == ([thing.parent] if thing.parent and thing.pickupable else [])
         assert len(set(thing.contents)) == len(thing.contents)
-        assert len(list(world.around(thing.id))) <= 2, "fixture, container, object: no deeper"
+        assert len(list(world.holders(thing.id))) <= 2, "fixture, container, object: no deeper"
         assert thing.id in world.of_type(thing.type)
         if thing.parent and thing.pickupable:
             assert thing.position == world[thing.parent].position

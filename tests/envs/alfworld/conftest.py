@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.alfworld.engine import Engines
+from envs.alfworld.engine import EnginePool
 from envs.alfworld.scene import Episode
 from envs.alfworld.spec import load_episodes
 from keep_agent.errors import ConfigError
@@ -12,18 +12,18 @@ from tests.envs.alfworld.kitchen import write_kitchen
 
 
 @pytest.fixture(scope="session")
-def engines() -> Engines:
+def engines() -> EnginePool:
     """One pool of engines for all tests: an engine is never unloaded."""
-    engines = Engines()
+    engines = EnginePool()
     try:
-        engines.give_back(engines.take())
+        engines.release(engines.acquire())
     except ConfigError as error:
         pytest.skip(str(error))
     return engines
 
 
 @pytest.fixture(scope="session")
-def kitchen(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Episode:
+def kitchen(engines: EnginePool, tmp_path_factory: pytest.TempPathFactory) -> Episode:
     root = tmp_path_factory.mktemp("alfworld")
     write_kitchen(root)
     return load_episodes(str(root), "valid_seen")[0]

@@ -89,7 +89,7 @@ def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
 def test_games_are_not_for_training_rollouts(root: Path) -> None:
     (episode,) = load_episodes(str(root), "train")
     with pytest.raises(ConfigError, match="recorded in ALFRED"):
-        SPEC.recorded("grounded", "partial", episode, None)
+        SPEC.play_setting("grounded", "partial", episode, None)
     assert SPEC.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
 
 

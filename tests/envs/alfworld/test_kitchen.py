@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envs.alfworld.engine import Engine, Engines
+from envs.alfworld.engine import Engine, EnginePool
 from envs.alfworld.env import AlfworldEnv
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Episode
@@ -31,7 +31,7 @@ HEAT = (
 )  # fmt: skip
 
 
-def make_setting(engines: Engines, **choices: str) -> AlfworldSetting:
+def make_setting(engines: EnginePool, **choices: str) -> AlfworldSetting:
     """Return a setting that shares the pool of engines."""
     setting = AlfworldSetting(**choices)
     setting.engines = engines
@@ -39,7 +39,7 @@ def make_setting(engines: Engines, **choices: str) -> AlfworldSetting:
 
 
 @pytest.fixture
-def setting(engines: Engines) -> AlfworldSetting:
+def setting(engines: EnginePool) -> AlfworldSetting:
     return make_setting(engines)
 
 
@@ -49,10 +49,10 @@ def world(setting: AlfworldSetting, kitchen: Episode) -> GameWorld:
 
 
 @pytest.fixture
-def engine(engines: Engines) -> Iterator[Engine]:
-    engine = engines.take()
+def engine(engines: EnginePool) -> Iterator[Engine]:
+    engine = engines.acquire()
     yield engine
-    engines.give_back(engine)
+    engines.release(engine)
 
 
 def play(setting: AlfworldSetting, world: GameWorld, *skills: str) -> list[str]:
@@ -209,7 +209,7 @@ def test_admissible_skills_name_only_what_the_text_mentions(setting: AlfworldSet
     assert setting.space.admissible(world) == (*walks, "pick up butterknife 1", "pick up egg 1", "done")
 
 
-def test_the_commands_skill_set(engines: Engines, kitchen: Episode) -> None:
+def test_the_commands_skill_set(engines: EnginePool, kitchen: Episode) -> None:
     setting = make_setting(engines, skills="commands")
     world = setting.begin(kitchen)
     play(setting, world, "go to countertop 1", "take egg 1 from countertop 1", "go to microwave 1")
@@ -222,7 +222,7 @@ def test_the_commands_skill_set(engines: Engines, kitchen: Episode) -> None:
 
 
 @pytest.mark.parametrize("skills", ["grounded", "commands"])
-def test_the_experts_plan_in_both_skill_sets(skills: str, engines: Engines, kitchen: Episode) -> None:
+def test_the_experts_plan_in_both_skill_sets(skills: str, engines: EnginePool, kitchen: Episode) -> None:
     setting = make_setting(engines, skills=skills)
     world = setting.begin(kitchen)
     plan = demonstrate(setting, world, kitchen.tasks[0], 40)
@@ -247,7 +247,7 @@ def test_a_goal_holds_at_the_end_or_at_any_time(setting: AlfworldSetting, kitche
     assert ever.conditions(world, kitchen.tasks[0]) == (1, 1)
 
 
-def test_the_environment_passes_gymnasiums_checker(engines: Engines, kitchen: Episode) -> None:
+def test_the_environment_passes_gymnasiums_checker(engines: EnginePool, kitchen: Episode) -> None:
     env = gymnasium.make("keep_agent:ALFWorld-v0", episodes=(kitchen,), max_steps=4, render_mode="ansi")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

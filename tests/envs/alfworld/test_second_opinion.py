@@ -19,7 +19,7 @@ from envs.alfred.scene import Episode
 from envs.alfred.setting import AlfredSetting
 from envs.alfred.spec import load_episodes
 from envs.alfred.world import World as AlfredWorld
-from envs.alfworld.engine import Engines
+from envs.alfworld.engine import EnginePool
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Game
 from envs.alfworld.setting import AlfworldSetting
@@ -35,14 +35,14 @@ TASK_TYPES = (
 
 
 @pytest.fixture(scope="module")
-def games(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Episode, Game]]:
+def games(engines: EnginePool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Episode, Game]]:
     """Return, by task type, the first embedded house of the split `valid` that ALFWorld can express, in both forms."""
     houses = [episode for episode in load_episodes(None, "valid", limit=120) if not why_not(episode)]
     by_type = {kind: next(house for house in houses if house.tasks[0].type == kind) for kind in TASK_TYPES}
-    engine, folder = engines.take(), tmp_path_factory.mktemp("games")
+    engine, folder = engines.acquire(), tmp_path_factory.mktemp("games")
     for kind, house in by_type.items():
         (folder / kind).write_text(json.dumps(game_of(house, engine)))
-    engines.give_back(engine)
+    engines.release(engine)
     return {kind: (house, Game(folder / kind)) for kind, house in by_type.items()}
 
 
@@ -85,13 +85,13 @@ class Pair:
 
 
 @pytest.fixture(params=TASK_TYPES)
-def pair(request: pytest.FixtureRequest, engines: Engines, games: dict[str, tuple[Episode, Game]]) -> Pair:
+def pair(request: pytest.FixtureRequest, engines: EnginePool, games: dict[str, tuple[Episode, Game]]) -> Pair:
     setting = AlfworldSetting()
     setting.engines = engines
     return Pair(*games[request.param], setting)
 
 
-def test_placement_and_treatment_tables_are_equal(engines: Engines) -> None:
+def test_placement_and_treatment_tables_are_equal(engines: EnginePool) -> None:
     from alfworld.gen import constants
 
     accepted = {place: frozenset(things) for place, things in constants.VAL_RECEPTACLE_OBJECTS.items()}

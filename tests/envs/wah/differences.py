@@ -15,7 +15,7 @@ from math import hypot
 from envs.wah.action import CLOSE as SHUT
 from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action, Rules
 from envs.wah.data.formats import write_graph
-from envs.wah.geometry import never_close
+from envs.wah.geometry import is_never_close
 from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, SITTING, Box, Node
 from envs.wah.home import Home
 from tests.envs.wah.oracle import Fact, Oracle
@@ -140,9 +140,9 @@ def _lies_there(c: Clash) -> bool:
 
 def _within_reach(c: Clash) -> bool:
     thing, home = _close_to(c, True), c.after
-    if not thing or never_close(home.graph[thing]):
+    if not thing or is_never_close(home.graph[thing]):
         return False
-    furniture = home.at is not None and not never_close(home.graph[home.at])
+    furniture = home.at is not None and not is_never_close(home.graph[home.at])
     at_hand = furniture and (thing == home.at or thing in home.all_contents(home.at))
     return at_hand or thing in home.inventory or _distance(home.graph[thing].box, home.graph[home.agent].box) <= REACH
 
@@ -218,7 +218,7 @@ DIFFERENCES: Mapping[str, Callable[[Clash], bool]] = {
     "touching": lambda c: c.linked(False, CLOSE, *PUT) and {c.action.thing, c.action.place} == {*c.fact} - {CLOSE},
     # The agent gets close to floors, walls, doors and curtains.
     "never close": lambda c: (
-        c.action.verb == WALK and bool(node := _close_to(c, False)) and never_close(c.before.graph[node])
+        c.action.verb == WALK and bool(node := _close_to(c, False)) and is_never_close(c.before.graph[node])
     ),
     # The agent gets close to the holders of a thing; when it grabs the thing it stays close to its content, and gets
     # close to itself if the thing has no place.

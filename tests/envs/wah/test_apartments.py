@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from envs.splits import SPLITS, split_of, split_of_hash
-from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY_PLACES
 from envs.wah.apartments.catalog import CLASSES, default_states, object_class
-from envs.wah.apartments.fitting import overlap
+from envs.wah.apartments.fitting import overlaps
 from envs.wah.apartments.furniture import ROOMS
 from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment
 from envs.wah.apartments.placing import likely_holders, place
@@ -81,7 +81,7 @@ def test_required_furniture(index: int) -> None:
     assert counts["lightswitch"] == counts["door"] == 4
     assert not counts.keys() & set(GOAL_OBJECTS)
     litter = Counter(thing.class_name for thing, _ in _pairs(graphs()[index], INSIDE, ON))
-    assert all(litter[kind] <= 4 for kind in LIKELY)
+    assert all(litter[kind] <= 4 for kind in LIKELY_PLACES)
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
@@ -99,13 +99,13 @@ def test_nothing_overlaps_on_the_floor(index: int) -> None:
         for box in boxes:
             assert _within(Box((box.center[0], 1.0, box.center[2]), (0, 0, 0)), graph[room].box)
         for a, b in combinations(boxes, 2):
-            assert not overlap(a, b), (a, b)
+            assert not overlaps(a, b), (a, b)
 
 
 def test_rooms_do_not_overlap() -> None:
     for graph in graphs():
         rooms = [node.box for node in graph.nodes.values() if node.category == "Rooms"]
-        assert not any(overlap(a, b) for a, b in combinations(rooms, 2))
+        assert not any(overlaps(a, b) for a, b in combinations(rooms, 2))
         for box in rooms:
             assert all(5 <= box.size[i] <= 8 for i in (0, 2)) and 2.5 <= box.size[1] <= 3
             assert box.center[1] * 2 == box.size[1]
@@ -142,10 +142,10 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
     assert all(rooms[thing.id] == rooms[holder.id] for thing, holder in _pairs(graph, INSIDE, ON))
 
 
-@pytest.mark.parametrize("class_name", sorted(LIKELY))
+@pytest.mark.parametrize("class_name", sorted(LIKELY_PLACES))
 def test_every_loose_thing_has_a_place(class_name: str) -> None:
     assert any(likely_holders(apartment.graph["nodes"], class_name) for apartment in apartments())
-    for holder in LIKELY[class_name]:
+    for holder in LIKELY_PLACES[class_name]:
         assert {"CONTAINERS", "SURFACES"} & set(object_class(holder).properties)
 
 
@@ -171,7 +171,7 @@ def test_placing_avoids_overlaps() -> None:
     bed = next(row["id"] for row in graph["nodes"] if row["class_name"] == "bed")
     ids = {place(graph, "book", bed, Random(seed)) for seed in range(8)}
     boxes = [node.box for node in read_graph(graph).nodes.values() if node.id in ids]
-    assert not any(overlap(a, b) for a, b in combinations(boxes, 2))
+    assert not any(overlaps(a, b) for a, b in combinations(boxes, 2))
 
 
 def test_placing_refuses_nodes_that_are_no_holders() -> None:

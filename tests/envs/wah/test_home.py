@@ -232,7 +232,7 @@ def test_holders_contents_and_fixtures(house: Home) -> None:
     toy, box, shelf = (node_id(house, name) for name in ("toy_1", "box_1", "bookshelf_1"))
     assert list(house.holders(toy)) == [box, shelf]
     assert house.contents(shelf) == [box] and house.all_contents(shelf) == [box, toy]
-    assert house.fixture(toy) == shelf and house.fixture(shelf) == shelf
+    assert house.fixture_of(toy) == shelf and house.fixture_of(shelf) == shelf
     assert house.holder(node_id(house, "slippers_1")) is None, "the floor is no holder"
     assert house.holder(shelf) is None
 
@@ -257,7 +257,7 @@ def test_a_box_in_a_cupboard_hides_a_thing_inside_both() -> None:
     assert house.graph.containers(pie) == sorted((shelf, box))
     assert house.holder(pie) == house.hidden_in(pie) == box and list(house.holders(pie)) == [box, shelf]
     do(house, "open box_1")
-    assert house.hidden_in(pie) is None and house.fixture(pie) == shelf
+    assert house.hidden_in(pie) is None and house.fixture_of(pie) == shelf
 
 
 def test_a_thing_on_a_closed_cabinet_is_visible() -> None:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from envs.setting import SkillSet
 from envs.wah.apartments.episodes import generate_episode
-from envs.wah.geometry import never_close
+from envs.wah.geometry import is_never_close
 from envs.wah.goals import goal_conditions, parse_goal
 from envs.wah.graph import CLOSE, ON
 from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
-from envs.wah.state import movable
+from envs.wah.state import is_movable
 from tests.envs.wah.homes import GraphJson, apartment, home
 
 LOTA, STRICT, GROUNDED = LotaSkills("lota"), LotaSkills("strict"), GroundedSkills()
@@ -60,9 +60,9 @@ def assert_consistent(house: Home) -> None:
     assert set(house.inventory) <= graph.targets(house.agent, CLOSE)
     for thing, node in graph.nodes.items():
         assert not any(node.states.issuperset(pair) for pair in STATES), node
-        if not movable(node):
+        if not is_movable(node):
             continue
-        holders = [*graph.containers(thing), *(on for on in graph.targets(thing, ON) if not never_close(graph[on]))]
+        holders = [*graph.containers(thing), *(on for on in graph.targets(thing, ON) if not is_never_close(graph[on]))]
         assert len(holders) + (thing in house.inventory) <= 1, (node, holders)
         assert graph.room(thing) is not None, node
         assert all(graph.room(holder) == graph.room(thing) for holder in holders), (node, holders)
@@ -85,7 +85,7 @@ def assert_true(knowledge: Knowledge) -> None:
         assert set(fact.sees) <= set(truth[name].sees)
     house = knowledge.home
     visible = [
-        thing for thing in house.all_contents(house.room) if movable(house.graph[thing]) and not house.hidden_in(thing)
+        node for node in house.all_contents(house.room) if is_movable(house.graph[node]) and not house.hidden_in(node)
     ]
     assert set(visible) <= knowledge.known
 

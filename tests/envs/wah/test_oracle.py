@@ -21,7 +21,7 @@ from envs.wah.data.formats import read_graph, write_graph
 from envs.wah.goals import Predicate, goal_conditions, parse_goal, place_class
 from envs.wah.graph import Graph
 from envs.wah.home import Home
-from envs.wah.language.names import class_named
+from envs.wah.language.names import class_of_words
 from envs.wah.lota import LotaSkills
 from tests.envs.wah.differences import DIFFERENCES, Tally, compare, oracle_of
 from tests.envs.wah.oracle import require_oracle
@@ -103,7 +103,7 @@ def apartment(path: Path) -> Graph:
 def kind(skill: str) -> str:
     """Return the class that a skill names."""
     match = SKILL.fullmatch(skill)
-    name = class_named(match[1]) if match else None
+    name = class_of_words(match[1]) if match else None
     assert name is not None, skill
     return name
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from envs.wah.language.names import MEASURES, SYNONYMS, article, class_named, names_for, plural, spoken_name
+from envs.wah.language.names import MEASURES, SYNONYMS, article, class_of_words, names_for, plural, spoken_name
 from envs.wah.language.phrases import TASK_TYPES, all_phrasings, phrase
 from envs.wah.language.templates import NUMBERS
 from keep_agent.errors import DataError
@@ -161,12 +161,12 @@ def test_plurals(singular: str, plural_form: str) -> None:
 def test_spoken_and_class_names_are_inverse() -> None:
     assert [spoken_name(name) for name in ("kitchentable", "dishbowl", "plate")] == ["kitchen table", "bowl", "plate"]
     for name in (*FOOD, *TABLEWARE, *PLACES, *SYNONYMS):
-        assert class_named(spoken_name(name)) == name
-    assert class_named("kitchentable") is class_named("salmon") is class_named("flying carpet") is None
+        assert class_of_words(spoken_name(name)) == name
+    assert class_of_words("kitchentable") is class_of_words("salmon") is class_of_words("flying carpet") is None
     assert (article("apple"), article("plate")) == ("an", "a")
 
 
 def test_names_are_the_benchmarks(wah_data: Callable[[str], Path]) -> None:
     table = json.loads(wah_data("resources/wah_objects_sim2nl.json").read_text())
     assert {name: spoken_name(name) for name in table} == table
-    assert {name: class_named(words) for name, words in table.items()} == {name: name for name in table}
+    assert {name: class_of_words(words) for name, words in table.items()} == {name: name for name in table}

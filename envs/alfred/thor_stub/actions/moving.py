@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.alfred.scene import xyz
 from envs.alfred.thor_stub.actions.refusals import Refusal, exception, missing_arguments, out_of_range
-from envs.alfred.thor_stub.geometry import Body, Point, poses_seeing
+from envs.alfred.thor_stub.geometry import AgentPose, Point, poses_seeing
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of
 
@@ -28,16 +28,16 @@ def teleport(
     z: float | None = None,
 ) -> None:  # fmt: skip
     """Change the pose; omitted values are kept."""
-    body = session.stage.body
+    body = session.room.body
     place = xyz(body.position) | (position or {})
     place |= {key: value for key, value in {"x": x, "y": y, "z": z}.items() if value is not None}
     angles = xyz((0.0, body.rotation, 0.0)) | (rotation or {})
     horizon = body.horizon if horizon is None else horizon
     standing = body.standing if standing is None else standing
-    new = Body(place["x"], place["z"], angles["y"] % 360.0, horizon, standing, body.y)
+    new = AgentPose(place["x"], place["z"], angles["y"] % 360.0, horizon, standing, body.y)
     if not forceAction:
         _check(session, new, angles, place)
-    session.stage.stand(new)
+    session.room.place_agent(new)
 
 
 def teleport_full(
@@ -51,7 +51,7 @@ def teleport_full(
     teleport(session, **pose, forceAction=forceAction, x=x, y=y, z=z)
 
 
-def _check(session: Session, body: Body, angles: XYZ, place: XYZ) -> None:
+def _check(session: Session, body: AgentPose, angles: XYZ, place: XYZ) -> None:
     if abs(angles["x"]) >= 0.01 or abs(angles["z"]) >= 0.01:
         raise out_of_range(
             "No agents currently can change in pitch or roll. So, you must set rotation(x=0, y=yaw, z=0). "
@@ -59,7 +59,7 @@ def _check(session: Session, body: Body, angles: XYZ, place: XYZ) -> None:
         )
     check_horizons([body.horizon])
     target = (place["x"], place["y"], place["z"])
-    (x0, z0), (x1, z1) = session.stage.bounds
+    (x0, z0), (x1, z1) = session.room.bounds
     if not (x0 - 1.0 <= body.x <= x1 + 1.0 and z0 - 1.0 <= body.z <= z1 + 1.0):
         raise out_of_range(f"Teleport position {target} out of scene bounds! Ignore this by setting forceAction=true")
     grid = session.settings.grid
@@ -83,8 +83,8 @@ def check_horizons(horizons: Iterable[float]) -> None:
 
 
 def _is_free(session: Session, point: Point) -> bool:
-    body = session.stage.body
-    return dist(point, (body.x, body.z)) < EPSILON or any(dist(point, free) < EPSILON for free in session.stage.points)
+    body = session.room.body
+    return dist(point, (body.x, body.z)) < EPSILON or any(dist(point, free) < EPSILON for free in session.room.points)
 
 
 def reachable(
@@ -95,9 +95,9 @@ def reachable(
     gridSize: float | None = None,
 ) -> list[XYZ]:
     """Return all standing points, the agent's own first, then by distance from it."""
-    body = session.stage.body
+    body = session.room.body
     start = body.x, body.z
-    rest = sorted((point for point in session.stage.points if point != start), key=lambda point: dist(point, start))
+    rest = sorted((point for point in session.room.points if point != start), key=lambda point: dist(point, start))
     return [xyz((x, body.y, z)) for x, z in (start, *rest)]
 
 
@@ -107,16 +107,16 @@ def interactable(
     maxPoses: int = UNLIMITED,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the poses from which the object is seen."""
-    stage, sight = session.stage, session.settings.sight
+    room, sight = session.room, session.settings.sight
     if maxPoses <= 0:
         raise out_of_range("maxPoses must be > 0")
     if maxDistance is not None and maxDistance < 0:
         raise out_of_range("maxDistance must be >= 0 meters from the object")
-    entity = stage.find(objectId)
+    entity = room.find(objectId)
     if horizons is not None:
         check_horizons(horizons)
     step = session.settings.turn
-    offset = round(stage.body.rotation % step)
+    offset = round(room.body.rotation % step)
     turns = [(offset + step * count) % 360.0 for count in range(round(360.0 / step))]
     freedom = (
         [(at["x"], at["y"], at["z"]) for at in (reachable(session) if positions is None else positions)],
@@ -126,11 +126,11 @@ def interactable(
     )
     if not all(freedom):
         raise exception("ArgumentException", "Every degree of freedom must have at least 1 valid value")
-    if stage.hidden(entity) or stage.carries(entity):
+    if room.hidden(entity) or room.carries(entity):
         return []
     if maxDistance is not None:
         sight = replace(sight, reach=maxDistance)
-    seeing = poses_seeing(sight, stage.position(entity), size_of(entity.type)[0], *freedom)
+    seeing = poses_seeing(sight, room.position(entity), size_of(entity.type)[0], *freedom)
     return [
         {**xyz(at), "rotation": float(turn), "standing": standing, "horizon": float(horizon)}
         for at, turn, horizon, standing in islice(seeing, maxPoses)
@@ -138,9 +138,9 @@ def interactable(
 
 
 def rotate_right(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
-    body = session.stage.body
+    body = session.room.body
     rotation = body.rotation + (session.settings.turn if degrees is None else degrees)
-    session.stage.stand(replace(body, rotation=rotation % 360.0))
+    session.room.place_agent(replace(body, rotation=rotation % 360.0))
 
 
 def rotate_left(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
@@ -148,14 +148,14 @@ def rotate_left(session: Session, *, degrees: float | None = None, forceAction: 
 
 
 def look_down(session: Session, *, degrees: float = 30.0, forceAction: bool = False) -> None:
-    body = session.stage.body
+    body = session.room.body
     horizon = body.horizon + degrees
     if not MIN_HORIZON - 1e-6 <= horizon <= MAX_HORIZON + 1e-6:
         side, limit = ("down", MAX_HORIZON) if degrees > 0 else ("up", -MIN_HORIZON)
         where = "below" if degrees > 0 else "above"
         message = f"can't look {side} beyond {limit:g} degrees {where} the forward horizon"
         raise Refusal(message, "LookDownCantExceedMin")
-    session.stage.stand(replace(body, horizon=horizon))
+    session.room.place_agent(replace(body, horizon=horizon))
 
 
 def look_up(session: Session, *, degrees: float = 30.0, forceAction: bool = False) -> None:
@@ -166,7 +166,7 @@ def _walk(bearing: float) -> Callable[..., None]:
     """Return the action that walks to the next standing point on the grid, ``bearing`` degrees to the right."""
 
     def move(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
-        body, grid = session.stage.body, session.settings.grid
+        body, grid = session.room.body, session.settings.grid
         length, turn = moveMagnitude or grid, radians(body.rotation + bearing)
         x, z = body.x + length * sin(turn), body.z + length * cos(turn)
         if session.settings.snap:
@@ -174,7 +174,7 @@ def _walk(bearing: float) -> Callable[..., None]:
         if not _is_free(session, (x, z)):
             way = f"({x - body.x:.4f}, 0.0000, {z - body.z:.4f})"
             raise Refusal(f"furniture is blocking Agent 0 from moving by {way}.")
-        session.stage.stand(replace(body, x=x, z=z))
+        session.room.place_agent(replace(body, x=x, z=z))
 
     return move
 
@@ -183,11 +183,11 @@ move_ahead, move_right, move_back, move_left = map(_walk, (0.0, 90.0, 180.0, 270
 
 
 def crouch(session: Session) -> None:
-    session.stage.stand(replace(session.stage.body, standing=False))
+    session.room.place_agent(replace(session.room.body, standing=False))
 
 
 def stand(session: Session) -> None:
-    session.stage.stand(replace(session.stage.body, standing=True))
+    session.room.place_agent(replace(session.room.body, standing=True))
 
 
 def pass_(session: Session) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
+from envs.alfred.objects import MOVABLE_RECEPTACLES, id_type
 from envs.alfred.scene import Item, Position
 from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
 from envs.alfred.thor_stub.actions.refusals import refuse_if
 from envs.alfred.thor_stub.geometry import vector
+from envs.alfred.thor_stub.room import Entity, Room
 from envs.alfred.thor_stub.session import Session
-from envs.alfred.thor_stub.stage import Entity, Stage
-from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of, object_id
+from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, is_loose, object_id, thor5_type
 
 MAX_SHIFT = 0.01  # metres
 
@@ -42,25 +42,25 @@ def set_object_poses(
     """Place the listed objects; an unknown name makes the action fail after all others are placed."""
     remedy = "Please make sure each element in the objectPoses list is initialized."
     refuse_if(not objectPoses, f"objectPoses was not initialized correctly. {remedy}")
-    stage, layout = session.stage, _Layout()
-    before = {item.id: item for item in stage.items()}
-    unknown = _place_listed(stage, layout, before, objectPoses)
-    _add_fixed(stage, layout, before)
+    room, layout = session.room, _Layout()
+    before = {item.id: item for item in room.items()}
+    unknown = _place_listed(room, layout, before, objectPoses)
+    _add_fixed(room, layout, before)
     _drop_duplicates(layout)
-    _set_parents(stage, layout, before)
-    stage.replace_loose(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
+    _set_parents(room, layout, before)
+    room.replace_loose(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
     for copy, original in layout.originals.items():
-        stage.marks[copy] = set(stage.marks[original])
+        room.marks[copy] = set(room.marks[original])
     refuse_if(bool(unknown), unknown)
     return ""
 
 
-def _place_listed(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
+def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
     """Enter the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
     names = {
         entity.name: entity
-        for entity in stage.entities.values()
-        if loose(entity.type) and "sliced" not in stage.marks[entity.key]
+        for entity in room.entities.values()
+        if is_loose(entity.type) and "sliced" not in room.marks[entity.key]
     }
     copies, unknown = [], ""
     for number, pose in enumerate(poses):
@@ -90,18 +90,18 @@ def _place_listed(stage: Stage, layout: _Layout, before: Mapping[str, Item], pos
 
 def _next_id(item: Item, names: list[str]) -> str:
     """Return the first free instance id of the item's type."""
-    kind = snake(item.type)
+    kind = id_type(item.type)
     return next(name for number in range(1, len(names) + 2) if (name := f"{kind}_{number}") not in names)
 
 
-def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
+def _add_fixed(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
     """Add everything that can be neither picked up nor moved; fixtures come before objects, in the room's order."""
     items = {}
     for item in before.values():
-        entity = stage.of_thing[item.id]
+        entity = room.of_thing[item.id]
         if item.id in layout.items:
             items[item.id] = layout.items[item.id]
-        elif not loose(entity.type):
+        elif not is_loose(entity.type):
             items[item.id] = item
             layout.names[item.id] = entity.name
             layout.rotations[item.id] = entity.rotation
@@ -110,7 +110,7 @@ def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> Non
 
 def _drop_duplicates(layout: _Layout) -> None:
     last = {
-        object_id(name_of(item.type), item.position): item.id
+        object_id(thor5_type(item.type), item.position): item.id
         for item in layout.items.values()
         if item.id in layout.originals
     }
@@ -118,18 +118,18 @@ def _drop_duplicates(layout: _Layout) -> None:
         del layout.items[name], layout.originals[name]
 
 
-def _set_parents(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
+def _set_parents(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
     """Determine the receptacle of each object."""
     for item in layout.items.values():
         parent = item.parent if item.parent in layout.items else None
-        if item.id in layout.originals and stage.world.things[layout.originals[item.id]].pickupable:
-            parent = _parent(stage, layout, before, item)
+        if item.id in layout.originals and room.world.things[layout.originals[item.id]].pickupable:
+            parent = _parent(room, layout, before, item)
         layout.items[item.id] = replace(item, parent=parent)
 
 
-def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Item) -> str | None:
+def _parent(room: Room, layout: _Layout, before: Mapping[str, Item], item: Item) -> str | None:
     """Return the earlier receptacle if neither it nor the object has moved, else infer it from the position."""
-    if item.id in before and item.id != stage.world.holding and _is_unmoved(before, layout, item.id):
+    if item.id in before and item.id != room.world.holding and _is_unmoved(before, layout, item.id):
         parent = before[item.id].parent
         if parent is None or (parent in layout.items and _is_unmoved(before, layout, parent)):
             return parent
@@ -138,7 +138,7 @@ def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Ite
         for container in layout.items.values()
         if container.id in layout.originals and container.id != item.id and container.type in MOVABLE_RECEPTACLES
     )
-    parent = stage.parents.guess(item.type, item.position, containers)
+    parent = room.parents.guess(item.type, item.position, containers)
     return parent if parent in layout.items else None
 
 
@@ -161,25 +161,25 @@ def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ig
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]
     kind, value = SetObjectStates.get("objectType"), bool(SetObjectStates.get(key, False))
-    stage = session.stage
-    for entity in tuple(stage.entities.values()):
+    room = session.room
+    for entity in tuple(room.entities.values()):
         if entity.type not in kinds or kind not in (None, "", entity.type):
             continue
         if change == "toggleable":
-            ajar = entity.type == "Microwave" and is_open(stage, entity)
-            if is_on(stage, entity) != value and not (ajar and value):
-                switch(stage, entity, value)
+            ajar = entity.type == "Microwave" and is_open(room, entity)
+            if is_on(room, entity) != value and not (ajar and value):
+                switch(room, entity, value)
         elif change == "openable":
-            _open(stage, entity, value)
+            _open(room, entity, value)
         else:
-            mark(stage, entity, "dirty" if change == "dirtyable" else "water", value)
+            mark(room, entity, "dirty" if change == "dirtyable" else "water", value)
 
 
-def _open(stage: Stage, entity: Entity, value: bool) -> None:
-    thing = stage.thing(entity)
-    if is_open(stage, entity) == value:
+def _open(room: Room, entity: Entity, value: bool) -> None:
+    thing = room.thing(entity)
+    if is_open(room, entity) == value:
         return
     if thing is not None and thing.openable:
-        stage.world.open(thing.id) if value else stage.world.close(thing.id)
+        room.world.open(thing.id) if value else room.world.close(thing.id)
     else:
-        mark(stage, entity, "open", value)
+        mark(room, entity, "open", value)

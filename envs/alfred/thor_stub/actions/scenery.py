@@ -9,8 +9,8 @@ from envs.alfred.scene import Position, xyz
 from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import Sight, vector
 from envs.alfred.thor_stub.house import EMPTY_SCENE, KEY, from_house
+from envs.alfred.thor_stub.room import Room
 from envs.alfred.thor_stub.session import Camera, Session, Settings
-from envs.alfred.thor_stub.stage import Stage
 from keep_agent.errors import DataError
 
 CEILING = 2.5  # metres
@@ -50,11 +50,11 @@ def initialize(
 
 def create_house(session: Session, *, house: dict[str, Any]) -> None:
     """Furnish the empty room with a house from `to_house`; the settings are kept."""
-    refuse_if(session.stage.name != EMPTY_SCENE, f"CreateHouse works in the scene {EMPTY_SCENE} only")
+    refuse_if(session.room.name != EMPTY_SCENE, f"CreateHouse works in the scene {EMPTY_SCENE} only")
     if not isinstance(house, dict) or KEY not in house:
         raise Refusal(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
     try:
-        session.stage = Stage(from_house(house), EMPTY_SCENE)
+        session.room = Room(from_house(house), EMPTY_SCENE)
     except DataError as error:
         raise Refusal(str(error)) from error
 
@@ -74,7 +74,7 @@ def change_quality(session: Session, *, quality: str) -> None:
 
 def map_view_properties(session: Session) -> dict[str, Any]:
     """Return a camera above the room, as arguments of `AddThirdPartyCamera`."""
-    camera = map_camera(session.stage)
+    camera = map_camera(session.room)
     return {
         "position": xyz(camera.position),
         "rotation": xyz(camera.rotation),
@@ -83,8 +83,8 @@ def map_view_properties(session: Session) -> dict[str, Any]:
     }
 
 
-def map_camera(stage: Stage) -> Camera:
-    (x0, z0), (x1, z1) = stage.bounds
+def map_camera(room: Room) -> Camera:
+    (x0, z0), (x1, z1) = room.bounds
     center: Position = ((x0 + x1) / 2, CEILING, (z0 + z1) / 2)
     return Camera(center, (90.0, 0.0, 0.0), extent=max(x1 - x0, z1 - z0) / 2 + 0.5)
 

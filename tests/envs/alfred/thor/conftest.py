@@ -22,7 +22,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(user_cache_path()))  # reuse the cached survey of the data
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
-        patch.setattr(launch, "WAIT", PATIENCE)
+        patch.setattr(launch, "KILL_TIMEOUT", PATIENCE)
         yield
 
 

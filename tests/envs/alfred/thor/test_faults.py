@@ -197,7 +197,7 @@ def test_a_room_that_differs_after_a_restart(tmp_path: Path) -> None:
         env.reset(options={"episode": EPISODES[0]})
         container = next(thing for thing in env.world.things.values() if thing.openable and not thing.is_open)
         assert env.world.open(container.id).ok
-        env.world._history.clear()  # the restart will not open the container again
+        env.world._actions.clear()  # the restart will not open the container again
         env.setting.simulator._controller.server.unity_proc.kill()
         with pytest.raises(ThorLost, match=f"1 things are not as before the restart, such as {container.id}"):
             env.world.close(container.id)

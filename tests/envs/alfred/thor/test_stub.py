@@ -162,10 +162,10 @@ def test_only_requested_images_are_drawn_and_cameras_add_some() -> None:
 def test_faults_are_read_from_the_command_line(tmp_path: Any) -> None:
     specs = ["die-at-start", "hang:3", "error:4:InvalidAction", "no-action:Pass"]
     plan = parse_faults(specs, tmp_path / "mark")
-    assert plan.starts("die-at-start") and not plan.starts("hang-at-start")
-    assert [plan.at(number, "x") for number in (2, 3, 4)] == [("", ""), ("hang", ""), ("error", "InvalidAction")]
+    assert plan.occurs_at_start("die-at-start") and not plan.occurs_at_start("hang-at-start")
+    assert [plan.fault_at(number, "x") for number in (2, 3, 4)] == [("", ""), ("hang", ""), ("error", "InvalidAction")]
     assert plan.unknown == {"Pass"} and (tmp_path / "mark").exists()
-    assert not parse_faults(specs, tmp_path / "mark").starts("die-at-start")
+    assert not parse_faults(specs, tmp_path / "mark").occurs_at_start("die-at-start")
 
 
 @pytest.mark.parametrize("spec", ["die", "die:0", "die:x", "error:3", "fail:2:Code", "no-action:", "explode:1", ""])

@@ -116,11 +116,11 @@ def world() -> Iterator[ThorWorld]:
 
 def set_receptacles(world: ThorWorld, thing: str, *parents: str) -> None:
     """Let the simulator list these receptacles for a thing."""
-    object_id = world._names.object_id
+    object_id = world._ids.object_id
     for entry in world._reply.objects:
         if entry["objectId"] == object_id(thing):
             entry["parentReceptacles"] = [object_id(parent) for parent in parents]
-    world._look()
+    world._read_state()
 
 
 def test_either_of_two_touched_receptacles_counts(world: ThorWorld) -> None:
@@ -137,7 +137,7 @@ def test_the_outer_receptacle_counts_by_the_official_rule_only(world: ThorWorld)
 
 def test_a_container_without_a_door_is_not_closed(world: ThorWorld) -> None:
     for entry in world._reply.objects:
-        if entry["objectId"] == world._names.object_id("cabinet_1"):
+        if entry["objectId"] == world._ids.object_id("cabinet_1"):
             entry |= {"openable": False}
-    world._look()
+    world._read_state()
     assert world["cabinet_1"].is_open and world.close("cabinet_1").message == "cabinet 1 cannot be closed"

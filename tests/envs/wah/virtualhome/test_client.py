@@ -66,7 +66,7 @@ def test_refusals_are_errors_with_the_simulators_message(server: FakeSimulator, 
         simulator.expand_scene({})
     with pytest.raises(SimulatorRefusal, match="add_character") as caught:
         simulator.add_character(room="bathroom")
-    assert not caught.value.uncertain
+    assert not caught.value.maybe_executed
     with pytest.raises(ConfigError, match="'garage'.*kitchen"):
         simulator.add_character(room="garage")
     assert len(server.requests) == 3

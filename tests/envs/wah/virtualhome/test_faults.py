@@ -52,7 +52,7 @@ def test_every_fault_has_its_error(server: FakeSimulator, short_pauses: None, fa
         CALLS[call](Simulator(client))
     expect_numbers(caught.value, server, call)
     tries = TRIES if fault in TEMPORARY and call in IDEMPOTENT else 1
-    assert len(server.requests) == caught.value.tries == client.repeats + 1 == tries
+    assert len(server.requests) == caught.value.tries == client.retries + 1 == tries
 
 
 class RequestClock(Clock):
@@ -125,11 +125,11 @@ def expect_numbers(error: SimulatorError, server: FakeSimulator, call: str) -> N
     """Check that the message has the numbers and the remedy, and that the error can be pickled."""
     text = str(error)
     assert isinstance(error, KeepError)
-    assert (error.action, error.at) == (call, server.url) and text.startswith(f"{call} at {server.url}: ")
+    assert (error.action, error.address) == (call, server.url) and text.startswith(f"{call} at {server.url}: ")
     assert error.status is None or error.status == 200 or f"status {error.status}" in text
     assert text.endswith(error.remedy.format(port=server.port))
     changed = call in CHANGING and error.status != 429
-    assert error.uncertain == changed == ("may have been executed" in text)
+    assert error.maybe_executed == changed == ("may have been executed" in text)
     assert str(pickle.loads(pickle.dumps(error))) == text
 
 
@@ -142,7 +142,7 @@ def test_a_dead_server(home: ToyHome, short_pauses: None, call: str) -> None:
         with pytest.raises(SimulatorGone, match=rf"start the simulator with -http-port={server.port} or set") as caught:
             CALLS[call](simulator)
     assert caught.value.tries == (TRIES if call in IDEMPOTENT else 1)
-    assert not caught.value.uncertain  # no request was sent
+    assert not caught.value.maybe_executed  # no request was sent
 
 
 def test_a_server_that_never_accepts() -> None:
@@ -175,7 +175,7 @@ def test_one_fault_is_overcome(
     if fault in ("hang", "drip"):
         set_clocks(monkeypatch, tries=lambda: clock_from_fault(server) if server.faults else long_clock())
     assert Simulator(client).environment_graph() == home.graph()
-    assert (client.repeats, server.actions()) == (1, ["environment_graph"] * 2)
+    assert (client.retries, server.actions()) == (1, ["environment_graph"] * 2)
 
 
 def test_two_clients_of_one_simulator(
@@ -191,7 +191,7 @@ def test_two_clients_of_one_simulator(
             Simulator(http(server)).check()
         client = http(server)
         second = pool.submit(Simulator(client).check)
-        until(lambda: client.repeats)
+        until(lambda: client.retries)
         home.gate.set()
         second.result()
         assert first.result() == home.graph()
@@ -257,7 +257,7 @@ FIELDS = st.fixed_dictionaries(
 def test_arbitrary_fields_raise_only_simulator_answer(fields: dict[str, Any]) -> None:
     for read in (client.check_success, client.value_of, client.graph_of):
         try:
-            read(client.parse_answer(fields))
+            read(client.parse_reply(fields))
         except SimulatorAnswer as error:
             assert error.problem
 

@@ -1,4 +1,4 @@
-"""Stage: a room of the build, which is a symbolic world with the build's ids, names and additional states."""
+"""Room of the build: a symbolic world with the build's ids, names and additional states."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import cos, radians, sin
 
-from envs.alfred.data.mining import Fixture, Room
-from envs.alfred.data.receptacles import Inference, nested
+from envs.alfred.data.mining import Fixture, RoomSurvey
+from envs.alfred.data.receptacles import ReceptacleInference, is_nested
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import exception
-from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
-from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of
+from envs.alfred.thor_stub.geometry import HEIGHT, AgentPose, Point, Sight, floor_points
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
@@ -43,26 +43,26 @@ class Entity:
 class Parents:
     """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
 
-    def __init__(self, fixtures: Iterable[Item], room: Room | None = None) -> None:
-        """Store the fixtures; ``room`` identifies them by the ``source`` of items."""
-        items = [item for item in fixtures if item.source or room is None]
-        if room is None:
-            room = Room(tuple(Fixture(item.id, item.type, item.position) for item in items))
+    def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
+        """Store the fixtures; ``survey`` identifies them by the ``source`` of items."""
+        items = [item for item in fixtures if item.source or survey is None]
+        if survey is None:
+            survey = RoomSurvey(tuple(Fixture(item.id, item.type, item.position) for item in items))
             self._ids = {item.id: item.id for item in items}
         else:
             self._ids = {item.source: item.id for item in items}
-        self._inference = Inference(room)
+        self._inference = ReceptacleInference(survey)
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
         """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
         for item in containers:
-            if nested(kind, position, item.type, item.position):
+            if is_nested(kind, position, item.type, item.position):
                 return item.id
         guesses = self._inference.guesses(kind, position)
         return self._ids.get(guesses[0][1]) if guesses else None
 
 
-class Stage:
+class Room:
     """A room and the agent in it. ``version`` increases with every change except of the agent's pose."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Stage:
         """Build the room of a scene; ``spots``: additional standing points, ``y``: the agent's height in metres."""
         self.name = name
         self.world = World(scene)
-        self.body = Body(*scene.agent, y=y)
+        self.body = AgentPose(*scene.agent, y=y)
         self.points = floor_points(scene, spots)
         self.entities: dict[str, Entity] = {}
         self.of_thing: dict[str, Entity] = {}
@@ -93,7 +93,7 @@ class Stage:
 
     def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> None:
         """Add the entity of a thing."""
-        entity = self.add_extra(name_of(thing.type), thing.position, given_id, name=name)
+        entity = self.add_extra(thor5_type(thing.type), thing.position, given_id, name=name)
         entity.thing, entity.place, entity.rotation = thing.id, UPRIGHT, rotation
         self.of_thing[thing.id] = entity
 
@@ -101,9 +101,9 @@ class Stage:
         self, kind: str, position: Position, given_id: str = "", controls: str = "", name: str = ""
     ) -> Entity:
         """Add an entity without a thing of the symbolic world, with a new id and name unless these are given."""
-        whole = given_id or free_id(kind, position, self.entities)
-        entity = Entity(whole, kind, name or game_name(self.name, kind, whole), "", position, controls=controls)
-        self.entities[whole] = entity
+        new_id = given_id or free_id(kind, position, self.entities)
+        entity = Entity(new_id, kind, name or game_name(self.name, kind, new_id), "", position, controls=controls)
+        self.entities[new_id] = entity
         return entity
 
     def _furnish(self) -> None:
@@ -122,8 +122,8 @@ class Stage:
             if entity.type == "StoveBurner":
                 self.add_extra("StoveKnob", (x, y - 0.1, z + 0.2), controls=entity.id)
             elif entity.id.count("|") > 3:
-                whole = entity.id.rpartition("|")[0]  # of a basin: "Sink|..|SinkBasin" -> "Sink|.."
-                self.add_extra(whole.partition("|")[0], (x, y, z), given_id=whole)
+                outer_id = entity.id.rpartition("|")[0]  # of a basin: "Sink|..|SinkBasin" -> "Sink|.."
+                self.add_extra(outer_id.partition("|")[0], (x, y, z), given_id=outer_id)
 
     # queries
 
@@ -180,14 +180,14 @@ class Stage:
             return
         if not thing.pickupable and thing.parent is not None:
             yield self.of_thing[thing.parent]
-        for outer in self.world.around(thing.id):
+        for outer in self.world.holders(thing.id):
             yield self.of_thing[outer.id]
         if self.world.on_floor(thing.id):
             yield next(entity for entity in self.entities.values() if entity.type == "Floor")
 
     # changes
 
-    def stand(self, body: Body) -> None:
+    def place_agent(self, body: AgentPose) -> None:
         self.body = body
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
@@ -210,11 +210,11 @@ class Stage:
         self.entities, self.of_thing = {}, {}
         for thing in self.world.things.values():
             entity = fixed.get(thing.id)
-            is_fixed = entity is not None and not loose(entity.type)
-            fresh = entity.id if is_fixed else object_id(name_of(thing.type), thing.position)
-            self.add(thing, fresh, names[thing.id], rotations.get(thing.id, UPRIGHT))
+            is_fixed = entity is not None and not is_loose(entity.type)
+            new_id = entity.id if is_fixed else object_id(thor5_type(thing.type), thing.position)
+            self.add(thing, new_id, names[thing.id], rotations.get(thing.id, UPRIGHT))
         for extra in extra_entities:
             if extra.id in extras:
                 self.add_extra(extra.type, extras[extra.id], object_id(extra.type, extras[extra.id]), name=extra.name)
-            elif not loose(extra.type):
+            elif not is_loose(extra.type):
                 self.entities[extra.id] = extra
