@@ -41,7 +41,7 @@ from rich.table import Table
 from benchmarks.kills import KillResult, kill_durable, kill_eval, kill_save
 from envs.outcome import Outcome
 from eval.alfred import main as play
-from eval.anatomy import read as anatomy
+from eval.anatomy import totals as anatomy
 from eval.common.tables import show, table_of
 from eval.compare import compare, load_runs
 from eval.merge import load_part

@@ -29,7 +29,7 @@ from memory.engine.transformers.module_timer import ModuleTimer
 from memory.segments.sentence_encoder import CachedEncoder, make_encoder
 from memory.session import MemorySession
 
-LEAST = {
+MINIMA = {
     "limit": 1, "planner.max_new_tokens": 1, "prompt.budget": 1, "generated.conversations": 0, "generated.sessions": 1,
     "generated.turns": 1, "generated.speakers": 2, "generated.debates": 0, "generated.agents": 2,
     "generated.rounds": 1, "eval.seed": 0, "eval.threads": 1,
@@ -104,7 +104,7 @@ def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> R
 def _check(config: DictConfig) -> None:
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
-    check_settings(config, LEAST, OPTIONAL, SWITCHES)
+    check_settings(config, MINIMA, OPTIONAL, SWITCHES)
     make_method(config.memory)  # rejects invalid compositions before a model is loaded
     if config.replay not in (None, True, False):
         raise ConfigError(f"replay={config.replay} is invalid; use true, false or null")

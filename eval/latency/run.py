@@ -86,8 +86,8 @@ def _finish(run: LatencyFolder, config: DictConfig, machine: Machine, console: C
             show(table, config.latency.markdown, console)
     console.print(f"machine: {machine.text}", soft_wrap=True)
     cells = [cell for group in groups for cell in group.cells]
-    if not any(standing.times for cell in cells for standing in cell.standings):
-        reasons = [cell.refusal or contender.refusal for cell in cells for contender in (cell.standings or [cell])]
+    if not any(contender.times for cell in cells for contender in cell.summaries):
+        reasons = [cell.refusal or contender.refusal for cell in cells for contender in (cell.summaries or [cell])]
         raise KeepError(f"nothing could be timed; first reason: {reasons[0]} (all reasons: {run.path})")
     if config.latency.plot or (config.latency.plot is None and find_spec("matplotlib")):
         draw(groups, run.path / FIGURE)

@@ -17,7 +17,7 @@ from planners.prompts.text import Edit, FactView, make_style
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     """One decision of an episode and its outcome. ``skill`` is executed regardless of a planner's decision."""
 
     edits: tuple[Edit, ...]  # segments that changed since the last step
@@ -31,15 +31,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One episode. Its ``aged`` segments are ``age`` steps old at the start, so that they are static."""
+    """One episode. Its ``static_edits`` segments are ``age`` steps old at the start, so that they are static."""
 
     instruction: str
     skills: str  # name of the skill set
-    steps: tuple[Step, ...]
-    aged: tuple[Edit, ...] = ()
+    steps: tuple[ScriptStep, ...]
+    static_edits: tuple[Edit, ...] = ()
     age: int = 0
 
-    def first(self, count: int) -> Script:
+    def first_steps(self, count: int) -> Script:
         """Return the episode with its first ``count`` steps."""
         return replace(self, steps=self.steps[:count])
 
@@ -57,7 +57,7 @@ class ScriptRecorder(ExpertPlanner):
 
     def __init__(self, style: str, oracle: Oracle) -> None:
         super().__init__(oracle)
-        self.steps: list[Step] = []
+        self.steps: list[ScriptStep] = []
         self._style, self._facts = make_style(style), ()
 
     def observe(self, facts: Sequence[FactView]) -> None:
@@ -65,7 +65,7 @@ class ScriptRecorder(ExpertPlanner):
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         decision = super().decide(admissible, info)
-        self.steps.append(Step(tuple(self._style.edits(self._facts)), tuple(admissible), decision.skill))
+        self.steps.append(ScriptStep(tuple(self._style.edits(self._facts)), tuple(admissible), decision.skill))
         return decision
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:

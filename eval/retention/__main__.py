@@ -32,7 +32,7 @@ from keep_agent.console import make_console
 from keep_agent.guard import guarded
 
 if TYPE_CHECKING:
-    from eval.retention.forgetting import Step
+    from eval.retention.forgetting import StepRow
 
 BASELINE = "full_cache"
 BUDGET = "memory.retention.budget"
@@ -54,9 +54,9 @@ class Row:
     steps: int  # steps whose transcript has at least --history tokens
     same_skill: float | None
     same_skill_interval: tuple[float, float] | None
-    right: float | None
+    same_as_expert: float | None
     far_steps: int
-    far_same: float | None
+    far_same_skill: float | None
     kl: float | None
     prefix_hit_rate: float
     peak_request_tokens: int
@@ -68,7 +68,7 @@ class Row:
 
 
 def summarise(
-    method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[Sequence[Step]], history: int, budget: int
+    method: str, episodes: Sequence[Sequence[StepRow]], leader: Sequence[Sequence[StepRow]], history: int, budget: int
 ) -> Row:
     """Summarise one method; agreement counts the steps at which the ``leader``'s transcript has ``history`` tokens."""
 
@@ -77,7 +77,7 @@ def summarise(
 
     steps = [step for episode in episodes for step in episode]
     late_by_episode = [
-        [step for step, leading in zip(*pair, strict=True) if leading.prompt >= history]
+        [step for step, leading in zip(*pair, strict=True) if leading.prompt_tokens >= history]
         for pair in zip(episodes, leader, strict=True)
     ]
     late = [step for steps in late_by_episode for step in steps]
@@ -85,9 +85,9 @@ def summarise(
     far = [step.same_skill for step in late if step.mention_distance > budget]
     return Row(
         method, len(late), mean([step.same_skill for step in late]), share_interval(same),
-        mean([step.right for step in late]), len(far), mean(far), mean([step.kl for step in late]),
-        sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
-        max(s.prompt for s in steps), max(s.live for s in steps),
+        mean([step.same_as_expert for step in late]), len(far), mean(far), mean([step.kl for step in late]),
+        sum(s.prefix_rows for s in steps) / sum(s.prompt_tokens for s in steps),
+        max(s.prompt_tokens for s in steps), max(s.live_rows for s in steps),
         float(np.mean([s.raw_reads for s in steps])), float(np.mean([s.live_reads for s in steps])),
         float(np.median([s.ms for s in steps])), sum(s.ms for s in steps) / 1e3,
     )  # fmt: skip
@@ -98,8 +98,8 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
     quality, cost = [], []
     for row in rows:
         same = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1)
-        far = str(row.far_steps), percent(row.far_same)
-        quality.append([row.method, str(row.steps), *same, *far, percent(row.right), number(row.kl)])
+        far = str(row.far_steps), percent(row.far_same_skill)
+        quality.append([row.method, str(row.steps), *same, *far, percent(row.same_as_expert), number(row.kl)])
         sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
         times = number(row.ms_p50, 1), number(row.seconds, 1)
         cost.append([row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times])
