@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.tables import Column, make_table, number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
@@ -119,7 +119,7 @@ def report(run: Path, plain: bool, console: Console) -> None:
 
 def main() -> None:
     """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
-    p = options(__doc__, "keep-eval-anatomy")
+    p = command_parser(__doc__, "keep-eval-anatomy")
     p.add_argument("run", type=Path, help="a run folder with a trace")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     arguments = p.parse_args()

@@ -18,7 +18,7 @@ from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
 from eval.chat.rows import AnswerFolder, answer_row, row_id
 from eval.chat.summary import quality_table, split_table, summarize, tokens_table
-from eval.common.resume import Create, begin
+from eval.common.resume import CreateFolder, begin_run
 from eval.common.run import progress_bar, versions_of
 from eval.common.tables import cost_table
 from keep_agent.config.planner_factory import make_engine, make_method, make_tokenizer
@@ -40,12 +40,12 @@ SWITCHES = ("profile", "eval.progress")
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Answer the questions of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
-    with begin(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
+    with begin_run(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
 
 def _evaluate(
-    earlier: AnswerFolder | None, config: DictConfig, create: Create[AnswerFolder], console: Console
+    earlier: AnswerFolder | None, config: DictConfig, create: CreateFolder[AnswerFolder], console: Console
 ) -> dict[str, Any]:
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:

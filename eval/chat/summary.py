@@ -11,7 +11,7 @@ from rich.table import Table
 from eval.chat.conversation import ADVERSARIAL
 from eval.chat.reader import SPLIT_PARTS
 from eval.chat.rows import AnswerRow
-from eval.common.intervals import FEW, mean_interval, share_interval
+from eval.common.intervals import FEW_CLUSTERS, mean_interval, share_interval
 from eval.common.metrics import costs, spread
 from eval.common.tables import SPREAD, bounds, number, percent, share, table_of
 
@@ -79,7 +79,7 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
     """Return quality by category, then over all answerable questions."""
     metrics = [name for name in TEXT_METRICS if name != "bertscore" or summary["answerable"][name] is not None]
     interval = bounds(summary["f1_interval"], 100, 1)
-    unclear = ", too few conversations to tell" if summary["conversations"] < FEW else ""
+    unclear = ", too few conversations to tell" if summary["conversations"] < FEW_CLUSTERS else ""
     caption = f"95 % interval of F1, answerable:{interval}{unclear}" if interval else None
 
     def row(name: str, quality: Mapping[str, Any]) -> list[str]:

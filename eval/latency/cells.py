@@ -145,7 +145,7 @@ def run_cells(
         todo = list(group)
         report(f"loading {todo[0][1].model}")
         try:
-            engine = make_engine(next(iter(composer.of(todo[0][1]).values())))
+            engine = make_engine(next(iter(composer.configs(todo[0][1]).values())))
         except STEP_ERRORS as error:
             yield from (CellResult(index, cell.id, cell, refusal=one_line(error)) for index, cell in todo)
             continue
@@ -164,7 +164,7 @@ class CellRunner:
         self._meter = RateMeter(self._device, engine.info.dtype, composer.setting.engine.link_gigabytes)
 
     def run(self, index: int, cell: Cell, report: Report) -> CellResult:
-        start, configs = time.perf_counter(), self._composer.of(cell)
+        start, configs = time.perf_counter(), self._composer.configs(cell)
         setting = next(iter(configs.values()))
         plan = plan_of(self._config, cell, setting.memory.grouping.window)
         scripts = make_workload(plan, self._recordings)

@@ -80,7 +80,7 @@ class Recordings:
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
-        self._done: dict[int, Script] = {}
+        self._scripts: dict[int, Script] = {}
 
     @cached_property
     def _episodes(self) -> Sequence[Any]:
@@ -90,28 +90,28 @@ class Recordings:
         return episodes
 
     @cached_property
-    def _first(self) -> list[Any]:
+    def _first_episodes(self) -> list[Any]:
         return [self._episodes[number] for number in range(min(20, len(self._episodes)))]
 
     @property
     def instructions(self) -> tuple[str, ...]:
         """Instructions of the first episodes, used as texts of synthetic finished tasks."""
-        return tuple(episode.tasks[0].instruction for episode in self._first)
+        return tuple(episode.tasks[0].instruction for episode in self._first_episodes)
 
     @property
     def ids(self) -> list[str]:
         """Ids of the first episodes, to detect changed data."""
-        return [episode.id for episode in self._first]
+        return [episode.id for episode in self._first_episodes]
 
     def __getitem__(self, number: int) -> Script:
         """Return episode ``number``, modulo the number of episodes."""
         number %= len(self._episodes)
-        if number not in self._done:
+        if number not in self._scripts:
             config, episode = self._config, self._episodes[number]
             recorder = ScriptRecorder(config.prompt.style, expert_oracle(config.env))
             env, skills = make_env(config.env, self._episodes), config.env.skills
             result, entries = run_episode(env, recorder, episode, index=number, skills=skills, seed=number)
             if result.crashed:
                 raise DataError(f"episode {result.id} cannot be replayed: {entries[-1]['traceback']}")
-            self._done[number] = Script(episode.tasks[0].instruction, skills, tuple(recorder.steps))
-        return self._done[number]
+            self._scripts[number] = Script(episode.tasks[0].instruction, skills, tuple(recorder.steps))
+        return self._scripts[number]

@@ -140,7 +140,7 @@ class Composer:
         """Return the first contender's config, for the shared settings."""
         return next(iter(next(iter(self._configs.values())).values()))
 
-    def of(self, cell: Cell) -> Mapping[str, DictConfig]:
+    def configs(self, cell: Cell) -> Mapping[str, DictConfig]:
         """Return the configs of a cell by contender."""
         configs = {}
         for name, config in self._configs[cell.tier, cell.model].items():

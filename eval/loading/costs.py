@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.loading.machines import Device
-from eval.loading.workload import AFTER, BEFORE, Times
+from eval.loading.workload import AFTER, BEFORE, PieceTimes
 from keep_agent.errors import ConfigError
 from keep_agent.files import read_json
 from memory.engine.models.model_shapes import SHAPES
@@ -63,7 +63,7 @@ class Shape:
         kv_heads, head_dim = config.get("num_key_value_heads") or heads, config.get("head_dim") or hidden // heads
         return cls(config["num_hidden_layers"], hidden, heads, kv_heads, head_dim, config["intermediate_size"])
 
-    def cut(self, layers: int) -> Shape:
+    def first_layers(self, layers: int) -> Shape:
         """Return the shape with its first ``layers`` layers."""
         if not 2 <= layers <= self.layers:
             raise ConfigError(f"--layers {layers} of a model with {self.layers} layers; use 2 to {self.layers}")
@@ -143,13 +143,13 @@ class Roofline:
         if self.weight_bits not in (4, 8, 16):
             raise ConfigError(f"weights of {self.weight_bits} bits are not supported; use 4, 8 or 16")
 
-    def times(self, active: Sequence[torch.Tensor], rows: int, narrow: str) -> Times:
+    def times(self, active: Sequence[torch.Tensor], rows: int, choice_point: str) -> PieceTimes:
         """Return the seconds per layer of a prompt of ``rows`` rows, given the row numbers active at each layer."""
-        stay = active[1:] if narrow == BEFORE else active[:-1]
-        choose = self._deviation if narrow == AFTER else self._importance
+        stay = active[1:] if choice_point == BEFORE else active[:-1]
+        choose = self._deviation if choice_point == AFTER else self._importance
         choices = [choose(a, rows) if b.numel() < a.numel() else 0.0 for a, b in pairwise(active)]
         query_rows = [*active[:-1], active[-1][-1:]]
-        return Times(
+        return PieceTimes(
             tuple(self._attention(r, q, rows) for r, q in zip(active, query_rows, strict=True)),
             (*choices, 0.0),
             (*(self._mlp(r.numel()) for r in stay), self._mlp(1)),

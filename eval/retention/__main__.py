@@ -23,10 +23,10 @@ from rich.table import Table
 
 from eval.common.hydra_command import check_target
 from eval.common.intervals import share_interval
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.resume import use_threads
 from eval.common.tables import bounds, number, percent, show, table_of
-from eval.common.variants import check_methods, check_overrides, compose_variants, names
+from eval.common.variants import check_methods, check_overrides, compose_variants, name_list
 from keep_agent.config.model_names import expand_model
 from keep_agent.console import make_console
 from keep_agent.guard import guarded
@@ -43,7 +43,7 @@ SETTING = (  # task streams that fill the model's positions
     "model=planner-tiny-long", "env.skills=grounded", "env.observability=partial", "env.stream=16",
     "prompt.style=linked",
 )  # fmt: skip
-READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> l
 
 
 def report(arguments: Sequence[str]) -> None:
-    p, methods = options(__doc__), ",".join(METHODS)
+    p, methods = command_parser(__doc__), ",".join(METHODS)
     add = p.add_argument
     add("--methods", default=methods, help=f"methods besides full_cache (default {methods})")
     add("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
@@ -131,8 +131,8 @@ def report(arguments: Sequence[str]) -> None:
     if args.out is not None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]
-    configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
-    check_overrides(args.overrides, READ, {"planner": "--methods", "memory": "--methods"})
+    configs = compose_variants(variants(name_list(args.methods), args.budget, overrides), overrides)
+    check_overrides(args.overrides, KEYS, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[BASELINE])
     from eval.retention.forgetting import measure  # lazy: it loads torch; typing errors are reported before
