@@ -112,5 +112,5 @@ def evidence_share(item: Item, answer: TimedAnswer) -> float | None:
     if not evidence:
         return None
     prompt = {id for unit in answer.prefill.units for id in unit.segments}
-    whole = not prompt & session_of.keys()  # unit=session: the prompt contains sessions, not turns
-    return sum(id in prompt or (whole and session_of[id] in prompt) for id in evidence) / len(evidence)
+    by_session = not prompt & session_of.keys()  # unit=session: the prompt contains sessions, not turns
+    return sum(id in prompt or (by_session and session_of[id] in prompt) for id in evidence) / len(evidence)

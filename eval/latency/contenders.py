@@ -39,7 +39,7 @@ class PlannerContender:
         self._encoder = ContenderEncoder(encoder)
         method = make_method(config.memory)
         self._planner = plan_with(engine, method, prompt_format, self._encoder, config)
-        self.prompt = method.layout  # kind of prompt, see `Track`
+        self.prompt = method.layout  # kind of prompt, see `TimedRun`
         self._shape, self._compares_values = Shape.of(engine), isinstance(method.recompute, ValueDeviation)
         self.token_ids = torch.zeros(0, dtype=torch.long)  # of the last prompt
         self.numbers = StepNumbers()

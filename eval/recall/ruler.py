@@ -50,7 +50,7 @@ class TaskInstance:
     answers: tuple[str, ...]
 
 
-class Task(Protocol):
+class RulerTask(Protocol):
     about: ClassVar[str]  # description of the documents; a cue before the documents begins with it
     reminder: ClassVar[str]  # replaces the question after the documents if the question comes before them
     answer_start: ClassVar[str]  # first words of the answer
@@ -63,7 +63,7 @@ class Task(Protocol):
 class MultiQuery:
     """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys."""
 
-    hidden: int = 8  # minimum; rounded up so that every document has the same number
+    hidden_keys: int = 8  # minimum; rounded up so that every document has the same number
     queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."
@@ -71,7 +71,7 @@ class MultiQuery:
 
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
         words = WordSource(rng)
-        numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden / documents))
+        numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden_keys / documents))
         magic = {words.draw(): str(number) for number in numbers}
         keys = rng.sample(list(magic), self.queries)
         needles = [f"The magic number of {key} is {number}." for key, number in magic.items()]
@@ -168,6 +168,6 @@ def _require(condition: bool, need: str, count: int) -> None:
         raise ConfigError(f"{need}, the documents have room for {count}; use a larger --segment-tokens or --segments")
 
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, RulerTask] = {
     "mq_niah": MultiQuery(), "vt": VariableTracking(), "cwe": CommonWords(), "fwe": FrequentWords(),
 }  # fmt: skip

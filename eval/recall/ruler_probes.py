@@ -42,8 +42,8 @@ class TextFormat:
 
     def line(self, text: str) -> list[int]:
         """Return the token ids of ``text``; a newline at its end is always a separate token."""
-        whole = text.removesuffix("\n")
-        return self._splice.raw(whole) + [self._splice.newline] * (len(text) - len(whole))
+        body = text.removesuffix("\n")
+        return self._splice.raw(body) + [self._splice.newline] * (len(text) - len(body))
 
     def stops(self) -> set[int]:
         """Return the end-of-text token, the only stop, since an answer may have several lines."""

@@ -77,8 +77,8 @@ class GrowthFit:
 
     def curved(self, segments: float) -> float:
         """Return the share of the quadratic part."""
-        whole = self.at(segments)
-        return self.quadratic * segments**2 / whole if whole else 0.0
+        total = self.at(segments)
+        return self.quadratic * segments**2 / total if total else 0.0
 
 
 def fit(segments: Sequence[int], ms: Sequence[float]) -> GrowthFit | None:
@@ -168,23 +168,23 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
     groups: dict[str, list[CellSummary]] = {}
     for result in sorted(results, key=lambda result: result.index):
         rates = Rates.median(result.rates) if result.rates else None
-        ran = {track.name: track for track in result.tracks if track.steps and not track.refusal}
-        summaries = [_contender_summary(track, ran, rates) for track in result.tracks]
-        first = next(iter(ran.values()), None)
+        runs = {track.name: track for track in result.tracks if track.steps and not track.refusal}
+        summaries = [_contender_summary(track, runs, rates) for track in result.tracks]
+        first = next(iter(runs.values()), None)
         kinds = {kind: sum(map(test, first.steps)) for kind, test in STEP_KINDS.items()} if first else None
         cell = CellSummary(result.id, result.cell, rates, summaries, result.refusal, kinds)
         groups.setdefault(result.cell.group, []).append(cell)
     return [GroupSummary(title, cells, _growths(cells)) for title, cells in groups.items()]
 
 
-def _contender_summary(track: TimedRun, ran: Mapping[str, TimedRun], rates: Rates | None) -> ContenderSummary:
-    if track.name not in ran or rates is None:
+def _contender_summary(track: TimedRun, runs: Mapping[str, TimedRun], rates: Rates | None) -> ContenderSummary:
+    if track.name not in runs or rates is None:
         return ContenderSummary(track.name, track.prompt, track.refusal)
     median, mean, numbers = statistics.median, statistics.fmean, [step.numbers for step in track.steps]
     parts = [dict.fromkeys(PARTS, 0.0) | dict(number.parts or {}) for number in numbers]
     steps = {kind: list(filter(test, track.steps)) for kind, test in STEP_KINDS.items()}
     spreads = ((time, {kind: [getattr(s.numbers, time) for s in of] for kind, of in steps.items()}) for time in TIMINGS)
-    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASELINES}
+    bases = {base: [step.numbers.ttft_ms for step in runs[base].steps] if base in runs else [] for base in BASELINES}
     return ContenderSummary(
         name=track.name,
         prompt=track.prompt,

@@ -72,7 +72,7 @@ def answer_start(slot: Slot) -> int:
 
 def trained(pack: PackedExample, slot: Slot, start: Sequence[int]) -> list[int]:
     """Return the prompt of a slot, with its answers."""
-    memory = [token for name, ids in pack.memory if name not in slot.hidden for token in ids]
+    memory = [token for name, ids in pack.memory if name not in slot.hidden_lines for token in ids]
     return [*start, *memory, *slot.ids]
 
 

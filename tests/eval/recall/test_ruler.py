@@ -77,7 +77,7 @@ def test_answers_are_unique_and_depend_on_the_seed(ruler: Ruler, kind: str) -> N
 def test_every_document_hides_numbers_and_the_question_names_several(ruler: Ruler, documents: int, count: int) -> None:
     probe = probe_of(ruler, "mq_niah", documents=documents)
     hidden = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
-    assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden
+    assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden_keys
     numbers = {key: number for document in hidden for key, number in document.items()}
     assert len(set(numbers.values())) == sum(map(len, hidden))
     keys = re.findall(r"\w+", re.search(r"numbers of (.*) in the documents", probe.question)[1].replace(" and ", ","))
