@@ -43,10 +43,10 @@ class Prober:
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
         }
-        others = [name for name, session in self._sessions.items() if not session.method.capabilities.latent]
-        if filler_lines and others:
+        unfit = [name for name, session in self._sessions.items() if not session.method.capabilities.latent]
+        if filler_lines and unfit:
             raise ConfigError(
-                f"--filler={filler_lines} needs methods that retrieve stored blocks, such as memart, not {others[0]}; "
+                f"--filler={filler_lines} needs methods that retrieve stored blocks, such as memart, not {unfit[0]}; "
                 "use other --methods, or omit it"
             )
 
