@@ -114,7 +114,7 @@ class PlannerGroup:
 
         :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
             planner's own prompt the reference of its logits; otherwise the first planner's logits are
-        :param common: all planners continue the transcript of the first planner, whose logits are the reference
+        :param shared_transcript: all planners continue the first planner's transcript; its logits are the reference
         """
         self.weights = engine.model_key
         self._engine, self._planners, self._recorders = engine, planners, recorders

@@ -49,7 +49,7 @@ class TaskMemory:
 class TaskReplay:
     """One replayed task: the memory at its start, and the texts and changes of each step.
 
-    :param numbered: history lines of earlier tasks
+    :param numbered_turns: history lines of earlier tasks
     :param known: facts at the start
     :param new_ids: ids of the lines written since the end of the previous task
     """
