@@ -18,7 +18,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.house import House
-from eval.latency.floor import Work
+from eval.latency.floor import StepWork
 from eval.latency.machine import RateMeter, Rates
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model
@@ -50,12 +50,12 @@ def rates() -> Rates:
 @pytest.fixture
 def note(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Iterator[Note]:
     """Return ``note(flops, copied, loaded, size=...)``, which records the minimum work of a benchmark and its size."""
-    work: list[Work] = []
+    work: list[StepWork] = []
 
     def record(flops: int = 0, copied: int = 0, loaded: int = 0, **size: float | str) -> None:
         benchmark.extra_info.update(size)
         if flops or copied or loaded:
-            work.append(Work((flops,), (copied,), loaded))
+            work.append(StepWork((flops,), (copied,), loaded))
 
     yield record
     if benchmark.stats is None or not work:  # a run without measurement

@@ -41,10 +41,10 @@ from rich.table import Table
 from benchmarks.kills import KillResult, kill_durable, kill_eval, kill_save
 from envs.outcome import Outcome
 from eval.alfred import main as play
-from eval.anatomy import read as anatomy
+from eval.anatomy import totals as anatomy
 from eval.common.tables import show, table_of
 from eval.compare import compare, load_runs
-from eval.merge import load_part
+from eval.merge import load_shard
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import JOURNAL, MEMORY, DurableAgent
 from keep_agent.config.planner_factory import PlannerResources, make_resources
@@ -201,7 +201,7 @@ def runs(folder: Path) -> Iterator[Target]:
     readers: dict[str, tuple[Read, Sequence[str]]] = {
         "resumed": (resume, (CONFIG, EPISODES, END, TRACE, SUMMARY)),
         "compared": (lambda: repr(compare(*load_runs([run]) * 2)), (CONFIG, EPISODES, END, SUMMARY)),
-        "merged": (lambda: asdict(load_part(run)), (CONFIG, EPISODES, END, SUMMARY)),
+        "merged": (lambda: asdict(load_shard(run)), (CONFIG, EPISODES, END, SUMMARY)),
         "viewed": (lambda: view(steps), (CONFIG, EPISODES, END, TRACE)),
         "exported as HTML": (lambda: view(page), (TRACE,)),
         "exported as MCAP": (export_mcap, (TRACE,)),

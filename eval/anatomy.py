@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.tables import Column, make_table, number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
@@ -28,13 +28,13 @@ KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the 
 
 
 @dataclass
-class Kind:
+class KindChanges:
     """Segments of one kind, over all steps of a run."""
 
     segments: int = 0  # distinct segments
     alive: int = 0  # segments, summed over steps
     changes: int = 0  # changes of existing segments
-    changed: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
+    changed_ids: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
 
     @property
     def rate(self) -> float:
@@ -59,9 +59,9 @@ class Layers:
             self.loaded.update(dict.fromkeys(range(first, last), size / (last - first)))
 
 
-def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, Kind], Layers]:
+def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
     """Read kinds of segments by name, and layers, from a trace. Raises DataError for an invalid entry."""
-    kinds, layers = defaultdict[str, Kind](Kind), Layers()
+    kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
     alive: dict[str, str] = {}  # kind of each existing segment
     categories: dict[str, str] = {}  # categories of facts by id
     for line, entry in enumerate(entries, 1):
@@ -80,7 +80,7 @@ def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> t
                 kind = kinds[alive[name]]
                 if exists:
                     kind.changes += 1
-                    kind.changed.add((entry["episode"], name))
+                    kind.changed_ids.add((entry["episode"], name))
                 else:
                     kind.segments += 1
             for name in alive.values():
@@ -89,10 +89,10 @@ def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> t
     return dict(kinds), layers
 
 
-KINDS: tuple[Column, ...] = (
+KIND_COLUMNS: tuple[Column, ...] = (
     ("kind", lambda item: item[0]),
     ("segments", lambda item: str(item[1].segments)),
-    ("changed %", lambda item: percent(len(item[1].changed) / max(1, item[1].segments))),
+    ("changed %", lambda item: percent(len(item[1].changed_ids) / max(1, item[1].segments))),
     ("changes per segment in 100 steps", lambda item: number(item[1].rate, 2)),
 )
 
@@ -102,7 +102,7 @@ def report(run: Path, plain: bool, console: Console) -> None:
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")
-    kinds, layers = read(read_trace(file), file)
+    kinds, layers = totals(read_trace(file), file)
     if not layers.steps:
         raise DataError(f"{file} has no step of a planner with a model; name a run that has one")
     by_layer: tuple[Column, ...] = (
@@ -112,14 +112,14 @@ def report(run: Path, plain: bool, console: Console) -> None:
         ("loaded KB", lambda layer: number(layers.loaded[layer] / layers.steps / 1e3, 1)),
     )
     by_rate = sorted(kinds.items(), key=lambda item: -item[1].rate)
-    show(make_table("Changes of segments", by_rate, KINDS), plain, console)
+    show(make_table("Changes of segments", by_rate, KIND_COLUMNS), plain, console)
     title = "Rows computed and bytes loaded by layer, mean per step"
     show(make_table(title, sorted(layers.computed), by_layer), plain, console)
 
 
 def main() -> None:
     """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
-    p = options(__doc__, "keep-eval-anatomy")
+    p = command_parser(__doc__, "keep-eval-anatomy")
     p.add_argument("run", type=Path, help="a run folder with a trace")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     arguments = p.parse_args()

@@ -25,8 +25,8 @@ from rich.text import Text
 
 from eval.common import metrics, tables
 from eval.common.intervals import Difference, Interval, paired_difference, ratio_interval
-from eval.common.options import options
-from eval.common.resume import leaves
+from eval.common.options import command_parser
+from eval.common.resume import flatten
 from eval.common.tables import Column, bounds, number, percent
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
@@ -88,7 +88,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Cell:
+class LengthBin:
     """Steps of one run with prompts of ``low <= tokens < high``, compared with the baseline's steps in that range."""
 
     run: str
@@ -121,7 +121,7 @@ def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def paired(runs: Sequence[Run]) -> list[Run]:
+def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
     """Keep the episodes that all runs have. Raises DataError if there are none."""
     common = set.intersection(*(set(run.episodes) for run in runs))
     if not common:
@@ -130,7 +130,7 @@ def paired(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, episodes={key: run.episodes[key] for key in order}) for run in runs]
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
+def setting_differences(runs: Sequence[Run]) -> list[str]:
     """Return the settings (besides the method) and machines in which runs differ; a fair comparison has none."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
@@ -147,7 +147,7 @@ def unequal_note(keys: Sequence[str]) -> list[Text]:
 def unequal_settings(prefixes: tuple[str, ...], configs: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the keys that begin with one of ``prefixes`` and differ between ``configs``."""
     flat = [
-        {key: value for key, value in leaves(config).items() if key.startswith(prefixes) and key not in IGNORED_KEYS}
+        {key: value for key, value in flatten(config).items() if key.startswith(prefixes) and key not in IGNORED_KEYS}
         for config in configs
     ]
     return {key for key in set().union(*flat) if len({json.dumps(values.get(key)) for values in flat}) > 1}
@@ -201,7 +201,7 @@ def compare(run: Run, base: Run) -> Row:
     )  # fmt: skip
 
 
-def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> list[Cell]:
+def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> list[LengthBin]:
     """Compare the steps in bins of prompt length."""
     cells = []
     for low, high in pairwise(edges):
@@ -209,7 +209,7 @@ def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> lis
             steps = [step for _, step in pairs]
             median, computed = statistics.median(s.ttft_ms for s in steps), metrics.costs(steps)["computed_ratio"]
             ratio = (None, None) if run is base else _ratio(pairs, _steps(base, low, high))
-            cells.append(Cell(run.name, low, high, len(steps), median, computed, *ratio))
+            cells.append(LengthBin(run.name, low, high, len(steps), median, computed, *ratio))
     return cells
 
 
@@ -272,14 +272,14 @@ def kv_table(rows: Sequence[Row]) -> Table:
     return tables.make_table("keys and values in tokens; reads: mean per decision", rows, KV_COLUMNS)
 
 
-def length_table(cells: Sequence[Cell]) -> Table:
+def length_table(cells: Sequence[LengthBin]) -> Table:
     return tables.make_table("by prompt length", sorted(cells, key=lambda cell: cell.low), LENGTH_COLUMNS)
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
-    runs = paired(load_runs(arguments.runs))
+    runs = with_common_episodes(load_runs(arguments.runs))
     base = choose_baseline(runs, arguments.baseline)
-    unequal = differences(runs)
+    unequal = setting_differences(runs)
     rows = [compare(run, base) for run in runs]
     cells = [cell for run in runs for cell in by_length(run, base)]
     caption = tables.crashes((row.run, row.crashed, row.episodes) for row in rows) or None
@@ -296,7 +296,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    p = options(__doc__, "keep-eval-compare")
+    p = command_parser(__doc__, "keep-eval-compare")
     p.add_argument("runs", nargs="+", type=Path, help="run folders, or folders that contain them")
     p.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first)")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")

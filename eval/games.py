@@ -21,7 +21,7 @@ from envs.alfred.scene import Episode, Item, Scene, Task
 from envs.alfred.spec import load_episodes
 from envs.alfworld.engine import Engine
 from envs.alfworld.spec import FILE_NAME
-from eval.common.options import options
+from eval.common.options import command_parser
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
@@ -30,7 +30,7 @@ from memory.files.atomic import write_atomic
 PLACEHOLDER = "UNKNOWN GOAL"  # placeholder of the task's words in alfworld's grammar
 GRAMMAR_CHARACTERS = frozenset("#{}[]|")  # characters with a meaning in the grammar
 FURNITURE = objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES
-TREATED = {
+TYPES_BY_PREDICATE = {
     "cleanable": objects.CLEANABLE,
     "heatable": objects.HEATABLE,
     "coolable": objects.COOLABLE,
@@ -42,7 +42,7 @@ NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"}
 _LAST = 999  # ALFWorld numbers the ids of a type downwards; so "cabinet 3" is cabinet_3 here
 
 
-def why_not(episode: Episode) -> str:
+def unsupported_reason(episode: Episode) -> str:
     """Return the reason why ALFWorld cannot express an episode; "" if it can."""
     kinds = {item.id: item.type for item in episode.scene.items}
     if len(episode.tasks) > 1:
@@ -58,7 +58,7 @@ def why_not(episode: Episode) -> str:
     return "things in things" if any(kinds[item.parent] not in FURNITURE for item in movable) else ""
 
 
-def problem(scene: Scene, task: Task) -> str:
+def pddl_problem(scene: Scene, task: Task) -> str:
     """Return a house and a task in PDDL, for the domain of the installed alfworld. Needs the extra ``alfworld``."""
     from alfworld.gen.constants import VAL_RECEPTACLE_OBJECTS
     from alfworld.gen.goal_library import gdict
@@ -78,8 +78,8 @@ def problem(scene: Scene, task: Task) -> str:
     init = [
         "(= (total-cost) 0)",
         "(atLocation agent1 loc_start)",
-        *(fact for item in places for fact in _place(item)),
-        *(fact for item in things for fact in _thing(item, places)),
+        *(fact for item in places for fact in _place_facts(item)),
+        *(fact for item in things for fact in _thing_facts(item, places)),
         *(
             f"(canContain {kind}Type {name}Type)"
             for kind in sorted(kinds)
@@ -100,7 +100,7 @@ def _id(item: Item) -> str:
     return f"{kind}_bar_{number}"
 
 
-def _place(item: Item) -> Iterator[str]:
+def _place_facts(item: Item) -> Iterator[str]:
     yield f"(receptacleType {_id(item)} {item.type}Type)"
     yield f"(receptacleAtLocation {_id(item)} loc_{item.id})"
     if item.type in objects.OPENABLE:
@@ -109,7 +109,7 @@ def _place(item: Item) -> Iterator[str]:
         yield f"(opened {_id(item)})"
 
 
-def _thing(item: Item, places: list[Item]) -> Iterator[str]:
+def _thing_facts(item: Item, places: list[Item]) -> Iterator[str]:
     """Yield the facts about a thing; a lamp is placed on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
@@ -119,7 +119,7 @@ def _thing(item: Item, places: list[Item]) -> Iterator[str]:
     yield f"(objectType {_id(item)} {item.type}Type)"
     yield f"(inReceptacle {_id(item)} {_id(place)})"
     yield f"(objectAtLocation {_id(item)} loc_{place.id})"
-    yield from (f"({word} {_id(item)})" for word, types in TREATED.items() if item.type in types)
+    yield from (f"({word} {_id(item)})" for word, types in TYPES_BY_PREDICATE.items() if item.type in types)
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
@@ -134,14 +134,14 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
     game: dict[str, Any] = {
         "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"),
         "grammar": grammar.replace(PLACEHOLDER, json.dumps(task.instruction)[1:-1]),
-        "pddl_problem": problem(episode.scene, task),
+        "pddl_problem": pddl_problem(episode.scene, task),
     }
     engine.load(game, episode.id)
     walkthrough = engine.plan()
     return {**game, "solvable": bool(walkthrough), "walkthrough": walkthrough or None}
 
 
-def write(episode: Episode, out: Path, engine: Engine) -> None:
+def write_game(episode: Episode, out: Path, engine: Engine) -> None:
     """Write a game's two files into TASK/TRIAL, named as in ALFRED, the game file last; an existing game is kept."""
     task = episode.tasks[0]
     place = task.parent_target or task.toggle_target
@@ -163,10 +163,10 @@ def write(episode: Episode, out: Path, engine: Engine) -> None:
 def run(args: argparse.Namespace) -> None:
     reasons, engine, out = Counter[str](), Engine(), args.out / args.split
     for episode in load_episodes(None, args.split, seed=args.seed, limit=args.houses):
-        reason = why_not(episode)
+        reason = unsupported_reason(episode)
         reasons[reason] += 1
         if not reason:
-            write(episode, out, engine)
+            write_game(episode, out, engine)
     games = reasons.pop("", 0)
     text = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
     make_console().print(f"{games} games in {out}; houses left out: {text}", soft_wrap=True)
@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
-    p = options(__doc__)
+    p = command_parser(__doc__)
     p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
     p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")
     p.add_argument("--houses", type=int, default=20, help="number of houses to convert (default %(default)s)")

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.resume import FREE_KEYS, REQUIRED_KEYS, changed_settings
 from eval.common.run import Shard, show, summary_of
 from eval.common.variants import within
@@ -31,11 +31,11 @@ from memory.files.atomic import create_folder
 
 SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys of a shard's config
 SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # keys of a summary
-Span = tuple[int, int]  # range of bytes in a file
+ByteSpan = tuple[int, int]  # range of bytes in a file
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardRun:
     """One finished shard of a run."""
 
     path: Path
@@ -45,7 +45,7 @@ class Part:
     summary: dict[str, Any]
 
 
-def load_part(path: Path) -> Part:
+def load_shard(path: Path) -> ShardRun:
     """Load a shard. Raises DataError for a run that is not a shard, or not complete."""
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
@@ -63,10 +63,10 @@ def load_part(path: Path) -> Part:
         raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play it again")
     if extra := sorted(counts.keys() - set(indices)):
         raise DataError(f"{path}, shard {shard}, has {_episode_names(extra)} of other shards; play it again")
-    return Part(path, config, shard, results, run_folder.read_summary(path))
+    return ShardRun(path, config, shard, results, run_folder.read_summary(path))
 
 
-def check_settings_equal(parts: Sequence[Part]) -> None:
+def check_settings_equal(parts: Sequence[ShardRun]) -> None:
     """Raises DataError if settings, weights or numbers of episodes differ from the first shard's."""
     first = parts[0]
     for part in parts[1:]:
@@ -75,21 +75,21 @@ def check_settings_equal(parts: Sequence[Part]) -> None:
         if unequal:
             text = ", ".join(unequal)
             raise DataError(f"{part.path} is a shard of another run than {first.path}: {text}; merge shards of one run")
-        if part.shard.of != first.shard.of:
+        if part.shard.total != first.shard.total:
             raise DataError(
                 f"{part.path} is shard {part.shard}, but {first.path} is {first.shard}; merge shards of one run"
             )
 
 
-def check_complete(parts: Sequence[Part]) -> None:
+def check_complete(parts: Sequence[ShardRun]) -> None:
     """Raises DataError unless each shard, and so each episode, occurs exactly once."""
     places: dict[int, list[str]] = defaultdict(list)
     for part in parts:
         places[part.shard.number].append(str(part.path))
-    of = parts[0].shard.of
-    if repeated := [f"{number}/{of} ({', '.join(paths)})" for number, paths in places.items() if len(paths) > 1]:
+    total = parts[0].shard.total
+    if repeated := [f"{number}/{total} ({', '.join(paths)})" for number, paths in places.items() if len(paths) > 1]:
         raise DataError(f"shards are given twice: {'; '.join(repeated)}; leave out all but one of each")
-    if missing := [f"{number}/{of}" for number in range(of) if number not in places]:
+    if missing := [f"{number}/{total}" for number in range(total) if number not in places]:
         raise DataError(f"shards are missing: {', '.join(missing)}; give their run folders too")
     ids = Counter(result.id for part in parts for result in part.results)
     if same := [name for name, count in ids.items() if count > 1]:
@@ -98,7 +98,7 @@ def check_complete(parts: Sequence[Part]) -> None:
         )
 
 
-def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
+def merge(parts: Sequence[ShardRun], out: Path, console: Console) -> dict[str, Any]:
     """Write the run of all parts to ``out`` atomically; return its summary."""
     parts = sorted(parts, key=lambda part: part.shard.number)
     check_settings_equal(parts)
@@ -109,8 +109,8 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     pairs = sorted(((result, part) for part in parts for result in part.results), key=lambda pair: pair[0].index)
     results = [result for result, _ in pairs]
     summary = summary_of(results, config, _versions(parts))
-    _check_sums(summary, parts)
-    traces = {part.shard: spans(part.path / TRACE) for part in parts}
+    _check_totals(summary, parts)
+    traces = {part.shard: entry_spans(part.path / TRACE) for part in parts}
     with create_folder(out) as folder, RunFolder.create(folder, config) as run:
         for result, part in pairs:
             has_trace = config["eval"]["trace"]
@@ -124,9 +124,9 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     return summary
 
 
-def spans(trace: Path) -> dict[str, list[Span]]:
+def entry_spans(trace: Path) -> dict[str, list[ByteSpan]]:
     """Return the byte spans of each episode's lines in a trace. Raises DataError for a damaged trace."""
-    places: dict[str, list[Span]] = defaultdict(list)
+    places: dict[str, list[ByteSpan]] = defaultdict(list)
     start = 0
     for line in run_folder.trace_lines(trace):
         if not isinstance(line.value.get("episode"), str):
@@ -136,7 +136,7 @@ def spans(trace: Path) -> dict[str, list[Span]]:
     return places
 
 
-def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) -> Iterator[dict[str, Any]]:
+def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[ByteSpan]]) -> Iterator[dict[str, Any]]:
     if episode not in places:
         raise DataError(f"{trace} has no entry of episode {episode}; play the shard again")
     with reading(trace), trace.open("rb") as stream:
@@ -147,7 +147,7 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) ->
             yield entry
 
 
-def _versions(parts: Sequence[Part]) -> dict[str, str]:
+def _versions(parts: Sequence[ShardRun]) -> dict[str, str]:
     versions_by_name: dict[str, set[str]] = defaultdict(set)
     for part in parts:
         with unpacking(part.path / SUMMARY, "no summary of a run", RESTORE):
@@ -156,7 +156,7 @@ def _versions(parts: Sequence[Part]) -> dict[str, str]:
     return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
 
 
-def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
+def _check_totals(summary: Mapping[str, Any], parts: Sequence[ShardRun]) -> None:
     for key in SUMMED_KEYS:
         expected = 0
         for part in parts:
@@ -176,7 +176,7 @@ def _episode_names(indices: Iterable[int]) -> str:
 
 
 def main() -> None:
-    p = options(__doc__, "keep-eval-merge")
+    p = command_parser(__doc__, "keep-eval-merge")
     runs = "folder of a shard, or a folder that contains shards"
     p.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     p.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the run folder to write")
@@ -184,7 +184,7 @@ def main() -> None:
 
     def run() -> None:
         folders = dict.fromkeys(folder.resolve() for path in arguments.runs for folder in run_folder.find_runs(path))
-        merge([load_part(folder) for folder in folders], arguments.out.absolute(), make_console())
+        merge([load_shard(folder) for folder in folders], arguments.out.absolute(), make_console())
 
     sys.exit(guarded(run))
 

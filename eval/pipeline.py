@@ -23,14 +23,14 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.plots import check_figure
-from eval.common.variants import names
+from eval.common.variants import name_list
 from eval.loading.compare import STAGES, check_stages
 from eval.loading.costs import Shape
 from eval.loading.gantt import CHART
 from eval.loading.machines import DEVICES, LINKS, THIS_CPU, device_named, link_named
-from eval.loading.workload import METHODS, NARROW_OF, read_times
+from eval.loading.workload import METHODS, POINT_OF, read_times
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
@@ -43,7 +43,7 @@ SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "s
 
 
 def parser() -> argparse.ArgumentParser:
-    p = options(__doc__, "keep-eval-pipeline")
+    p = command_parser(__doc__, "keep-eval-pipeline")
     add = p.add_argument
     add("--model", default="qwen2.5-14b", help=f"a config.json, or one of {', '.join(SHAPES)} (qwen2.5-14b)")
     add("--layers", type=int, help="use only the first N layers", metavar="N")
@@ -58,9 +58,9 @@ def parser() -> argparse.ArgumentParser:
     add("--recompute", choices=METHODS, default="keep", help="recomputation method (keep)")
     add("--schedule", choices=SCHEDULES, help="how the recomputed share falls over layers (the method's)")
     add("--average", type=float, help="mean of that share over all layers but the first (the method's)")
-    add("--importance", choices=NARROW_OF, default="before", help="KEEP chooses rows before or beside the MLP (before)")
+    add("--importance", choices=POINT_OF, default="before", help="KEEP chooses rows before or beside the MLP (before)")
     add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")
-    add("--loading", type=names, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
+    add("--loading", type=name_list, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
     add("--chunk", type=float, metavar="MB", help="size of a job that loads ahead (1; measured: 1 ms of the link)")
     add("--sweep", action="store_true", help="vary the link: loading takes 1/8 to 8 (measured: 1/4 to 4) x computing")
     add("--measure", action="store_true", help="run the engine, with a link throttled to --link or --ratio")

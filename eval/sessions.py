@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from eval.common.episode_lines import begin_lines
 from eval.common.hydra_command import check_target
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.resume import check_played, use_threads
 from eval.common.variants import check_overrides, compose_variants
 from eval.retention.__main__ import SETTING
@@ -97,7 +97,7 @@ def record_sessions(config: DictConfig, file: Path) -> None:
 
 
 def report(arguments: Sequence[str]) -> None:
-    p = options(__doc__)
+    p = command_parser(__doc__)
     p.add_argument("--out", required=True, type=Path, help="file to write; a file with the same settings is continued")
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     args = p.parse_intermixed_args(arguments)

@@ -28,7 +28,7 @@ class PlannerState:
         log = self.log
         turns = [[turn.skill, turn.ok, turn.message] for turn in log.turns]
         values = [self.style, self.instruction, self.skills, self.goal, self.agent_line, turns]
-        values += [log.dropped, log.archived, log.numbered, log.tasks, self.acting, self.memory.to_json()]
+        values += [log.dropped, log.archived, log.numbered_turns, log.tasks, self.acting, self.memory.to_json()]
         return dict(zip(TYPES, values, strict=True))
 
 
@@ -52,11 +52,11 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     log = TaskLog([_turn(turn) for turn in state["turns"]], *(state[key] for key in ("past", "told", "done", "tasks")))
     if (
         not 0 <= log.dropped <= log.archived <= log.length
-        or not 0 <= min(log.numbered, log.tasks) <= max(log.numbered, log.tasks, log.archived) < 1 << 53
+        or not 0 <= min(log.numbered_turns, log.tasks) <= max(log.numbered_turns, log.tasks, log.archived) < 1 << 53
     ):
         raise DataError(
             f"this is no planner's memory: told={log.archived} of past={log.dropped} + {len(log.turns)} turns, "
-            f"done={log.numbered} and tasks={log.tasks} do not fit together; give a saved one"
+            f"done={log.numbered_turns} and tasks={log.tasks} do not fit together; give a saved one"
         )
     texts = (state[key] for key in ("instruction", "skills", "goal", "now"))
     return PlannerState(style, *texts, log, state["acting"], Snapshot.from_json(state["memory"]))

@@ -51,7 +51,7 @@ def name_of(config: Mapping[str, Any]) -> str:
     return f"{method}, {retrieval}" + ("" if retrieval == "all" else f" {config['prompt']['budget']}")
 
 
-def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
+def common_rows(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
     """Return each run's rows for the questions answered by all runs. Raises DataError if there are none."""
     shared = set.intersection(*({_key(row) for row in rows} for rows in runs))
     if not shared:
@@ -80,7 +80,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
     runs = [AnswerFolder.read(path) for path in paths]
     for path, rows in zip(paths, runs, strict=True):
         check_once([row.id for row in rows], f"{path}: question", "answer them again, from data without repetitions")
-    runs = common(runs)
+    runs = common_rows(runs)
     quality, cost = [], []
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
     configs = [read_config(path, NAMING) for path in paths]

@@ -83,7 +83,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Line:
     """Segment to store: one line."""
 
     id: str
@@ -99,14 +99,14 @@ def check_unit(unit: str) -> str:
     return unit
 
 
-def pieces(session: Session, unit: str) -> list[Piece]:
+def lines_of(session: Session, unit: str) -> list[Line]:
     """Split a session into segments: the date and then one per turn, or a single one (``unit=session``)."""
     lines = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
     head = [f"conversation on {one_line(session.date)}"] if session.date and lines else []
     if unit == "session":
-        return [Piece(session.id, "session", " | ".join([*head, *dict(lines).values()]) + "\n")] if lines else []
-    header = [Piece(session.id, "session", text + "\n") for text in head]
-    return header + [Piece(id, "turn", line + "\n", session.id if header else None) for id, line in lines]
+        return [Line(session.id, "session", " | ".join([*head, *dict(lines).values()]) + "\n")] if lines else []
+    header = [Line(session.id, "session", text + "\n") for text in head]
+    return header + [Line(id, "turn", line + "\n", session.id if header else None) for id, line in lines]
 
 
 Item = tuple[Conversation, Question]  # one evaluated question, with its conversation

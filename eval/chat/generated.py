@@ -18,7 +18,7 @@ from keep_agent.errors import ConfigError
 PEOPLE = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana")
 FIRST_DAY = date(2023, 1, 9)
 CHOICES = 4
-CHANGES = 0.3  # share of facts that later change their value
+CHANGE_SHARE = 0.3  # share of facts that later change their value
 FILLERS = (
     "How was your week?", "The weather has been strange lately.", "I slept badly, the street was loud.",
     "Let us cook something together soon.", "I watched a long film last night.", "My phone is slow again.",
@@ -52,7 +52,7 @@ RELATIONS = (
 )  # fmt: skip
 TRIP = "trip"  # mentioned once; the question asks for its date
 TRIPS = ("Rome", "Kyoto", "Quito", "Dakar", "Hanoi", "Lima", "Perth", "Tunis")
-BY_NAME = {relation.name: relation for relation in RELATIONS}
+RELATION_BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Fact:
     first: bool = True
 
 
-Latest = Mapping[tuple[str, str], Fact]  # latest fact by person and relation
+LatestFacts = Mapping[tuple[str, str], Fact]  # latest fact by person and relation
 
 
 def generate_conversations(count: int, sessions: int, turns: int, speakers: int, seed: int) -> list[Conversation]:
@@ -102,13 +102,13 @@ def _facts(people: Sequence[str], room: int, rng: random.Random) -> list[Fact]:
     rng.shuffle(facts)
     facts = facts[:room]
     for fact in list(facts):
-        if fact.relation != TRIP and len(facts) < room and rng.random() < CHANGES:
+        if fact.relation != TRIP and len(facts) < room and rng.random() < CHANGE_SHARE:
             facts.append(replace(fact, value=_new_value(fact, rng), first=False))
     return facts
 
 
 def _new_value(fact: Fact, rng: random.Random) -> str:
-    return rng.choice([value for value in BY_NAME[fact.relation].values if value != fact.value])
+    return rng.choice([value for value in RELATION_BY_NAME[fact.relation].values if value != fact.value])
 
 
 def _turn(
@@ -119,11 +119,11 @@ def _turn(
     latest[fact.person, fact.relation] = replace(fact, turn=id, day=day)
     if fact.relation == TRIP:
         return Turn(id, fact.person, f"Today I came back from {fact.value}.")
-    relation = BY_NAME[fact.relation]
+    relation = RELATION_BY_NAME[fact.relation]
     return Turn(id, fact.person, (relation.statement if fact.first else relation.update).format(fact.value))
 
 
-def _questions(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
+def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
     for fact in latest.values():
         if fact.relation == TRIP:
             text = f"When did {fact.person} come back from {fact.value}?"
@@ -150,7 +150,7 @@ def _questions(latest: Latest, people: Sequence[str], rng: random.Random) -> Ite
 
 def _single_fact(fact: Fact, rng: random.Random) -> Question:
     """Ask for the latest value of a fact; one in four questions is multiple choice."""
-    relation = BY_NAME[fact.relation]
+    relation = RELATION_BY_NAME[fact.relation]
     text = relation.question.format(fact.person)
     if rng.random() < 1 / CHOICES:
         wrong = [value for value in relation.values if value != fact.value]

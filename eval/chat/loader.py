@@ -172,7 +172,7 @@ def _options(text: str, where: str) -> list[str]:
     raise DataError(f"{where}: the field 'all_options' should be a list of texts, but it is {text[:60]!r}")
 
 
-KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem's questions_*.csv"
+KNOWN_FORMATS = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem's questions_*.csv"
 
 
 def load_conversations(path: Path) -> list[Conversation]:
@@ -182,7 +182,7 @@ def load_conversations(path: Path) -> list[Conversation]:
         tables = sorted(path.glob("questions*.csv"))
         files = tables or sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
     if not files:
-        raise DataError(f"{path} holds no conversations; give a folder or file with {KNOWN}")
+        raise DataError(f"{path} holds no conversations; give a folder or file with {KNOWN_FORMATS}")
     conversations: list[Conversation] = []
     for file in files:
         if file.suffix == ".csv":
@@ -203,4 +203,4 @@ def _parse(row: Any, id: str, where: str) -> Conversation:
         return longmemeval(row, where)
     if isinstance(row, Mapping) and "qa" in row:
         return locomo(row, str(row.get("sample_id", id)), where)
-    raise DataError(f"{where}: there is neither a field 'qa' nor 'haystack_sessions'; give {KNOWN}")
+    raise DataError(f"{where}: there is neither a field 'qa' nor 'haystack_sessions'; give {KNOWN_FORMATS}")

@@ -29,7 +29,7 @@ class QuestionPrompt:
         self._letters = choices == "letters"
         self._chat = bool(getattr(tokenizer, "chat_template", None))
         parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
-        before, self._after = parts or (one_line(instruction) + "\n", CUE)
+        before, self._turn_end = parts or (one_line(instruction) + "\n", CUE)
         default = None if self._chat else tokenizer.bos_token_id  # a chat template contains the start token
         first = default if start is None else self._splice.token(start)
         self._context = ([] if first is None else [first]) + self._splice.lines(before)
@@ -53,7 +53,7 @@ class QuestionPrompt:
             lines += [f"({_letter(i)}) {one_line(choice)}" for i, choice in enumerate(question.choices)]
             lines.append("Reply with the letter of the right choice.")
         text = "\n".join(lines)
-        return self._splice.lines(text + self._after if self._chat else f"{text}\n{self._after}")
+        return self._splice.lines(text + self._turn_end if self._chat else f"{text}\n{self._turn_end}")
 
     def candidates(self, question: Question) -> list[list[int]]:
         """Return the token ids to score for each choice."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from eval.chat.conversation import Conversation, Item, Question, check_unit, pieces
+from eval.chat.conversation import Conversation, Item, Question, check_unit, lines_of
 
 if TYPE_CHECKING:
     from eval.chat.prompt import QuestionPrompt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class LatencySplit:
     """Milliseconds of one answer, from the question to its last token; the parts add up."""
 
     attention: float = 0.0  # attention modules, including the rotation of newly computed rows
@@ -29,11 +29,11 @@ class Split:
     remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; "other" in files
 
 
-Span = tuple[float, float]  # start and end in seconds
-PARTS = {field.name: field.name for field in fields(Split)[:-1]} | {"other": "remainder"}  # names in files and tables
+TimeSpan = tuple[float, float]  # start and end in seconds
+SPLIT_PARTS = {field.name: field.name for field in fields(LatencySplit)[:-1]} | {"other": "remainder"}  # names in files
 
 
-def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> Split:
+def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencySplit:
     """Return the parts of the latest run; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
     times, spans = prefill.timings, timer.spans
     loads = [(load.start, load.end) for load in prefill.trace.loads]
@@ -44,20 +44,20 @@ def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> Split:
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
-    return Split(**parts, remainder=wall_ms - sum(parts.values()))
+    return LatencySplit(**parts, remainder=wall_ms - sum(parts.values()))
 
 
-def _length(spans: Sequence[Span]) -> float:
+def _length(spans: Sequence[TimeSpan]) -> float:
     """Return the total length in ms."""
     return 1e3 * sum(stop - start for start, stop in spans)
 
 
-def _within(spans: Sequence[Span], limits: Sequence[Span]) -> list[Span]:
+def _within(spans: Sequence[TimeSpan], limits: Sequence[TimeSpan]) -> list[TimeSpan]:
     return [(a, b) for a, b in spans if any(start <= a and b <= stop for start, stop in limits)]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadCost:
     """Cost of reading a conversation before its first question: rows computed / layers, and ms."""
 
     tokens: float = 0.0
@@ -65,7 +65,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedAnswer:
     """Answer to a question, and its cost."""
 
     text: str
@@ -74,7 +74,7 @@ class Answer:
     kv_length: int  # rows in the working cache at the answer's last token
     wall_ms: float
     score_ms: float  # part of wall_ms for generation or scoring
-    split: Split | None = None
+    split: LatencySplit | None = None
 
 
 class Reader:
@@ -94,29 +94,29 @@ class Reader:
         self._replay = session.method.capabilities.harvests if replay is None else replay
         self._read: Conversation | None = None
 
-    def read(self, conversation: Conversation) -> Reading:
+    def read(self, conversation: Conversation) -> ReadCost:
         """Store the conversation in the memory, unless it is already there."""
         before, self._read = self._read, conversation
         if before is conversation:
-            return Reading()
+            return ReadCost()
         began, tokens = time.perf_counter(), 0.0
         self._session.reset(blocks=before is None or not before.shares_memory(conversation))
         for session in conversation.sessions:
             last = ""
-            for piece in pieces(session, self._unit):
+            for piece in lines_of(session, self._unit):
                 self._session.store.put(piece.id, piece.category, piece.text, piece.parent)
                 self._session.advance()
                 last = piece.text
             if self._replay and conversation.incremental and last:
                 tokens += computed(self._session.prefill(last, self._prompt.pause()))
-        return Reading(tokens, 1e3 * (time.perf_counter() - began))
+        return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
         """Restore the state of the memory after a question that an earlier run has already answered."""
         self.read(item[0])
         self._prefill(item[1])
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: Question) -> TimedAnswer:
         """Answer with greedy text or the likeliest choice; questions on incremental conversations leave no rows."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
@@ -132,7 +132,7 @@ class Reader:
             done = time.perf_counter()
         wall, score = 1e3 * (done - began), 1e3 * (done - scoring)
         split = split_time(timer, prefill, wall) if timer else None
-        return Answer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
+        return TimedAnswer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
 
     def _prefill(self, question: Question) -> Prefill:
         persist = self._read is not None and not self._read.incremental

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.chat.answer_scores import abstains, bleu1, similarity, token_f1
 from eval.chat.conversation import Item, Question
-from eval.chat.reader import PARTS, Answer, Reading, Split
+from eval.chat.reader import SPLIT_PARTS, LatencySplit, ReadCost, TimedAnswer
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
 from keep_agent.rollout.trace import step_numbers
@@ -43,8 +43,8 @@ class AnswerRow:
     numbers: StepNumbers
     kv_length: int  # rows of the working cache at the answer's last token
     evidence: float | None = None  # share of the evidence in the prompt
-    reading: Reading = field(default_factory=Reading)  # cost of the conversation, if this question is its first
-    split: Split | None = None
+    reading: ReadCost = field(default_factory=ReadCost)  # cost of the conversation, if this question is its first
+    split: LatencySplit | None = None
 
     @property
     def prefill_tokens(self) -> float:
@@ -57,7 +57,7 @@ class AnswerRow:
         return self.numbers.encoded_token_layers / self.numbers.layers
 
     def to_json(self) -> dict[str, Any]:
-        split = self.split and {part: round(getattr(self.split, name), 3) for part, name in PARTS.items()}
+        split = self.split and {part: round(getattr(self.split, name), 3) for part, name in SPLIT_PARTS.items()}
         return asdict(replace(self, split=None)) | {"numbers": self.numbers.to_json(), "split": split}
 
     @classmethod
@@ -65,8 +65,8 @@ class AnswerRow:
         """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
         values = {item.name: row[item.name] for item in fields(cls)}
         values |= {"scores": Scores(**row["scores"]), "numbers": StepNumbers(**row["numbers"])}
-        split = row["split"] and Split(**{PARTS[part]: value for part, value in row["split"].items()})
-        values |= {"reading": Reading(**row["reading"]), "split": split}
+        split = row["split"] and LatencySplit(**{SPLIT_PARTS[part]: value for part, value in row["split"].items()})
+        values |= {"reading": ReadCost(**row["reading"]), "split": split}
         return cls(**values)
 
 
@@ -93,7 +93,7 @@ def row_id(item: Item) -> str:
     return f"{conversation.id}/{question.id}"
 
 
-def answer_row(index: int, item: Item, reading: Reading, answer: Answer, encoder: SentenceEncoder) -> AnswerRow:
+def answer_row(index: int, item: Item, reading: ReadCost, answer: TimedAnswer, encoder: SentenceEncoder) -> AnswerRow:
     conversation, question = item
     decision = Decision("", (), answer.prefill, answer.score_ms, answer.tokens)
     return AnswerRow(
@@ -104,7 +104,7 @@ def answer_row(index: int, item: Item, reading: Reading, answer: Answer, encoder
     )  # fmt: skip
 
 
-def evidence_share(item: Item, answer: Answer) -> float | None:
+def evidence_share(item: Item, answer: TimedAnswer) -> float | None:
     """Return the share of evidence turns in the prompt, alone or within their session; None without evidence."""
     conversation, question = item
     session_of = {turn.id: session.id for session in conversation.sessions for turn in session.turns}
@@ -112,5 +112,5 @@ def evidence_share(item: Item, answer: Answer) -> float | None:
     if not evidence:
         return None
     prompt = {id for unit in answer.prefill.units for id in unit.segments}
-    whole = not prompt & session_of.keys()  # unit=session: the prompt contains sessions, not turns
-    return sum(id in prompt or (whole and session_of[id] in prompt) for id in evidence) / len(evidence)
+    by_session = not prompt & session_of.keys()  # unit=session: the prompt contains sessions, not turns
+    return sum(id in prompt or (by_session and session_of[id] in prompt) for id in evidence) / len(evidence)

@@ -18,7 +18,7 @@ from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
 from eval.chat.rows import AnswerFolder, answer_row, row_id
 from eval.chat.summary import quality_table, split_table, summarize, tokens_table
-from eval.common.resume import Create, begin
+from eval.common.resume import CreateFolder, begin_run
 from eval.common.run import progress_bar, versions_of
 from eval.common.tables import cost_table
 from keep_agent.config.planner_factory import make_engine, make_method, make_tokenizer
@@ -29,7 +29,7 @@ from memory.engine.transformers.module_timer import ModuleTimer
 from memory.segments.sentence_encoder import CachedEncoder, make_encoder
 from memory.session import MemorySession
 
-LEAST = {
+MINIMA = {
     "limit": 1, "planner.max_new_tokens": 1, "prompt.budget": 1, "generated.conversations": 0, "generated.sessions": 1,
     "generated.turns": 1, "generated.speakers": 2, "generated.debates": 0, "generated.agents": 2,
     "generated.rounds": 1, "eval.seed": 0, "eval.threads": 1,
@@ -40,12 +40,12 @@ SWITCHES = ("profile", "eval.progress")
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Answer the questions of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
-    with begin(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
+    with begin_run(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
 
 def _evaluate(
-    earlier: AnswerFolder | None, config: DictConfig, create: Create[AnswerFolder], console: Console
+    earlier: AnswerFolder | None, config: DictConfig, create: CreateFolder[AnswerFolder], console: Console
 ) -> dict[str, Any]:
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
@@ -104,7 +104,7 @@ def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> R
 def _check(config: DictConfig) -> None:
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
-    check_settings(config, LEAST, OPTIONAL, SWITCHES)
+    check_settings(config, MINIMA, OPTIONAL, SWITCHES)
     make_method(config.memory)  # rejects invalid compositions before a model is loaded
     if config.replay not in (None, True, False):
         raise ConfigError(f"replay={config.replay} is invalid; use true, false or null")

@@ -9,22 +9,22 @@ from typing import Any
 from rich.table import Table
 
 from eval.chat.conversation import ADVERSARIAL
-from eval.chat.reader import PARTS
+from eval.chat.reader import SPLIT_PARTS
 from eval.chat.rows import AnswerRow
-from eval.common.intervals import FEW, mean_interval, share_interval
+from eval.common.intervals import FEW_CLUSTERS, mean_interval, share_interval
 from eval.common.metrics import costs, spread
 from eval.common.tables import SPREAD, bounds, number, percent, share, table_of
 
 TEXT_METRICS = ("f1", "bleu1", "similarity", "bertscore")
-Bert = Mapping[int, float]  # BERTScore by row index; empty if disabled
+BertScores = Mapping[int, float]  # BERTScore by row index; empty if disabled
 
 
-def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
+def summarize(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
     """Return quality by category, for all answerable and for all adversarial questions, and cost over all questions."""
     categories = dict.fromkeys(row.category for row in rows)
     answerable = [row for row in rows if row.category != ADVERSARIAL]
     splits = [row.split for row in rows if row.split is not None]
-    split_ms = {part: _mean([getattr(split, name) for split in splits]) for part, name in PARTS.items()}
+    split_ms = {part: _mean([getattr(split, name) for split in splits]) for part, name in SPLIT_PARTS.items()}
     return {
         "questions": len(rows),
         "conversations": len({row.conversation for row in rows}),
@@ -44,7 +44,7 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
     }
 
 
-def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
+def quality(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
     """Return means over the rows with a value, None without any; intervals are clustered by conversation."""
     texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
     metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
@@ -79,7 +79,7 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
     """Return quality by category, then over all answerable questions."""
     metrics = [name for name in TEXT_METRICS if name != "bertscore" or summary["answerable"][name] is not None]
     interval = bounds(summary["f1_interval"], 100, 1)
-    unclear = ", too few conversations to tell" if summary["conversations"] < FEW else ""
+    unclear = ", too few conversations to tell" if summary["conversations"] < FEW_CLUSTERS else ""
     caption = f"95 % interval of F1, answerable:{interval}{unclear}" if interval else None
 
     def row(name: str, quality: Mapping[str, Any]) -> list[str]:

@@ -47,7 +47,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _tidy(folder, sweep, missing)  # before the job, which writes elsewhere and may be killed
+            _remove_empty_folders(folder, sweep, missing)  # before the job, which writes elsewhere and may be killed
 
         def play() -> None:
             job(config, folder, list(hydra_config.overrides.task))  # may raise: overrides may interpolate
@@ -58,7 +58,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
                 return
             codes.append(guarded(play))
         finally:
-            _tidy(folder, sweep, missing)
+            _remove_empty_folders(folder, sweep, missing)
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 
@@ -91,7 +91,7 @@ def missing_folders(arguments: Sequence[str]) -> list[Path]:
     return [path for path in (out, *out.parents) if not path.exists()]
 
 
-def _tidy(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
+def _remove_empty_folders(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
     """Remove the folders that Hydra made before the job, if they are empty."""
     with suppress(OSError):  # a non-empty folder stays
         folder.rmdir()

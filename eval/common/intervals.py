@@ -19,9 +19,9 @@ Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
-SAME = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE, FEW = 0.2, 10  # too few observations: a share's interval is wider, or a difference has fewer clusters
-SIGNS = 6  # fewest clusters that differ, all in one direction, for which a sign test excludes zero
+MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
+WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: a share's interval is wider, or there are fewer clusters
+SIGN_TEST_CLUSTERS = 6  # fewest clusters that differ, all in one direction, for which a sign test excludes zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Difference:
     @property
     def unclear(self) -> bool:
         """Whether there are too few tasks for a conclusion: few clusters, or a wide interval that contains zero."""
-        if self.interval is None or self.clusters < FEW:
+        if self.interval is None or self.clusters < FEW_CLUSTERS:
             return True
         low, high = self.interval
-        return low <= 0 <= high and high - low > WIDE
+        return low <= 0 <= high and high - low > WIDE_INTERVAL
 
 
 def paired_difference(samples: Samples) -> Difference | None:
     """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
-    If only a few clusters differ, their bootstrap is too narrow, so below `SIGNS` differing clusters the interval is
-    at least as wide as if none differed.
+    If only a few clusters differ, their bootstrap is too narrow, so below `SIGN_TEST_CLUSTERS` differing clusters the
+    interval is at least as wide as if none differed.
     """
     values = [value for part in samples.values() for value in part]
     if not values:
@@ -56,7 +56,7 @@ def paired_difference(samples: Samples) -> Difference | None:
     more, fewer = sum(value > 0 for value in values), sum(value < 0 for value in values)
     clusters = sum(len(part) > 0 for part in samples.values())
     interval = mean_interval(samples, within=(-1.0, 1.0))
-    if interval is not None and sum(any(part) for part in samples.values()) < SIGNS:
+    if interval is not None and sum(any(part) for part in samples.values()) < SIGN_TEST_CLUSTERS:
         interval = min(interval[0], -unseen_share(clusters)), max(interval[1], unseen_share(clusters))
     return Difference(sum(values) / len(values), interval, more, fewer, len(values), clusters)
 
@@ -89,19 +89,19 @@ def share_interval(samples: Samples) -> Interval:
     if share in (0, 1):
         return wilson(share, len(values))
     clusters = len(values)
-    alone = share * (1 - share) / (count - 1)  # variance of the share if all values were independent
-    apart = clusters / (clusters - 1) * sum(float((v - share).sum()) ** 2 for v in values) / count**2
-    effective = count * alone / apart if apart else float(count)
+    independent_variance = share * (1 - share) / (count - 1)  # variance of the share if all values were independent
+    cluster_variance = clusters / (clusters - 1) * sum(float((v - share).sum()) ** 2 for v in values) / count**2
+    effective = count * independent_variance / cluster_variance if cluster_variance else float(count)
     narrow, wide = stdtrit([count - 1, clusters - 1], (1 + LEVEL) / 2)
     return wilson(share, min(effective, count) * float(narrow / wide) ** 2)
 
 
 def is_wide(interval: Interval) -> bool:
     """Return whether there are too few observations to determine a share."""
-    return interval is None or interval[1] - interval[0] > WIDE
+    return interval is None or interval[1] - interval[0] > WIDE_INTERVAL
 
 
-def _picks(clusters: int, resamples: int) -> NDArray[np.int64]:
+def _draw_clusters(clusters: int, resamples: int) -> NDArray[np.int64]:
     """Draw (resamples, clusters) indices of clusters with replacement."""
     return np.random.default_rng(0).integers(0, clusters, (resamples, clusters))
 
@@ -121,11 +121,11 @@ def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[fl
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
         return None
-    if within is not None and np.ptp([v.mean() for v in values]) < SAME:
+    if within is not None and np.ptp([v.mean() for v in values]) < MEAN_TOLERANCE:
         mean, share = float(values[0].mean()), unseen_share(len(values))
         return (1 - share) * mean + share * within[0], (1 - share) * mean + share * within[1]
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])
-    picks = _picks(len(values), resamples)
+    picks = _draw_clusters(len(values), resamples)
     return _bounds(sums[picks].sum(1) / counts[picks].sum(1))
 
 
@@ -135,7 +135,7 @@ def ratio_interval(top: Samples, bottom: Samples) -> Interval:
     if len(common) < 2:
         return None
     sides = [[np.asarray(side[key], float) for key in common] for side in (top, bottom)]
-    picks = _picks(len(common), RATIO_RESAMPLES)
+    picks = _draw_clusters(len(common), RATIO_RESAMPLES)
     above, below = (np.array([np.median(np.concatenate([side[i] for i in pick])) for pick in picks]) for side in sides)
     return _bounds(above / below)
 
@@ -143,4 +143,4 @@ def ratio_interval(top: Samples, bottom: Samples) -> Interval:
 def median_interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
     """Return the percentile interval of the median of single values; None for fewer than two."""
     data = np.asarray(values, float)
-    return None if data.size < 2 else _bounds(np.median(data[_picks(data.size, resamples)], 1))
+    return None if data.size < 2 else _bounds(np.median(data[_draw_clusters(data.size, resamples)], 1))

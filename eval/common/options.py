@@ -5,6 +5,6 @@ from __future__ import annotations
 import argparse
 
 
-def options(about: str | None, name: str | None = None) -> argparse.ArgumentParser:
+def command_parser(about: str | None, name: str | None = None) -> argparse.ArgumentParser:
     """Return a parser for the installed command ``name``, with the description ``about``."""
     return argparse.ArgumentParser(name, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)

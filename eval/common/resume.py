@@ -22,7 +22,7 @@ from memory.config.component_names import check_names, named_classes
 from memory.segments.sentence_encoder import resolve_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
-Create = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
+CreateFolder = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
 THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # the workers that play
 # Settings that may change when a run is resumed.
@@ -38,9 +38,9 @@ FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)
 
 
 @contextmanager
-def begin(
+def begin_run(
     kind: type[Folder], config: DictConfig, folder: Path, overrides: Sequence[str], check: Callable[[DictConfig], None]
-) -> Iterator[tuple[Folder | None, DictConfig, Create[Folder]]]:
+) -> Iterator[tuple[Folder | None, DictConfig, CreateFolder[Folder]]]:
     """Check ``config``, set its torch threads, and open the run that it resumes.
 
     Yields the resumed run (or None), the config to use, and a function that makes a new run in ``folder``. The run is
@@ -183,13 +183,13 @@ def _value_at(tree: Any, key: str) -> Any:
 
 def changed_settings(new: Any, old: Any, prefix: str = "") -> dict[str, str]:
     """Return the differing settings by dotted key, as text: the new value, and the old one in brackets."""
-    new, old = leaves(new, prefix), leaves(old, prefix)
+    new, old = flatten(new, prefix), flatten(old, prefix)
     keys = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
     return {key: f"{new.get(key)} (was {old.get(key)})" for key in keys}
 
 
-def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings into values by dotted key."""
     if not isinstance(value, Mapping):
         return {prefix: value}
-    return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{prefix}.{key}".lstrip(".")).items()}
+    return {k: v for key, inner in value.items() for k, v in flatten(inner, f"{prefix}.{key}".lstrip(".")).items()}

@@ -22,11 +22,11 @@ from envs.setting import Episode
 from envs.worlds import spec_of
 from eval.common.hydra_command import hydra_command
 from eval.common.metrics import success_rate, summarize
-from eval.common.resume import Create, begin, check_played
+from eval.common.resume import CreateFolder, begin_run, check_played
 from eval.common.tables import cost_table, summary_table
 from eval.workers.player import InProcessRunner
 from eval.workers.processes import ProcessPool
-from eval.workers.supervisor import Setup, Supervisor, WorkerError
+from eval.workers.supervisor import Supervisor, WorkerError, WorkerSetup
 from keep_agent.config.factory import make_episodes
 from keep_agent.config.settings import RAY, check_settings
 from keep_agent.console import make_console
@@ -36,39 +36,39 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import RESTORE, SUMMARY, TRACE, RunFolder, read_summary
 from keep_agent.rollout.wandb_logging import MODES, open_log
 
-PATTERN = re.compile(r"(\d+)/(\d+)", re.ASCII)
+SHARD_PATTERN = re.compile(r"(\d+)/(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard ``number`` of ``of``, counted from 0 and written ``number/of``.
+    """Shard ``number`` of ``total``, counted from 0 and written ``number/total``.
 
-    A shard takes every ``of``-th episode. Official data are sorted by task type, so contiguous shares would hold only
-    short or only long tasks; annotations of one trial, which take equally long, are in different shards.
+    A shard takes every ``total``-th episode. Official data are sorted by task type, so contiguous shares would hold
+    only short or only long tasks; annotations of one trial, which take equally long, are in different shards.
     """
 
     number: int
-    of: int
+    total: int
 
     @classmethod
     def parse(cls, text: Any) -> Shard:
         """Parse the value of ``eval.shard``; null means the whole run. Raises ConfigError for any other text."""
         if text is None:
             return cls(0, 1)
-        match = PATTERN.fullmatch(str(text))
-        number, of = map(int, match.groups()) if match else (0, 0)
-        if number >= of:
+        match = SHARD_PATTERN.fullmatch(str(text))
+        number, total = map(int, match.groups()) if match else (0, 0)
+        if number >= total:
             raise ConfigError(f"eval.shard={text} does not work; give i/n with i from 0 to n-1, such as 0/4, or null")
-        return cls(number, of)
+        return cls(number, total)
 
     def indices(self, episodes: int) -> range:
         """Return the indices of its episodes out of ``episodes``. Raises ConfigError for a shard without episodes."""
         if self.number >= max(episodes, 1):
             raise ConfigError(f"eval.shard={self} has none of the {episodes} episodes; use {episodes} shards at most")
-        return range(self.number, episodes, self.of)
+        return range(self.number, episodes, self.total)
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
+        return f"{self.number}/{self.total}"
 
 
 @contextmanager
@@ -94,12 +94,12 @@ VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy",
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Play the episodes of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
-    with begin(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
+    with begin_run(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
 
 def _evaluate(
-    earlier: RunFolder | None, config: DictConfig, create: Create[RunFolder], console: Console
+    earlier: RunFolder | None, config: DictConfig, create: CreateFolder[RunFolder], console: Console
 ) -> dict[str, Any]:
     episodes = make_episodes(config.env, config.eval)
     shard = Shard.parse(config.eval.get("shard")).indices(len(episodes))
@@ -136,10 +136,10 @@ def _evaluate(
     return summary
 
 
-def _check_setup(setup: Setup, episodes: Sequence[Episode], earlier: RunFolder | None) -> None:
+def _check_setup(setup: WorkerSetup, episodes: Sequence[Episode], earlier: RunFolder | None) -> None:
     count = len(episodes)
     if setup.episodes != count:
-        raise WorkerError(f"{setup.where} has {setup.episodes} episodes, not {count}; put the same env.data there")
+        raise WorkerError(f"{setup.node} has {setup.episodes} episodes, not {count}; put the same env.data there")
     if earlier is None:
         return
     if (before := earlier.config.get("episodes", count)) != count:  # indices would refer to other episodes

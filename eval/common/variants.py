@@ -29,15 +29,15 @@ def within(key: str, names: Collection[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raises ConfigError for keys outside ``read``, and for those with an option ``instead`` (option by key)."""
+def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
+    """Raises ConfigError for keys outside ``readable_keys``, and for keys in ``replacements`` (option by key)."""
     for override in overrides:
         key = key_of(override)
-        if key in instead:
-            raise ConfigError(f"{override} is not read here; use {instead[key]}")
-        if not within(key, read):
-            hint = did_you_mean(key, read, cutoff=0.75)
-            raise ConfigError(f"{override} is not read here; these keys are: {', '.join(read)}{hint}")
+        if key in replacements:
+            raise ConfigError(f"{override} is not read here; use {replacements[key]}")
+        if not within(key, readable_keys):
+            hint = did_you_mean(key, readable_keys, cutoff=0.75)
+            raise ConfigError(f"{override} is not read here; these keys are: {', '.join(readable_keys)}{hint}")
 
 
 PLAIN = "transformers"  # name of the plain forward among the methods
@@ -46,7 +46,7 @@ MEMORY_KEYS = ("memory", "prompt.budget")
 DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
 
 
-def names(text: str) -> list[str]:
+def name_list(text: str) -> list[str]:
     """Split a comma-separated list; ``none`` and lone commas give an empty list."""
     return [] if text == "none" else [part for part in text.split(",") if part]
 
@@ -55,7 +55,7 @@ def as_list(value: Any) -> list[Any]:
     """Return a list unchanged, text split at its commas, any other value as a list of one."""
     if isinstance(value, ListConfig):
         return list(value)
-    return list(names(value)) if isinstance(value, str) else [value]
+    return list(name_list(value)) if isinstance(value, str) else [value]
 
 
 @contextmanager

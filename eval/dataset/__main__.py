@@ -26,9 +26,9 @@ from envs.alfred.data.trajectories import Corpus
 from envs.alfred.language.lessons import annotations
 from envs.setting import OBSERVABILITIES
 from envs.worlds import GENERATED, WORLDS, WorldSpec
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.resume import changed_settings, use_threads
-from eval.dataset.recorder import Recorder, Source
+from eval.dataset.recorder import HouseEpisodes, RolloutRecorder
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.factory import make_planner
 from keep_agent.config.model_names import expand_model
@@ -46,24 +46,24 @@ PER_FILE = 1000
 ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses a file
 
 
-def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
+def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
     """Yield generated houses with ``stream`` tasks each; 0: one in two thirds of them, up to four in the others."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
         stop = start + round(count * high) - round(count * low)
         episodes = world.training(None, stream=length, limit=max(1, stop))
-        yield from (Source(world, episodes[number : number + 1], wordings) for number in range(start, stop))
+        yield from (HouseEpisodes(world, episodes[number : number + 1], wordings) for number in range(start, stop))
 
 
-def official(data: str) -> Iterator[Source]:
+def official(data: str) -> Iterator[HouseEpisodes]:
     """Yield the trials of ALFRED's official train split, each with all its annotations."""
     world = WORLDS["alfred"].spec
     episodes = world.training(data)
     number = 0
     for _, trial in groupby(episode.tasks[0].id for episode in episodes):
         count = len(list(trial))
-        yield Source(world, episodes[number : number + count])
+        yield HouseEpisodes(world, episodes[number : number + count])
         number += count
 
 
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> None:
             name = f"{args.name}-{skills}-{observability}-{number // size:03d}"
             if (file := out / f"{name}.jsonl.gz").exists():
                 continue
-            recorder = Recorder(skills, observability, args.perturb, args.seed + number, planner)
+            recorder = RolloutRecorder(skills, observability, args.perturb, args.seed + number, planner)
             rollouts = [recorder.rollout(source) for source in sources[number : number + size]]
             rollouts = [r for r in rollouts if args.perturb or all(task.success for task in r.tasks)]
             write_rollouts(file, rollouts)
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = options(__doc__)
+    p = command_parser(__doc__)
     add = p.add_argument
     perturb = "share of steps at which random steps begin, in perturbed rollouts (default 0.07)"
     acting = "settings of an acting planner (see eval.alfred)"

@@ -17,20 +17,20 @@ from envs.worlds import WorldSpec
 from planners.base import DONE, Planner, TaskResult
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 
-DISTURBED = 0.6  # share of tasks in which some of the expert's steps are random
-LASTING = 0.5  # probability that another random step follows a random one
+PERTURBED_SHARE = 0.6  # share of tasks in which some of the expert's steps are random
+REPEAT_PROBABILITY = 0.5  # probability that another random step follows a random one
 MAX_DEVIATIONS = 12  # number of steps that differ from the labels after which the expert takes over
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class HouseEpisodes:
     """Episodes of one house, made on access: a trial with several annotators' instructions, or an episode to reword."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
     wordings: int = 1
 
-    def worded(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
+    def with_wordings(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
         """Return the episode, and distinct wordings of each of its tasks, its own instruction included."""
         first = self.episodes[0]
         if len(self.episodes) > 1:
@@ -41,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class EpisodeState:
     """State of an episode that is being played."""
 
     setting: Setting
@@ -53,7 +53,7 @@ class Play:
         return self.setting.space.admissible(self.house, self.knowledge)
 
 
-class Recorder:
+class RolloutRecorder:
     """Recorder of the episodes of one setting. The label of a step is always the expert's choice."""
 
     def __init__(
@@ -64,11 +64,11 @@ class Recorder:
         self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random
 
-    def rollout(self, source: Source) -> Rollout:
-        episode, wordings = source.worded(self._rng)
+    def rollout(self, source: HouseEpisodes) -> Rollout:
+        episode, wordings = source.with_wordings(self._rng)
         setting = source.world.play_setting(self.skills, self.observability, episode, self._rng)
         house = setting.begin(episode)
-        play = Play(setting, house, setting.knowledge(house), setting.expert())
+        play = EpisodeState(setting, house, setting.knowledge(house), setting.expert())
         instructions = [] if self._planner is None else [self._rng.choice(texts) for texts in wordings]
         tasks: list[TaskRecord] = []
         for number, (task, texts) in enumerate(zip(episode.tasks, wordings, strict=True)):
@@ -81,9 +81,9 @@ class Recorder:
             tasks.append(self._task(play, task, texts, source.world.goal_text(task)))
         return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
 
-    def _task(self, play: Play, task: Task, texts: Sequence[str], goal: str) -> TaskRecord:
+    def _task(self, play: EpisodeState, task: Task, texts: Sequence[str], goal: str) -> TaskRecord:
         first, steps, self._last_random = self._new_facts(play), [], False
-        rate = self.perturb if self._rng.random() < DISTURBED else 0.0
+        rate = self.perturb if self._rng.random() < PERTURBED_SHARE else 0.0
         while len(steps) < play.setting.max_steps:
             label = play.expert.act(play.house, task, play.knowledge)
             deviations = sum(step.skill != step.label for step in steps)
@@ -98,13 +98,13 @@ class Recorder:
         success = goal_reached(play.setting, play.house, task)
         return TaskRecord(tuple(texts), first, tuple(steps), success, goal)
 
-    def _new_facts(self, play: Play) -> tuple[FactRecord, ...]:
+    def _new_facts(self, play: EpisodeState) -> tuple[FactRecord, ...]:
         facts = play.knowledge.update()
         if self._planner is not None:
             self._planner.observe(facts)
         return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
 
-    def _choice(self, play: Play, label: str, rate: float, deviations: int) -> str:
+    def _choice(self, play: EpisodeState, label: str, rate: float, deviations: int) -> str:
         """Return the skill to execute, given the expert's ``label``. Only the expert ends a task.
 
         The planner decides at every step, even if its skill is not used, since its transcript contains all prompts.
@@ -115,12 +115,12 @@ class Recorder:
         skill = label
         if self._planner is not None:
             skill = decision if deviations < MAX_DEVIATIONS else label
-        elif self._rng.random() < (LASTING if self._last_random else rate):
+        elif self._rng.random() < (REPEAT_PROBABILITY if self._last_random else rate):
             skill = self._random_skill(play) or label
         self._last_random = rate > 0 and skill != label
         return label if skill == DONE else skill
 
-    def _random_skill(self, play: Play) -> str | None:
+    def _random_skill(self, play: EpisodeState) -> str | None:
         """Draw a verb, then a skill with this verb: most skills begin with "go to"."""
         verbs: dict[str, list[str]] = defaultdict(list)
         for skill in play.admissible():

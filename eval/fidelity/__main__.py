@@ -22,10 +22,10 @@ from pathlib import Path
 from rich.console import Console
 
 from eval.common.hydra_command import check_target
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
-from eval.common.variants import check_methods, check_overrides, compose_variants, key_of, names
+from eval.common.variants import check_methods, check_overrides, compose_variants, key_of, name_list
 from keep_agent.config.model_names import check_model, choose_model, expand_model
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
@@ -42,9 +42,9 @@ SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "
 CURVE_SETTING = (*SETTING, "eval.episodes=20")  # the last value of a repeated override wins
 MODELS = ("model", "model.name")  # keys that name a model
 PLANNER = "planner="
-READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
-INSTEAD = {"memory": "planner=A,B or --methods"}  # an override would apply to all methods
-TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # options of one mode only
+KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to all methods
+TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # of one mode only
 
 
 def _shares(text: str) -> list[float]:
@@ -70,17 +70,17 @@ def _number(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = options(__doc__, "keep-eval-fidelity")
+    p = command_parser(__doc__, "keep-eval-fidelity")
     add = p.add_argument
-    overrides = f"overrides of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}"
+    overrides = f"overrides of planner=A,B, {', '.join(KEYS)}; after {' '.join(SETTING)}"
     families = f"tiny random models, or none (default: {','.join(FAMILIES)})"
     methods = f"methods; skills are compared with the first's (default: {','.join(METHODS)})"
     ratios = f"recomputed shares of the curve, or own: as configured (default: {','.join(map(str, RATIOS))})"
     reach = "name each method's cheapest point of the curve with this agreement"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
-    add("--families", type=names, metavar="A,B", help=families)
+    add("--families", type=name_list, metavar="A,B", help=families)
     add("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
-    add("--methods", type=names, metavar="A,B", help=methods)
+    add("--methods", type=name_list, metavar="A,B", help=methods)
     add("--tokenizer", help="tokenizer of the random models (default: planner-tiny's)")
     add("--ratios", type=_shares, metavar="R,R", help=ratios)
     add("--reach", type=_share, metavar="PERCENT", help=reach)
@@ -92,15 +92,15 @@ def parser() -> argparse.ArgumentParser:
 def report(arguments: argparse.Namespace, console: Console) -> None:
     planners = [override.removeprefix(PLANNER) for override in arguments.overrides if override.startswith(PLANNER)]
     overrides = [override for override in arguments.overrides if not override.startswith(PLANNER)]
-    check_overrides(overrides, READ, INSTEAD)
+    check_overrides(overrides, KEYS, REPLACEMENTS)
     where = "the tables; omit it or planner=" if planners else "the curve; add planner=A,B, or omit it"
-    for option in TABLES if planners else CURVE:
+    for option in TABLE_OPTIONS if planners else CURVE_OPTIONS:
         if getattr(arguments, option) is not None:
             raise ConfigError(f"--{option} is for {where}")
     if not planners:
         tables(overrides, arguments, console)
         return
-    methods = names(planners[-1])
+    methods = name_list(planners[-1])
     if len(planners) > 1 or not methods:
         raise ConfigError(f"{PLANNER}{' planner='.join(planners)} is no list of methods; use one planner=A,B")
     curve(methods, overrides, arguments, console)

@@ -25,7 +25,7 @@ from eval.common.intervals import mean_interval, share_interval
 from eval.common.plots import figure, style
 from eval.common.tables import bounds, number, percent, table_of
 from eval.common.variants import compose_variants, key_of
-from eval.fidelity.deviation import Choice, Shadow, divergence, make_planners, play
+from eval.fidelity.deviation import PlannerGroup, SkillChoice, divergence, make_planners, play_episodes
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
@@ -35,10 +35,10 @@ from memory.prompt.report import Prefill
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FIRST = "memory.recompute.first_tokens.FirstTokens"
-FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit; a memory line has four to nine
+FIRST_TOKENS = "memory.recompute.first_tokens.FirstTokens"
+FIRST_TOKEN_COUNTS = (1, 2, 3, 4, 6, 8)  # rows of a unit; a memory line has four to nine
 KNOBS = {  # the option of a recompute stage that sets its share or number of recomputed rows
-    FIRST: "memory.recompute.k",
+    FIRST_TOKENS: "memory.recompute.k",
     "memory.recompute.multi_hop.MultiHop": "memory.recompute.schedule.average",
     "memory.recompute.value_deviation.ValueDeviation": "memory.recompute.ratio",
     "memory.recompute.sparse_query.SparseQuery": "memory.recompute.share",
@@ -68,7 +68,7 @@ class Variant:
         """Variant in the format of `compose_variants`."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:
         self.same_skill.setdefault(self.episode, []).append(float(choice.same))
         self.kl.setdefault(self.episode, []).append(divergence(prefill, reference))
         self.computed.append(prefill.counts.computed_ratio)
@@ -111,7 +111,7 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
         return [Variant(label, base, "", 0.0)]
     if config.memory.recompute.get("limit") is not None:  # the limit would cap the share
         base = f"{base}+memory.recompute.limit=null"
-    return [Variant(label, base, knob, value) for value in (FIRSTS if target == FIRST else ratios)]
+    return [Variant(label, base, knob, value) for value in (FIRST_TOKEN_COUNTS if target == FIRST_TOKENS else ratios)]
 
 
 def measure_curve(
@@ -128,8 +128,8 @@ def measure_curve(
     composed = compose_variants([variant.text for variant in variants], overrides)
     setting = next(iter(configs.values()))
     records = {variant.name: variant for variant in variants}
-    shadow = Shadow(engine, make_planners(engine, tokenizer, composed), records)
-    for index in play(shadow, setting):
+    group = PlannerGroup(engine, make_planners(engine, tokenizer, composed), records)
+    for index in play_episodes(group, setting):
         for variant in variants:
             variant.episode = index
         watch(index, setting.eval.episodes)

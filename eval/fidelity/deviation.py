@@ -51,40 +51,40 @@ class Deviation:
     method: str
     steps: int = 0
     max_abs: float = 0.0  # largest |difference| of a logit
-    largest: float = 0.0  # largest |logit| of the plain forward
+    max_logit: float = 0.0  # largest |logit| of the plain forward
     sum_abs: float = 0.0  # sum over steps of the mean |difference|
     sum_kl: float = 0.0  # nats, KL(plain || method)
     same_token: int = 0
     same_skill: int = 0
     token_layers: int = 0
-    possible: int = 0  # prompt rows x layers
+    prompt_token_layers: int = 0  # prompt rows x layers
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:
         """Add a step; ``reference`` (vocabulary,) are the plain forward's logits of the same prompt."""
         actual, plain = prefill.logits[0].double(), reference.double()
         gap = (actual - plain).abs()
         self.steps += 1
         self.max_abs = max(self.max_abs, float(gap.max()))
-        self.largest = max(self.largest, float(plain.abs().max()))
+        self.max_logit = max(self.max_logit, float(plain.abs().max()))
         self.sum_abs += float(gap.mean())
         self.sum_kl += divergence(prefill, plain)
         self.same_token += int(actual.argmax() == plain.argmax())
         self.same_skill += choice.same
         self.token_layers += prefill.counts.token_layers
-        self.possible += prefill.counts.prompt_tokens * prefill.counts.layers
+        self.prompt_token_layers += prefill.counts.prompt_tokens * prefill.counts.layers
 
     def summary(self) -> dict[str, Any]:
         steps = self.steps
         return {
             "model": self.model, "method": self.method, "steps": steps,
-            "max_abs": self.max_abs, "mean_abs": self.sum_abs / steps, "relative": self.max_abs / self.largest,
+            "max_abs": self.max_abs, "mean_abs": self.sum_abs / steps, "relative": self.max_abs / self.max_logit,
             "kl": self.sum_kl / steps, "same_token": self.same_token / steps, "same_skill": self.same_skill / steps,
-            "computed_ratio": self.token_layers / self.possible,
+            "computed_ratio": self.token_layers / self.prompt_token_layers,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SkillChoice:
     """Skill of a method, skill of the first method, and the executed skill."""
 
     skill: str
@@ -96,29 +96,29 @@ class Choice:
         return self.skill == self.first
 
 
-class Record(Protocol):
-    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+class StepRecorder(Protocol):
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:
         """Add a step of a method, whose logits are compared with the logits ``reference`` (vocabulary,)."""
 
 
-class Shadow:
+class PlannerGroup:
     """Planner that runs several planners on the same observations, records their decisions, and executes one skill."""
 
     name = "shadow"
 
     def __init__(
-        self, engine: Engine, planners: Mapping[str, KVPlanner], records: Mapping[str, Record],
-        oracle: Oracle | None = None, common: bool = False,
+        self, engine: Engine, planners: Mapping[str, KVPlanner], recorders: Mapping[str, StepRecorder],
+        oracle: Oracle | None = None, shared_transcript: bool = False,
     ) -> None:  # fmt: skip
         """Create the planner; all skills are compared with the skills of the first of ``planners``.
 
         :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
             planner's own prompt the reference of its logits; otherwise the first planner's logits are
-        :param common: all planners continue the transcript of the first planner, whose logits are the reference
+        :param shared_transcript: all planners continue the first planner's transcript; its logits are the reference
         """
         self.weights = engine.model_key
-        self._engine, self._planners, self._records = engine, planners, records
-        self._oracle, self._common = oracle, common
+        self._engine, self._planners, self._recorders = engine, planners, recorders
+        self._oracle, self._shared_transcript = oracle, shared_transcript
 
     def reset(self, instruction: str, skills: str) -> None:
         for planner in self._planners.values():
@@ -131,24 +131,24 @@ class Shadow:
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # shared, since most methods have the same prompt
         leader, *followers = self._planners.values()
-        if self._common:
+        if self._shared_transcript:
             leader.generate_goal()  # before the measurement; the other planners adopt its result
         decisions = {}
         for name, planner in self._planners.items():
-            if self._common:
+            if self._shared_transcript:
                 planner.adopt(leader)  # the leader's goals, so that this planner does not generate its own
             decisions[name] = planner.decide(admissible, info)
         first = next(iter(decisions.values()))
         executed, reference = self._oracle(info) if self._oracle else first.skill, first.prefill.logits[0]
         for name, decision in decisions.items():
-            if self._oracle and not self._common:
+            if self._oracle and not self._shared_transcript:
                 layout = decision.prefill.layout
                 key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))
                 if key not in plain:
                     plain[key] = plain_logits(self._engine, layout)
                 reference = plain[key]
-            self._records[name].add(decision.prefill, reference, Choice(decision.skill, first.skill, executed))
-        if self._common:
+            self._recorders[name].add(decision.prefill, reference, SkillChoice(decision.skill, first.skill, executed))
+        if self._shared_transcript:
             for planner in followers:
                 planner.adopt(leader)
         return Decision(executed)
@@ -187,42 +187,42 @@ def measure(
                 f"--methods {name}: with memory.retrieval.layers=each every layer has different rows, so no single "
                 "prompt exists for a plain forward; use other layers, or compare with full recomputation: planner=NAME"
             )
-    shadow = Shadow(engine, planners, deviations, expert_oracle(setting.env))
-    for _ in play(shadow, setting):
-        pass  # `Shadow` records every step
+    group = PlannerGroup(engine, planners, deviations, expert_oracle(setting.env))
+    for _ in play_episodes(group, setting):
+        pass  # `PlannerGroup` records every step
     return list(deviations.values())
 
 
-def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
+def play_episodes(group: PlannerGroup, setting: DictConfig, first: int = 0) -> Iterator[int]:
     """Play episodes from index ``first``; yield each index before it starts. Raises KeepError with the traceback."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):
         episode = episodes[index]
         yield index
-        result, entries = run_episode(env, shadow, episode, index=index, skills=setting.env.skills, seed=index)
+        result, entries = run_episode(env, group, episode, index=index, skills=setting.env.skills, seed=index)
         if result.crashed:
             raise KeepError(entries[-1]["traceback"])
 
 
-POSITIONS = 8192
+MAX_POSITIONS = 8192
 
 
-def families(
+def measure_families(
     names: Sequence[str], tokenizer_folder: str, configs: Mapping[str, DictConfig]
 ) -> tuple[list[Deviation], dict[str, dict[str, float]]]:
     """Measure deviations and laws of a tiny random float32 model of each family."""
     deviations, laws = list[Deviation](), dict[str, dict[str, float]]()
     tokenizer = load_tokenizer(tokenizer_folder) if names else None
     for name in names:
-        model = tiny_model(name, vocab_size=len(tokenizer), max_position_embeddings=POSITIONS)
+        model = tiny_model(name, vocab_size=len(tokenizer), max_position_embeddings=MAX_POSITIONS)
         with TransformersEngine(model, "inline") as engine:
             laws[name] = {law: figure(engine) for law, figure in LAWS.items()}
             deviations += measure(engine, tokenizer, configs, name)
     return deviations, laws
 
 
-def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
+def measure_trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
     """Measure deviations of trained models; ``names`` are names or folders, as in ``model=NAME``."""
     deviations, setting = list[Deviation](), next(iter(configs.values()))
     for name in names:
@@ -248,8 +248,8 @@ def report_deviations(
     random: Sequence[str], configs: Mapping[str, DictConfig], arguments: argparse.Namespace, console: Console
 ) -> None:
     """Measure the ``random`` families and the trained models, print the tables, and write the JSON file."""
-    deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)
-    deviations += trained(arguments.model, configs)
+    deviations, laws = measure_families(random, arguments.tokenizer or str(BUNDLED), configs)
+    deviations += measure_trained(arguments.model, configs)
     if laws:
         rows = ([law, *(f"{figures[law]:.0e}" for figures in laws.values())] for law in LAWS)
         title = "laws: largest difference / largest logit, float32"

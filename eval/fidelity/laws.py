@@ -22,7 +22,7 @@ from memory.recompute.none import Nothing
 from memory.stages import Loading, Recompute
 
 LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens
-ONE_MASK = ("llama", "mistral", "qwen3_moe")  # families whose forward takes a single mask, not one per layer type
+SINGLE_MASK_FAMILIES = ("llama", "mistral", "qwen3_moe")  # families whose forward takes one mask
 
 
 class RandomPrompt:
@@ -53,14 +53,14 @@ class RandomPrompt:
         return self.engine.prefill(layout, recompute, loading or Serial()).logits[0]
 
 
-def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_gap(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference relative to the largest expected magnitude."""
     return float((actual.float() - expected.float()).abs().max() / expected.float().abs().max())
 
 
 def recompute_everything(engine: Engine) -> float:
     prompt = RandomPrompt(engine)
-    return relative(prompt.logits(Full()), engine.forward_plain(prompt.ids)[-1])
+    return relative_gap(prompt.logits(Full()), engine.forward_plain(prompt.ids)[-1])
 
 
 def recompute_nothing(engine: Engine) -> float:
@@ -70,7 +70,7 @@ def recompute_nothing(engine: Engine) -> float:
     owner, rows = layout.segment_of, torch.arange(layout.rows, device=layout.token_ids.device)
     visible = ((owner[:, None] == owner[None]) | (owner[:, None] < 0)) & (rows[None] <= rows[:, None])
     expected = engine.forward_plain(prompt.ids, _masks(engine, visible, rows))
-    return relative(prompt.logits(Nothing()), expected[-1])
+    return relative_gap(prompt.logits(Nothing()), expected[-1])
 
 
 def reuse_a_prefix(engine: Engine) -> float:
@@ -79,7 +79,7 @@ def reuse_a_prefix(engine: Engine) -> float:
     run = engine.prefill(prompt.layout([None, None]), Full(), Serial(), keep_raw=True)
     head = engine.harvest(run.cache, range(48))
     result = engine.prefill(prompt.layout([head, None]), Nothing(), Serial())
-    return relative(result.logits[0], engine.forward_plain(prompt.ids)[-1])
+    return relative_gap(result.logits[0], engine.forward_plain(prompt.ids)[-1])
 
 
 def move_a_block(engine: Engine) -> float:
@@ -88,14 +88,14 @@ def move_a_block(engine: Engine) -> float:
     layout = prompt.layout(prompt.blocks())
     expected = engine.prefill(layout, Nothing(), Serial()).logits[0]
     shifted = replace(layout, positions=layout.positions + 64)
-    return relative(engine.prefill(shifted, Nothing(), Serial()).logits[0], expected)
+    return relative_gap(engine.prefill(shifted, Nothing(), Serial()).logits[0], expected)
 
 
-def load_otherwise(engine: Engine) -> float:
+def vary_loading(engine: Engine) -> float:
     """Compare the loading stages under KEEP's recomputation, which chooses rows at every layer; exactly 0."""
     prompt, recompute = RandomPrompt(engine), MultiHop(Schedule("linear"))
     expected = prompt.logits(recompute, Serial())
-    return max(relative(prompt.logits(recompute, loading), expected) for loading in (NextLayer(), LayerBalanced()))
+    return max(relative_gap(prompt.logits(recompute, loading), expected) for loading in (NextLayer(), LayerBalanced()))
 
 
 def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
@@ -119,7 +119,7 @@ def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> to
         mask = torch.zeros(1, 1, *allowed.shape, dtype=info.dtype, device=allowed.device)
         return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)
 
-    if info.family in ONE_MASK:
+    if info.family in SINGLE_MASK_FAMILIES:
         return additive(window)
     return {"full_attention": additive(None), "sliding_attention": additive(window)}
 
@@ -129,5 +129,5 @@ LAWS: dict[str, Callable[[Engine], float]] = {
     "2: recompute nothing = every unit alone": recompute_nothing,
     "3: a reused prefix = plain forward": reuse_a_prefix,
     "4: a moved block = the block computed there": move_a_block,
-    "7: loading changes nothing": load_otherwise,
+    "7: loading changes nothing": vary_loading,
 }

@@ -14,8 +14,8 @@ import torch
 from omegaconf import DictConfig
 
 from eval.latency.contenders import Contender, PlainForward, PlannerContender
-from eval.latency.machine import Peak, RateMeter, Rates
-from eval.latency.report.rows import Cell, CellResult, Track
+from eval.latency.machine import MemoryPeak, RateMeter, Rates
+from eval.latency.report.rows import Cell, CellResult, TimedRun
 from eval.latency.scripts import Recordings, Script
 from eval.latency.settings import Composer, plan_of
 from eval.latency.workloads import make_workload
@@ -61,7 +61,7 @@ class InterleavedTiming:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        self.tracks = {contender.name: Track(contender.name, contender.prompt) for contender in self.contenders}
+        self.tracks = {contender.name: TimedRun(contender.name, contender.prompt) for contender in self.contenders}
 
     def warm_up(self, script: Script) -> None:
         """Run untimed steps, and measure their peak memory."""
@@ -69,7 +69,7 @@ class InterleavedTiming:
         for number, step in enumerate(script.steps):
             for contender in self._order(number):
                 with self._excluding(contender):
-                    peak, track = Peak(self.device), self.tracks[contender.name]
+                    peak, track = MemoryPeak(self.device), self.tracks[contender.name]
                     contender.step(step)
                     growth = peak.growth()
                     if number == 0:
@@ -145,7 +145,7 @@ def run_cells(
         todo = list(group)
         report(f"loading {todo[0][1].model}")
         try:
-            engine = make_engine(next(iter(composer.of(todo[0][1]).values())))
+            engine = make_engine(next(iter(composer.configs(todo[0][1]).values())))
         except STEP_ERRORS as error:
             yield from (CellResult(index, cell.id, cell, refusal=one_line(error)) for index, cell in todo)
             continue
@@ -164,14 +164,14 @@ class CellRunner:
         self._meter = RateMeter(self._device, engine.info.dtype, composer.setting.engine.link_gigabytes)
 
     def run(self, index: int, cell: Cell, report: Report) -> CellResult:
-        start, configs = time.perf_counter(), self._composer.of(cell)
+        start, configs = time.perf_counter(), self._composer.configs(cell)
         setting = next(iter(configs.values()))
         plan = plan_of(self._config, cell, setting.memory.grouping.window)
         scripts = make_workload(plan, self._recordings)
         contenders, refusals = self._contenders(configs, cell)
         timing = InterleavedTiming(contenders, self._device, self._meter, lambda step: report(cell.id, step))
         if self._config.latency.warmup:
-            timing.warm_up(scripts[0].first(self._config.latency.warmup))
+            timing.warm_up(scripts[0].first_steps(self._config.latency.warmup))
         timing.run(scripts)
         names = [*configs, *(contender.name for contender in contenders if isinstance(contender, PlainForward))]
         tracks = {**timing.tracks, **refusals}
@@ -180,19 +180,19 @@ class CellRunner:
         seconds = time.perf_counter() - start
         return CellResult(index, cell.id, cell, [tracks[name] for name in names], timing.rates, seconds=seconds)
 
-    def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, Track]]:
+    def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, TimedRun]]:
         """Make the contenders; return the supported ones, and tracks with the refusals of the others."""
         setting = next(iter(configs.values()))
         tokenizer = make_tokenizer(setting.model, self._engine.model)
         examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
         inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
         prompt_format, planners = FixedLengthFormat(inner, cell.segment_tokens), list[PlannerContender]()
-        refusals: dict[str, Track] = {}
+        refusals: dict[str, TimedRun] = {}
         for name, config in configs.items():
             try:
                 planners.append(PlannerContender(name, config, self._engine, prompt_format, self._encoder))
             except KeepError as error:
-                refusals[name] = Track(name, config.memory.layout, refusal=str(error))
+                refusals[name] = TimedRun(name, config.memory.layout, refusal=str(error))
         if not (self._composer.plain and planners):
             return [*planners], refusals
         # the plain forward reads full recomputation's prompt, or else the first rebuilt one

@@ -8,9 +8,9 @@ import torch
 from omegaconf import DictConfig
 
 from eval.common.variants import PLAIN
-from eval.latency.floor import plain_work, step_work
-from eval.latency.report.rows import Timed
-from eval.latency.scripts import Script, Step
+from eval.latency.floor import plain_forward_work, step_work
+from eval.latency.report.rows import TimedStep
+from eval.latency.scripts import Script, ScriptStep
 from eval.loading.costs import Shape
 from keep_agent.config.planner_factory import kv_planner, make_method
 from keep_agent.rollout.results import StepNumbers
@@ -39,8 +39,8 @@ class PlannerContender:
         self._encoder = ContenderEncoder(encoder)
         method = make_method(config.memory)
         self._planner = kv_planner(engine, method, prompt_format, self._encoder, config)
-        self.prompt = method.layout  # kind of prompt, see `Track`
-        self._shape, self._compares = Shape.of(engine), isinstance(method.recompute, ValueDeviation)
+        self.prompt = method.layout  # kind of prompt, see `TimedRun`
+        self._shape, self._compares_values = Shape.of(engine), isinstance(method.recompute, ValueDeviation)
         self.token_ids = torch.zeros(0, dtype=torch.long)  # of the last prompt
         self.numbers = StepNumbers()
 
@@ -49,11 +49,11 @@ class PlannerContender:
         self._encoder.forget()
         planner = self._planner
         planner.reset(script.instruction, script.skills)
-        planner.write(script.aged)
+        planner.write(script.static_edits)
         for _ in range(script.age):
             planner.session.advance()
 
-    def step(self, step: Step) -> Timed:
+    def step(self, step: ScriptStep) -> TimedStep:
         planner = self._planner
         start = time.perf_counter()
         planner.write(step.edits)
@@ -64,7 +64,7 @@ class PlannerContender:
         planner.feedback(step.skill, step.ok, step.message)
         if step.finished is not None:
             planner.finish_task(step.finished, step.following)
-        return Timed(self.numbers, step_work(self._shape, decision.prefill, self._compares))
+        return TimedStep(self.numbers, step_work(self._shape, decision.prefill, self._compares_values))
 
     def stored(self) -> int | None:
         """Return the bytes in its storage, if it has one."""
@@ -92,7 +92,7 @@ class PlainForward:
     def begin(self, script: Script) -> None:
         """Start an episode; there is no memory to empty."""
 
-    def step(self, step: Step) -> Timed:
+    def step(self, step: ScriptStep) -> TimedStep:
         reference, ids = self._reference.numbers, self._reference.token_ids
         start = time.perf_counter()
         self._engine.run(lambda: self._forward(ids))
@@ -103,7 +103,7 @@ class PlainForward:
             memory_tokens=reference.memory_tokens, token_layers=rows * layers,
             cold=reference.cold, flips=reference.flips,
         )  # fmt: skip
-        return Timed(numbers, plain_work(self._shape, rows))
+        return TimedStep(numbers, plain_forward_work(self._shape, rows))
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -40,17 +40,17 @@ Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """Work of a step."""
 
     flops: tuple[int, ...] = ()  # operations per piece
     nbytes: tuple[int, ...] = ()  # of device memory, per piece
     loaded: int = 0  # bytes from blocks
-    through: tuple[int, ...] = ()  # operations per piece if all rows pass through whole layers
+    full_flops: tuple[int, ...] = ()  # operations per piece if all rows pass through whole layers
 
     def rows_ms(self, rates: Rates) -> float:
         """Return the least time of rows x layers in milliseconds."""
-        return self.floor_ms(rates, self.through)
+        return self.floor_ms(rates, self.full_flops)
 
     def floor_ms(self, rates: Rates, flops: Sequence[int] | None = None) -> float:
         """Return the least time in milliseconds; ``flops``: other operations per piece."""
@@ -60,31 +60,31 @@ class Work:
         return 1e3 * max(computing, self.loaded / link)
 
 
-def plain_work(shape: Shape, rows: int) -> Work:
+def plain_forward_work(shape: Shape, rows: int) -> StepWork:
     """Return the work of all rows of a prompt in one pass."""
     active = [np.arange(rows)] * shape.layers
-    return _work(shape, _pass_flops(shape, active, compares=False), _whole_layer_flops(shape, active), rows, 0)
+    return _work(shape, _pass_flops(shape, active, compares_values=False), _whole_layer_flops(shape, active), rows, 0)
 
 
-def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
-    """Return the work of one step; ``compares``: the recompute stage compares values of the next layer."""
+def step_work(shape: Shape, prefill: Prefill, compares_values: bool) -> StepWork:
+    """Return the work of one step; ``compares_values``: the recompute stage compares values of the next layer."""
     layout, trace = prefill.layout, prefill.trace
     active = [_cheapest_positions(layout, count) for count in trace.active_rows]
     encoded_units = {use.identity: use.tokens for use in prefill.units if use.identity and not use.hit}
     lengths, encoded = np.array([*encoded_units.values()], np.int64), prefill.counts.encoded_token_layers
     remaining = max(0, encoded - int(lengths.sum()) * shape.layers)
-    encoding = _encoding_flops(shape, lengths, layout.context), _other_flops(shape, remaining)
-    least, through = (
+    encoding = _encoding_flops(shape, lengths, layout.context), _row_flops(shape, remaining)
+    least, full_flops = (
         [sum(layer) for layer in zip(flops, *encoding, strict=True)]
-        for flops in (_pass_flops(shape, active, compares), _whole_layer_flops(shape, active))
+        for flops in (_pass_flops(shape, active, compares_values), _whole_layer_flops(shape, active))
     )
-    return _work(shape, least, through, layout.rows + int(lengths.sum()), trace.loaded_bytes)
+    return _work(shape, least, full_flops, layout.rows + int(lengths.sum()), trace.loaded_bytes)
 
 
-def _work(shape: Shape, least: Sequence[int], through: Sequence[int], rows: int, loaded: int) -> Work:
+def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: int, loaded: int) -> StepWork:
     """Return the work of the head and of layers with these operations, which all read keys and values of ``rows``."""
-    nbytes = shape.layer_bytes + rows * shape.row_bytes
-    return Work((*least, shape.head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*through, shape.head))
+    nbytes, head = shape.layer_bytes + rows * shape.row_bytes, shape.head_ops
+    return StepWork((*least, head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*full_flops, head))
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
@@ -94,39 +94,39 @@ def _cheapest_positions(layout: Layout, count: int) -> Positions:
     return np.concatenate([positions[fresh], first])[:count]
 
 
-def _visible_pairs(positions: Positions, window: int | None) -> int:
+def _pairs(positions: Positions, window: int | None) -> int:
     """Count the rows visible to the rows at ``positions``, themselves included."""
     return int(np.minimum(positions + 1, np.inf if window is None else window).sum())
 
 
-def _pass_flops(shape: Shape, active: Sequence[Positions], compares: bool) -> list[int]:
+def _pass_flops(shape: Shape, active: Sequence[Positions], compares_values: bool) -> list[int]:
     """Return the operations of each layer with the rows ``active``."""
     layers, last = [], np.array([active[-1][-1]])
     for rows, next_rows, window in zip(active, [*active[1:], last], shape.windows, strict=True):
         dropped = len(rows) - len(next_rows) if next_rows is not last else 0
-        flops = dropped * shape.value if compares else 0
-        whole = rows if compares and dropped else next_rows
-        flops += 2 * len(rows) * shape.value + len(whole) * shape.rest + shape.pair * _visible_pairs(whole, window)
+        flops = dropped * shape.value_ops if compares_values else 0
+        whole = rows if compares_values and dropped else next_rows
+        flops += 2 * len(rows) * shape.value_ops + len(whole) * shape.other_ops + shape.pair_ops * _pairs(whole, window)
         layers.append(flops)
     return layers
 
 
 def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
     """Return the operations of each layer if its ``active`` rows pass through the whole layer."""
-    row = 2 * shape.value + shape.rest
+    row = 2 * shape.value_ops + shape.other_ops
     layers = zip(active, shape.windows, strict=True)
-    return [len(rows) * row + shape.pair * _visible_pairs(rows, window) for rows, window in layers]
+    return [len(rows) * row + shape.pair_ops * _pairs(rows, window) for rows, window in layers]
 
 
 def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
     """Return the operations of encoding units after ``context`` rows; the last layer has only keys and values."""
     rows, pairs = int(lengths.sum()), int((lengths * context + lengths * (lengths + 1) // 2).sum())
-    keys, rest = 2 * rows * shape.value, rows * shape.rest + pairs * shape.pair
+    keys, rest = 2 * rows * shape.value_ops, rows * shape.other_ops + pairs * shape.pair_ops
     return [keys + rest] * (shape.layers - 1) + [keys]
 
 
-def _other_flops(shape: Shape, token_layers: int) -> list[int]:
+def _row_flops(shape: Shape, token_layers: int) -> list[int]:
     """Return the operations of a pass from its number of rows alone; the last layer as above."""
     rows = token_layers / shape.layers
-    keys, rest = int(2 * rows * shape.value), int(rows * shape.rest)
+    keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -114,11 +114,11 @@ class RateMeter:
             torch.cuda.synchronize(self._device)
 
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_MARK = "5"  # resets the high-water mark of the resident set (Linux)
 
 
-class Peak:
+class MemoryPeak:
     """Growth of the high-water mark: of the allocator on CUDA, of the resident set on the CPU (Linux only).
 
     The constructor first returns freed memory to the system, so that the work cannot reuse it. This
@@ -135,7 +135,7 @@ class Peak:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         with suppress(OSError):
-            CLEAR.write_text(RESET_MARK)
+            CLEAR_REFS.write_text(RESET_MARK)
             self._start = _status("VmRSS")
 
     def growth(self) -> int | None:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from eval.common.plots import check_figure
-from eval.common.resume import begin
+from eval.common.resume import begin_run
 from eval.common.run import progress_bar, versions
 from eval.common.tables import show
 from eval.common.variants import key_of, within
@@ -37,7 +37,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequ
     command_config = config
     fixed = [override for override in overrides if not within(key_of(override), DISPLAY_OVERRIDES)]
     with (
-        begin(LatencyFolder, config, folder, fixed, check) as (earlier, config, create),
+        begin_run(LatencyFolder, config, folder, fixed, check) as (earlier, config, create),
         tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch,
     ):
         config.latency.update({key: command_config.latency[key] for key in DISPLAY_KEYS})
@@ -86,8 +86,8 @@ def _finish(run: LatencyFolder, config: DictConfig, machine: Machine, console: C
             show(table, config.latency.markdown, console)
     console.print(f"machine: {machine.text}", soft_wrap=True)
     cells = [cell for group in groups for cell in group.cells]
-    if not any(standing.times for cell in cells for standing in cell.standings):
-        reasons = [cell.refusal or contender.refusal for cell in cells for contender in (cell.standings or [cell])]
+    if not any(contender.times for cell in cells for contender in cell.summaries):
+        reasons = [cell.refusal or contender.refusal for cell in cells for contender in (cell.summaries or [cell])]
         raise KeepError(f"nothing could be timed; first reason: {reasons[0]} (all reasons: {run.path})")
     if config.latency.plot or (config.latency.plot is None and find_spec("matplotlib")):
         draw(groups, run.path / FIGURE)

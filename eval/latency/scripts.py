@@ -17,7 +17,7 @@ from planners.prompts.text import Edit, FactView, make_style
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     """One decision of an episode and its outcome. ``skill`` is executed regardless of a planner's decision."""
 
     edits: tuple[Edit, ...]  # segments that changed since the last step
@@ -31,15 +31,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One episode. Its ``aged`` segments are ``age`` steps old at the start, so that they are static."""
+    """One episode. Its ``static_edits`` segments are ``age`` steps old at the start, so that they are static."""
 
     instruction: str
     skills: str  # name of the skill set
-    steps: tuple[Step, ...]
-    aged: tuple[Edit, ...] = ()
+    steps: tuple[ScriptStep, ...]
+    static_edits: tuple[Edit, ...] = ()
     age: int = 0
 
-    def first(self, count: int) -> Script:
+    def first_steps(self, count: int) -> Script:
         """Return the episode with its first ``count`` steps."""
         return replace(self, steps=self.steps[:count])
 
@@ -57,7 +57,7 @@ class ScriptRecorder(ExpertPlanner):
 
     def __init__(self, style: str, oracle: Oracle) -> None:
         super().__init__(oracle)
-        self.steps: list[Step] = []
+        self.steps: list[ScriptStep] = []
         self._style, self._facts = make_style(style), ()
 
     def observe(self, facts: Sequence[FactView]) -> None:
@@ -65,7 +65,7 @@ class ScriptRecorder(ExpertPlanner):
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         decision = super().decide(admissible, info)
-        self.steps.append(Step(tuple(self._style.edits(self._facts)), tuple(admissible), decision.skill))
+        self.steps.append(ScriptStep(tuple(self._style.edits(self._facts)), tuple(admissible), decision.skill))
         return decision
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
@@ -80,7 +80,7 @@ class Recordings:
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
-        self._done: dict[int, Script] = {}
+        self._scripts: dict[int, Script] = {}
 
     @cached_property
     def _episodes(self) -> Sequence[Any]:
@@ -90,28 +90,28 @@ class Recordings:
         return episodes
 
     @cached_property
-    def _first(self) -> list[Any]:
+    def _first_episodes(self) -> list[Any]:
         return [self._episodes[number] for number in range(min(20, len(self._episodes)))]
 
     @property
     def instructions(self) -> tuple[str, ...]:
         """Instructions of the first episodes, used as texts of synthetic finished tasks."""
-        return tuple(episode.tasks[0].instruction for episode in self._first)
+        return tuple(episode.tasks[0].instruction for episode in self._first_episodes)
 
     @property
     def ids(self) -> list[str]:
         """Ids of the first episodes, to detect changed data."""
-        return [episode.id for episode in self._first]
+        return [episode.id for episode in self._first_episodes]
 
     def __getitem__(self, number: int) -> Script:
         """Return episode ``number``, modulo the number of episodes."""
         number %= len(self._episodes)
-        if number not in self._done:
+        if number not in self._scripts:
             config, episode = self._config, self._episodes[number]
             recorder = ScriptRecorder(config.prompt.style, expert_oracle(config.env))
             env, skills = make_env(config.env, self._episodes), config.env.skills
             result, entries = run_episode(env, recorder, episode, index=number, skills=skills, seed=number)
             if result.crashed:
                 raise DataError(f"episode {result.id} cannot be replayed: {entries[-1]['traceback']}")
-            self._done[number] = Script(episode.tasks[0].instruction, skills, tuple(recorder.steps))
-        return self._done[number]
+            self._scripts[number] = Script(episode.tasks[0].instruction, skills, tuple(recorder.steps))
+        return self._scripts[number]

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from eval.common.resume import check_composed
 from eval.common.variants import METHOD_KEYS, PLAIN, as_list, compose_variants, key_of, separate_hydra, within
 from eval.latency.report.rows import Cell
-from eval.latency.workloads import REPLAYED, Plan
+from eval.latency.workloads import REPLAYED, Workload
 from keep_agent.config.literal import literal
 from keep_agent.config.model_names import choose_model
 from keep_agent.config.settings import LEAST, OPTIONAL, check_settings
@@ -91,10 +91,10 @@ def method_overrides(overrides: Sequence[str]) -> list[str]:
     return common
 
 
-def plan_of(config: DictConfig, cell: Cell, window: int) -> Plan:
+def plan_of(config: DictConfig, cell: Cell, window: int) -> Workload:
     """Return the parameters of a cell's workload; groups are static after ``window`` steps without a change."""
     settings = config.latency
-    return Plan(
+    return Workload(
         segments=cell.segments,
         store=settings.store or cell.segments,
         churn=cell.churn,
@@ -140,7 +140,7 @@ class Composer:
         """Return the first contender's config, for the shared settings."""
         return next(iter(next(iter(self._configs.values())).values()))
 
-    def of(self, cell: Cell) -> Mapping[str, DictConfig]:
+    def configs(self, cell: Cell) -> Mapping[str, DictConfig]:
         """Return the configs of a cell by contender."""
         configs = {}
         for name, config in self._configs[cell.tier, cell.model].items():

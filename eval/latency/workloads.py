@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
-from eval.latency.scripts import Recordings, Script, Step, sample_candidates
+from eval.latency.scripts import Recordings, Script, ScriptStep, sample_candidates
 from planners.prompts.text import PROGRESS, Edit, clean, task_edit
 
 REPLAYED = "alfred"  # churn value: replay recorded episodes
@@ -18,7 +18,7 @@ NO_CANDIDATES = ("",)  # a single empty candidate, whose end token needs no scor
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Workload:
     """Parameters of a workload."""
 
     segments: int  # in a prompt
@@ -30,11 +30,11 @@ class Plan:
     seed: int = 0
 
 
-def make_workload(plan: Plan, recordings: Recordings) -> list[Script]:
+def make_workload(plan: Workload, recordings: Recordings) -> list[Script]:
     """Return episodes with ``plan.steps`` steps in total."""
     scripts = replayed(plan, recordings) if plan.churn == REPLAYED else [synthetic(plan, recordings)]
 
-    def limited(step: Step) -> Step:
+    def limited(step: ScriptStep) -> ScriptStep:
         some = plan.candidates != 0
         admissible = sample_candidates(step.admissible, step.skill, plan.candidates) if some else NO_CANDIDATES
         return replace(step, admissible=admissible)
@@ -42,7 +42,7 @@ def make_workload(plan: Plan, recordings: Recordings) -> list[Script]:
     return [replace(script, steps=tuple(map(limited, script.steps))) for script in scripts]
 
 
-def synthetic(plan: Plan, recordings: Recordings) -> Script:
+def synthetic(plan: Workload, recordings: Recordings) -> Script:
     """Make an episode with half static finished tasks and half objects, of which ``churn`` move at every step.
 
     If ``churn`` exceeds the number of objects, tasks change too. Instruction, skills and candidates are those of the
@@ -58,18 +58,18 @@ def synthetic(plan: Plan, recordings: Recordings) -> Script:
         agent = Edit("agent", "agent", f"agent at {_place(rng)} holding nothing\n")
         removed = [Edit(f"did_{number - PROGRESS}", "history", None)] if number > PROGRESS else []
         template = real.steps[number % len(real.steps)]
-        steps.append(Step((*removed, *changes, agent), template.admissible, template.skill))
+        steps.append(ScriptStep((*removed, *changes, agent), template.admissible, template.skill))
     return Script(real.instruction, real.skills, tuple(steps), tuple(tasks), plan.age)
 
 
-def replayed(plan: Plan, recordings: Recordings) -> list[Script]:
+def replayed(plan: Workload, recordings: Recordings) -> list[Script]:
     """Return recorded episodes, with finished tasks added until the prompt is full."""
     scripts: list[Script] = []
     while remaining := plan.steps - sum(len(script.steps) for script in scripts):
-        real = recordings[len(scripts)].first(remaining)
+        real = recordings[len(scripts)].first_steps(remaining)
         known = {edit.id for edit in real.steps[0].edits if edit.category != "agent" and edit.text is not None}
         tasks = _finished_tasks(max(0, plan.store - len(known)), recordings)
-        scripts.append(replace(real, aged=tuple(tasks), age=plan.age))
+        scripts.append(replace(real, static_edits=tuple(tasks), age=plan.age))
     return scripts
 
 
@@ -98,7 +98,7 @@ def _place(rng: random.Random) -> str:
     return f"{rng.choice(PLACES)}_{rng.randint(1, 9)}"
 
 
-def _changed_edits(plan: Plan, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
+def _changed_edits(plan: Workload, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
     """Yield the step's new versions, and update ``objects``."""
     tasks = plan.store - len(objects)
     for index in rng.sample(range(len(objects)), min(plan.churn, len(objects))):

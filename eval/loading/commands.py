@@ -18,11 +18,11 @@ from eval.loading.compare import StageRun, run_stages, sweep
 from eval.loading.costs import Roofline, Shape
 from eval.loading.gantt import CHART, gantt
 from eval.loading.machines import Device, link_named
-from eval.loading.measure import Bench, StageTurns, threads
-from eval.loading.prompt import Prompt, schedule_of
+from eval.loading.measure import PrefillBench, StageTurns, threads
+from eval.loading.prompt import SyntheticPrompt, schedule_of
 from eval.loading.simulate import Link
 from eval.loading.tables import measured_sweep, measured_table, schedule_table, sweep_table
-from eval.loading.workload import AFTER, NARROW_OF, LayerTimes, Work
+from eval.loading.workload import AFTER, POINT_OF, LayerTimes, LayerWork
 from keep_agent.errors import ConfigError
 from memory.engine.models.load import load_model
 from memory.engine.transfer.link import CHUNK
@@ -62,24 +62,24 @@ def report_simulation(
         _write(arguments, record, runs, title, console, device=asdict(device), link=asdict(link))
 
 
-def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: LayerTimes | None) -> Work:
+def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: LayerTimes | None) -> LayerWork:
     """Return the work of the options, or of measured ``times``."""
-    prompt, schedule, narrow = _plan(arguments)
+    prompt, schedule, point = _plan(arguments)
     if arguments.layers is not None:
-        shape = shape.cut(arguments.layers)
+        shape = shape.first_layers(arguments.layers)
     layers = shape.layers if times is None else times.times.layers
     active = prompt.active(arguments.recompute, layers, schedule, arguments.seed)
     if times is None:
         roofline = Roofline(shape, device, arguments.attainable, arguments.weight_bits)
-        return Work(prompt.layout(), active, roofline.times(active, prompt.rows, narrow), shape.row_bytes, narrow)
-    return Work(prompt.layout(), times.active or active, times.times, times.row_bytes or shape.row_bytes, narrow)
+        return LayerWork(prompt.layout(), active, roofline.times(active, prompt.rows, point), shape.row_bytes, point)
+    return LayerWork(prompt.layout(), times.active or active, times.times, times.row_bytes or shape.row_bytes, point)
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[Prompt, Schedule, str]:
-    """Return the prompt, the recomputation schedule, and the time of the choice of rows, as in `Work`."""
-    prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
-    narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
-    return prompt, schedule_of(arguments.recompute, arguments.schedule, arguments.average), narrow
+def _plan(arguments: argparse.Namespace) -> tuple[SyntheticPrompt, Schedule, str]:
+    """Return the prompt, the recomputation schedule, and the time of the choice of rows, as in `LayerWork`."""
+    prompt = SyntheticPrompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
+    point = AFTER if arguments.recompute == "cacheblend" else POINT_OF[arguments.importance]
+    return prompt, schedule_of(arguments.recompute, arguments.schedule, arguments.average), point
 
 
 def _write(
@@ -114,7 +114,7 @@ def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
         raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
     with threads(arguments.threads) as count:
         bench = bench_of(arguments)
-        seconds, nbytes = bench.alone()
+        seconds, nbytes = bench.compute_alone()
         results = []
         for link in _links(arguments, seconds, nbytes):
             with console.status("") as status:
@@ -130,7 +130,7 @@ def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
         show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
         record = {"computing": seconds, "links": [result.record for result in results]}
-        pairs = [turns.typical for turns in results[len(results) // 2].turns]  # of the middle link
+        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # of the middle link
         _write(arguments, record, [run for pair in pairs for run in (pair.measured, pair.simulated)], title, console)
 
 
@@ -138,9 +138,9 @@ def _show_turn(status: Status, link: Link, turn: int) -> None:
     status.update(f"{link.name}: turn {turn}")
 
 
-def bench_of(arguments: argparse.Namespace) -> Bench:
+def bench_of(arguments: argparse.Namespace) -> PrefillBench:
     """Make the model and the prompt of the options; the engine encodes each unit as a block."""
-    model, (prompt, schedule, narrow) = load_model(arguments.model, init="random"), _plan(arguments)
+    model, (prompt, schedule, choice_point) = load_model(arguments.model, init="random"), _plan(arguments)
     recompute = {
         "keep": lambda: MultiHop(schedule),
         "cacheblend": lambda: ValueDeviation(schedule.average, shape=schedule.shape),
@@ -151,7 +151,7 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
     with TransformersEngine(model, "inline") as engine:
         layout = prompt.encoded(engine)
     chunk = None if arguments.chunk is None else 1e6 * arguments.chunk
-    return Bench(model, layout, recompute, arguments.importance, narrow, chunk)
+    return PrefillBench(model, layout, recompute, arguments.importance, choice_point, chunk)
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:

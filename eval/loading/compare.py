@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import COMPUTE, LINK, Timeline
-from eval.loading.workload import Work
+from eval.loading.workload import LayerWork
 from keep_agent.errors import ConfigError
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
@@ -39,7 +39,7 @@ class Bounds:
         return max(self.compute, self.dependency + self.transfer)
 
 
-def bounds(work: Work, link: Link) -> Bounds:
+def bounds(work: LayerWork, link: Link) -> Bounds:
     """Compute the bounds for schedules in which each job moves slices of one layer, after they are known to be needed.
 
     Let K_i be the earliest time at which the rows that rest from layer i on are known, A_m the earliest start of layer
@@ -52,15 +52,15 @@ def bounds(work: Work, link: Link) -> Bounds:
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
     for layer in range(work.layers):
         starts[layer] = max(ends, (choice_known[: layer + 1] + moving[: layer + 1, layer]).max())
-        ends = starts[layer] + work.to_end(layer)
+        ends = starts[layer] + work.seconds_to_end(layer)
         if layer + 1 < work.layers:
-            choice_known[layer + 1] = starts[layer] + work.to_choice(layer)
-    compute, first = sum(map(work.to_end, range(work.layers))), int(work.resting.any(1).argmax())
-    known = sum(map(work.to_end, range(first - 1))) + work.to_choice(first - 1) if first else 0.0
+            choice_known[layer + 1] = starts[layer] + work.seconds_to_choice(layer)
+    compute, first = sum(map(work.seconds_to_end, range(work.layers))), int(work.resting.any(1).argmax())
+    known = sum(map(work.seconds_to_end, range(first - 1))) + work.seconds_to_choice(first - 1) if first else 0.0
     return Bounds(compute, float(moving[0, -1]), known, float(ends))
 
 
-def _moving(work: Work, link: Link) -> NDArray[np.float64]:
+def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
     """Return T(i, m), shape (layers, layers): one job per layer, one copy per run of rows.
 
     A row counts from the first layer at which it may move: it rests there, or is in a gap that moves with its run. A
@@ -95,12 +95,12 @@ class StageRun:
     source: str = ""  # measured or simulated, if both are shown
 
     @property
-    def over(self) -> float:
+    def excess(self) -> float:
         """Relative excess over the simple bound."""
         return self.timeline.makespan / self.bounds.simple - 1
 
     @property
-    def over_tight(self) -> float:
+    def tight_excess(self) -> float:
         return self.timeline.makespan / self.bounds.tight - 1
 
     @property
@@ -112,8 +112,8 @@ class StageRun:
             "makespan": line.makespan,
             "idle_compute": line.idle(COMPUTE),
             "idle_link": line.idle(LINK),
-            "over_bound": self.over,
-            "over_tight_bound": self.over_tight,
+            "over_bound": self.excess,
+            "over_tight_bound": self.tight_excess,
             "bytes": line.nbytes,
             "jobs": len(line.on(LINK)),
             "bounds": {**asdict(self.bounds), "simple": self.bounds.simple},
@@ -128,7 +128,7 @@ def check_stages(names: Sequence[str]) -> None:
         raise ConfigError(f"loading {', '.join(unknown) or '(empty)'} is unknown: use {', '.join(STAGES)}")
 
 
-def run_stages(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[StageRun]:
+def run_stages(names: Sequence[str], work: LayerWork, link: Link, chunk: float = math.inf) -> list[StageRun]:
     check_stages(names)
     limits = bounds(work, link)
     return [StageRun(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
@@ -151,7 +151,7 @@ class SweepPoint:
 
 
 def sweep(
-    names: Sequence[str], work: Work, link: Link, ratios: Sequence[float], chunk: float = math.inf
+    names: Sequence[str], work: LayerWork, link: Link, ratios: Sequence[float], chunk: float = math.inf
 ) -> list[SweepPoint]:
     """Simulate the stages over ``link`` with other bandwidths. Raises ConfigError if nothing is computed or moved."""
     nbytes, compute = int(work.resting.sum()) * work.row_bytes, bounds(work, link).compute

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.loading.machines import Device
-from eval.loading.workload import AFTER, BEFORE, Times
+from eval.loading.workload import AFTER, BEFORE, PieceTimes
 from keep_agent.errors import ConfigError
 from keep_agent.files import read_json
 from memory.engine.models.model_shapes import SHAPES
@@ -63,7 +63,7 @@ class Shape:
         kv_heads, head_dim = config.get("num_key_value_heads") or heads, config.get("head_dim") or hidden // heads
         return cls(config["num_hidden_layers"], hidden, heads, kv_heads, head_dim, config["intermediate_size"])
 
-    def cut(self, layers: int) -> Shape:
+    def first_layers(self, layers: int) -> Shape:
         """Return the shape with its first ``layers`` layers."""
         if not 2 <= layers <= self.layers:
             raise ConfigError(f"--layers {layers} of a model with {self.layers} layers; use 2 to {self.layers}")
@@ -85,22 +85,22 @@ class Shape:
         return self.hidden * (3 * self.width + self.router)
 
     @property
-    def value(self) -> int:
+    def value_ops(self) -> int:
         """Operations of a row's values; the keys need as many."""
         return 2 * self.value_weights
 
     @property
-    def rest(self) -> int:
+    def other_ops(self) -> int:
         """Operations of all other products of a row in a layer: queries, output, MLP."""
         return 4 * self.query_weights + 2 * self.mlp_weights
 
     @property
-    def pair(self) -> int:
+    def pair_ops(self) -> int:
         """Operations of one pair of query and key row: score and weighted value."""
         return 4 * self.heads * self.head_dim
 
     @property
-    def head(self) -> int:
+    def head_ops(self) -> int:
         """Operations of one row's logits."""
         return 2 * self.hidden * self.vocab
 
@@ -143,13 +143,13 @@ class Roofline:
         if self.weight_bits not in (4, 8, 16):
             raise ConfigError(f"weights of {self.weight_bits} bits are not supported; use 4, 8 or 16")
 
-    def times(self, active: Sequence[torch.Tensor], rows: int, narrow: str) -> Times:
+    def times(self, active: Sequence[torch.Tensor], rows: int, choice_point: str) -> PieceTimes:
         """Return the seconds per layer of a prompt of ``rows`` rows, given the row numbers active at each layer."""
-        stay = active[1:] if narrow == BEFORE else active[:-1]
-        choose = self._deviation if narrow == AFTER else self._importance
+        stay = active[1:] if choice_point == BEFORE else active[:-1]
+        choose = self._deviation if choice_point == AFTER else self._importance
         choices = [choose(a, rows) if b.numel() < a.numel() else 0.0 for a, b in pairwise(active)]
         query_rows = [*active[:-1], active[-1][-1:]]
-        return Times(
+        return PieceTimes(
             tuple(self._attention(r, q, rows) for r, q in zip(active, query_rows, strict=True)),
             (*choices, 0.0),
             (*(self._mlp(r.numel()) for r in stay), self._mlp(1)),
@@ -158,7 +158,7 @@ class Roofline:
     def _attention(self, active: torch.Tensor, query_rows: torch.Tensor, rows: int) -> float:
         """Return the time of keys and values of ``active`` rows, and of everything else for ``query_rows``."""
         s, count = self.shape, query_rows.numel()
-        flops = 4 * (count * s.query_weights + active.numel() * s.value_weights) + self._pairs(query_rows) * s.pair
+        flops = 4 * (count * s.query_weights + active.numel() * s.value_weights) + self._pairs(query_rows) * s.pair_ops
         nbytes = rows * s.row_bytes + (active.numel() + count) * self._row
         return self._seconds(flops, 2 * (s.query_weights + s.value_weights), nbytes)
 
@@ -166,12 +166,12 @@ class Roofline:
         """Return the time of one pass of the active rows' queries over all keys (KEEP)."""
         s = self.shape
         queries = active.numel() * s.heads * s.head_dim * s.itemsize
-        return self._seconds(self._pairs(active) * s.pair // 2, 0, rows * s.row_bytes // 2 + queries)
+        return self._seconds(self._pairs(active) * s.pair_ops // 2, 0, rows * s.row_bytes // 2 + queries)
 
     def _deviation(self, active: torch.Tensor, rows: int) -> float:
         """Return the time of comparing the next layer's values of active rows with their blocks (CacheBlend)."""
         s, count = self.shape, active.numel()
-        return self._seconds(count * s.value, s.value_weights, count * (self._row + s.row_bytes))
+        return self._seconds(count * s.value_ops, s.value_weights, count * (self._row + s.row_bytes))
 
     def _mlp(self, count: int) -> float:
         weights = self.shape.mlp_weights

@@ -15,7 +15,7 @@ from eval.common.intervals import median_interval
 from eval.loading.compare import STAGES, StageRun, bounds
 from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import COMPUTE, LINK, Timeline
-from eval.loading.workload import BESIDE, Work, times_of
+from eval.loading.workload import BESIDE, LayerWork, times_of
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.engine.models.load import LoadedModel
@@ -46,19 +46,19 @@ class RecordingRecompute:
 
 
 @dataclass(frozen=True)
-class RealPrefill:
+class MeasuredPrefill:
     """One prefill of the engine: its events, its work, and the compute worker's waiting time."""
 
     timeline: Timeline
-    work: Work
+    work: LayerWork
     waiting: float  # seconds
 
     @property
-    def between(self) -> float:
+    def gap_seconds(self) -> float:
         """Seconds between the compute worker's pieces, without waiting times."""
         return self.timeline.idle(COMPUTE) - self.waiting
 
-    def late(self, link: Link) -> float:
+    def link_delay(self, link: Link) -> float:
         """Return the excess of the jobs over the times of ``link``, in seconds."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
@@ -69,10 +69,10 @@ class PrefillPair:
 
     measured: StageRun
     simulated: StageRun
-    real: RealPrefill
+    real: MeasuredPrefill
 
     @property
-    def over(self) -> float:
+    def excess(self) -> float:
         """Relative excess of the measured over the simulated makespan."""
         return self.measured.timeline.makespan / self.simulated.timeline.makespan - 1
 
@@ -81,19 +81,19 @@ class PrefillPair:
         return {
             MEASURED: line.makespan, SIMULATED: self.simulated.timeline.makespan,
             "bound": limits.simple, "tight_bound": limits.tight, "computing": line.busy(COMPUTE),
-            "waited": self.real.waiting, "between": self.real.between, "late": self.real.late(link),
+            "waited": self.real.waiting, "between": self.real.gap_seconds, "late": self.real.link_delay(link),
             "jobs": len(line.on(LINK)),
         }  # fmt: skip
 
 
-def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> RealPrefill:
-    """Prefill a prompt whose units all have blocks; ``narrow``: the time of the choice of rows, as in `Work`."""
+def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, point: str) -> MeasuredPrefill:
+    """Prefill a prompt whose units all have blocks; ``point``: when rows are chosen, as in `LayerWork`."""
     recording = RecordingRecompute(recompute)
     trace = engine.prefill(layout, recording, loading).trace
-    timeline = Timeline.of_trace(trace, beside=narrow == BESIDE)
+    timeline = Timeline.of_trace(trace, separate_worker=point == BESIDE)
     times = times_of(timeline, len(recording.active))
-    work = Work(layout, tuple(recording.active), times, row_bytes(layout), narrow)
-    return RealPrefill(timeline, work, trace.timings["load"])
+    work = LayerWork(layout, tuple(recording.active), times, row_bytes(layout), point)
+    return MeasuredPrefill(timeline, work, trace.timings["load"])
 
 
 def row_bytes(layout: Layout) -> int:
@@ -124,11 +124,11 @@ class StageTurns:
         return self.pairs[0].measured.timeline.nbytes
 
     @property
-    def typical(self) -> PrefillPair:
+    def median_turn(self) -> PrefillPair:
         """Turn with the median makespan (the lower one for an even number)."""
         return sorted(self.pairs, key=lambda pair: pair.measured.timeline.makespan)[(len(self.pairs) - 1) // 2]
 
-    def faster(self, baseline: StageTurns) -> tuple[float, tuple[float, float] | None]:
+    def speedup(self, baseline: StageTurns) -> tuple[float, tuple[float, float] | None]:
         """Return the median over turns of baseline / own makespan, and its interval (None for a single turn)."""
         pairs = zip(baseline.pairs, self.pairs, strict=True)
         ratios = [slow.measured.timeline.makespan / fast.measured.timeline.makespan for slow, fast in pairs]
@@ -136,29 +136,29 @@ class StageTurns:
 
     def record(self, link: Link) -> dict[str, Any]:
         """Return JSON data: seconds and bytes of all turns, and the events of the typical turn."""
-        typical = self.typical
+        median_turn = self.median_turn
         return {
             "loading": self.stage,
             "turns": [pair.record(link) for pair in self.pairs],
-            "times": asdict(typical.real.work.times),
-            "active_rows": [rows.numel() for rows in typical.real.work.active],
-            MEASURED: typical.measured.record,
-            SIMULATED: typical.simulated.record,
+            "times": asdict(median_turn.real.work.times),
+            "active_rows": [rows.numel() for rows in median_turn.real.work.active],
+            MEASURED: median_turn.measured.record,
+            SIMULATED: median_turn.simulated.record,
         }
 
 
 @dataclass(frozen=True)
-class Bench:
+class PrefillBench:
     """Benchmark: a model, a prompt with blocks, and the settings of its prefill."""
 
     model: LoadedModel
     layout: Layout
     recompute: Callable[[], Recompute]
     importance: str  # the engine's setting, ``before`` or ``beside``
-    narrow: str  # the same for `Work`
+    choice_point: str  # the same for `LayerWork`
     chunk: float | None  # bytes of a prefetch job; None: the engine's choice for the link
 
-    def alone(self) -> tuple[float, int]:
+    def compute_alone(self) -> tuple[float, int]:
         """Return the seconds of computing without waiting for loads, and the bytes to load."""
         with TransformersEngine(self.model, "inline", importance=self.importance) as engine:
             runs = [self._run(engine, "serial") for _ in range(1 + COMPUTE_REPEATS)][1:]
@@ -184,8 +184,8 @@ class Bench:
                     turns[-1][name] = PrefillPair(*(StageRun(name, line, limits, of) for line, of in runs), real)
         return [StageTurns(name, tuple(turn[name] for turn in turns[1:])) for name in names]
 
-    def _run(self, engine: Engine, name: str) -> RealPrefill:
-        return run_prefill(engine, self.layout, self.recompute(), STAGES[name](), self.narrow)
+    def _run(self, engine: Engine, name: str) -> MeasuredPrefill:
+        return run_prefill(engine, self.layout, self.recompute(), STAGES[name](), self.choice_point)
 
 
 def throttle_of(link: Link) -> Throttle:

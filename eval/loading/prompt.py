@@ -24,7 +24,7 @@ def schedule_of(method: str, shape: str | None = None, average: float | None = N
 
 
 @dataclass(frozen=True)
-class Prompt:
+class SyntheticPrompt:
     """Prompt ``[units][query]``: ``segments`` of ``tokens`` rows, ``together`` of them per unit, all with a block."""
 
     segments: int
@@ -77,15 +77,15 @@ class Prompt:
         KEEP drops whole segments, CacheBlend single rows, by the ``schedule`` and in an order drawn with ``seed``;
         EPIC and full reuse choose before the first layer, without a schedule.
         """
-        ways: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
-            "keep": lambda: self._falling(self.tokens, layers, schedule, seed),
-            "cacheblend": lambda: self._falling(1, layers, schedule, seed),
+        rows_by_method: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
+            "keep": lambda: self._decreasing_rows(self.tokens, layers, schedule, seed),
+            "cacheblend": lambda: self._decreasing_rows(1, layers, schedule, seed),
             "epic": lambda: (FirstTokens().first(self.layout(), layers),) * layers,
             "full_reuse": lambda: (torch.arange(self.memory, self.rows),) * layers,
         }
-        return ways[method]()
+        return rows_by_method[method]()
 
-    def _falling(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
+    def _decreasing_rows(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
         """Return active rows per layer: fewer and fewer pieces of ``grain`` rows, and the query."""
         pieces = self.memory // grain
         order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))

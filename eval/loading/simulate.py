@@ -1,6 +1,6 @@
 """Simulator of a loading stage with given times, in the order of the engine's loader.
 
-Three workers: one computes, one (with ``narrow=beside_mlp``) chooses the next layer's rows, one moves slices, earliest
+Three workers: one computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices, earliest
 deadline first. They synchronise by KEEP's two rules (arXiv 2602.23592, section 5): importance of layer l and
 the slices of l + 1 come before computing l + 1; attention of l comes before importance of l.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Event, Timeline
-from eval.loading.workload import BEFORE, BESIDE, Work
+from eval.loading.workload import BEFORE, BESIDE, LayerWork
 from keep_agent.errors import ConfigError
 from memory.prompt.layout import Transfer
 from memory.stages import Loading
@@ -50,7 +50,7 @@ class Link:
         return self.latency + COPIES * runs * self.per_copy + nbytes / self.bandwidth if runs else 0.0
 
 
-Run = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
+RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 
 
 class SimulatedTransfers:
@@ -63,16 +63,16 @@ class SimulatedTransfers:
 
     def __init__(self, link: Link, layers: int, row_bytes: int, chunk: float = math.inf) -> None:
         self._link, self._row_bytes, self._chunk = link, row_bytes, chunk
-        self._queues: list[list[Run]] = [[] for _ in range(layers)]
+        self._queues: list[list[RowRun]] = [[] for _ in range(layers)]
         self._arrival_times = [0.0] * layers
-        self._turn, self._free = -1, 0.0
+        self._current_layer, self._free_at = -1, 0.0
         self.jobs: list[Event] = []
 
     def submit(self, layer: int, moment: float, transfers: Iterable[Transfer]) -> None:
         """Request the transfers of ``layer`` at ``moment``; a job that starts at this moment includes them."""
-        while self._free < moment and any(self._queues):
+        while self._free_at < moment and any(self._queues):
             self._run_job()
-        self._turn, self._free = layer, max(self._free, moment)
+        self._current_layer, self._free_at = layer, max(self._free_at, moment)
         for transfer in transfers:
             for queue in self._queues[transfer.first : transfer.last]:
                 queue.append((transfer.placement, *transfer.rows))
@@ -86,22 +86,22 @@ class SimulatedTransfers:
     def _run_job(self) -> None:
         layer = next(layer for layer, runs in enumerate(self._queues) if runs)
         runs = sorted(self._queues[layer])  # by row
-        limit = math.inf if layer <= self._turn else self._chunk
+        limit = math.inf if layer <= self._current_layer else self._chunk
         sizes = accumulate(_rows([run]) * self._row_bytes for run in runs)
         count = 1 + sum(size < limit for size in islice(sizes, len(runs) - 1))
         job, self._queues[layer] = runs[:count], runs[count:]
         nbytes = 0 if self._link.shared else _rows(job) * self._row_bytes
         copies = 1 + sum(a[0] != b[0] or a[2] != b[1] for a, b in pairwise(job))
-        start, self._free = self._free, self._free + self._link.seconds(nbytes, copies)
-        self._arrival_times[layer] = self._free
-        self.jobs.append(Event(LINK, "load", layer, start, self._free, nbytes, copies))
+        start, self._free_at = self._free_at, self._free_at + self._link.seconds(nbytes, copies)
+        self._arrival_times[layer] = self._free_at
+        self.jobs.append(Event(LINK, "load", layer, start, self._free_at, nbytes, copies))
 
 
-def _rows(runs: Iterable[Run]) -> int:
+def _rows(runs: Iterable[RowRun]) -> int:
     return sum(stop - start for _, start, stop in runs)
 
 
-def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) -> Timeline:
+def simulate(loading: Loading, work: LayerWork, link: Link, chunk: float = math.inf) -> Timeline:
     """Simulate a prefill; prefetch jobs end after ``chunk`` bytes. Raises ConfigError for a row without keys."""
     transfers = SimulatedTransfers(link, work.layers, work.row_bytes, chunk)
     covered = np.zeros(work.resting.shape, bool)
@@ -111,19 +111,19 @@ def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) 
     for layer in range(work.layers):
         start = max(due, transfers.arrival(layer))
         events += _pieces(work, layer, start)
-        known, due = start + work.to_choice(layer), start + work.to_end(layer)
+        known, due = start + work.seconds_to_choice(layer), start + work.seconds_to_end(layer)
         if layer + 1 < work.layers:
             moment = known if loading.overlaps else due
             transfers.submit(layer + 1, moment, _scheduled(loading, work, layer + 1, covered))
     return Timeline.sorted([*events, *transfers.jobs])
 
 
-def _pieces(work: Work, layer: int, start: float) -> list[Event]:
+def _pieces(work: LayerWork, layer: int, start: float) -> list[Event]:
     """Return the events of a layer's attention, choice and MLP; a choice without duration is omitted."""
-    attended, known = start + work.times.attention[layer], start + work.to_choice(layer)
+    attended, known = start + work.times.attention[layer], start + work.seconds_to_choice(layer)
     importance, mlp = work.times.importance[layer], work.times.mlp[layer]
-    mlp_start = known if work.narrow == BEFORE else attended
-    lane = IMPORTANCE if work.narrow == BESIDE else COMPUTE
+    mlp_start = known if work.choice_point == BEFORE else attended
+    lane = IMPORTANCE if work.choice_point == BESIDE else COMPUTE
     pieces = [
         Event(COMPUTE, "attention", layer, start, attended),
         Event(lane, "importance", layer, known - importance, known),
@@ -132,7 +132,7 @@ def _pieces(work: Work, layer: int, start: float) -> list[Event]:
     return [piece for piece in pieces if importance or piece.kind != "importance"]
 
 
-def _scheduled(loading: Loading, work: Work, layer: int, covered: NDArray[np.bool_]) -> list[Transfer]:
+def _scheduled(loading: Loading, work: LayerWork, layer: int, covered: NDArray[np.bool_]) -> list[Transfer]:
     """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Raises for missing rows."""
     transfers = loading.schedule(work.layout, layer, work.active[layer], work.layers)
     for transfer in transfers:

@@ -25,8 +25,8 @@ def schedule_table(runs: Sequence[StageRun], title: str) -> Table:
     columns: Sequence[Column] = (
         ("loading", lambda run: run.stage),
         ("makespan ms", lambda run: _ms(run.timeline.makespan)),
-        ("over bound %", lambda run: _share(run.over)),
-        ("over tight %", lambda run: _share(run.over_tight)),
+        ("over bound %", lambda run: _share(run.excess)),
+        ("over tight %", lambda run: _share(run.tight_excess)),
         ("idle compute ms", lambda run: _ms(run.timeline.idle(COMPUTE))),
         ("idle link ms", lambda run: _ms(run.timeline.idle(LINK))),
         ("jobs", lambda run: str(len(run.timeline.on(LINK)))),
@@ -40,7 +40,7 @@ def sweep_table(points: Sequence[SweepPoint], title: str) -> Table:
     """Build a table with one line per bandwidth: makespans, and the speed-up of the fastest stage over next_layer."""
 
     def cell(place: int, point: SweepPoint) -> str:
-        return f"{_ms(point.runs[place].timeline.makespan)} +{_share(point.runs[place].over_tight)}"
+        return f"{_ms(point.runs[place].timeline.makespan)} +{_share(point.runs[place].tight_excess)}"
 
     columns: Sequence[Column] = (
         ("load / compute", lambda point: f"{point.ratio:.3g}"),
@@ -67,12 +67,12 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
         ("loading", lambda turns: turns.stage),
         ("measured ms", median(_ms, lambda pair: pair.measured.timeline.makespan)),
         ("simulated ms", median(_ms, simulated)),
-        ("over simulated %", median(_share, lambda pair: pair.over)),
-        ("over bound %", median(_share, lambda pair: pair.measured.over)),
-        ("over tight %", median(_share, lambda pair: pair.measured.over_tight)),
+        ("over simulated %", median(_share, lambda pair: pair.excess)),
+        ("over bound %", median(_share, lambda pair: pair.measured.excess)),
+        ("over tight %", median(_share, lambda pair: pair.measured.tight_excess)),
         ("compute ms", median(_ms, lambda pair: pair.measured.timeline.busy(COMPUTE))),
-        ("between ms", median(_ms, lambda pair: pair.real.between)),
-        ("late ms", median(_ms, lambda pair: pair.real.late(link))),
+        ("between ms", median(_ms, lambda pair: pair.real.gap_seconds)),
+        ("late ms", median(_ms, lambda pair: pair.real.link_delay(link))),
         ("jobs", median(lambda jobs: number(jobs, 0), lambda pair: len(pair.measured.timeline.on(LINK)))),
         ("speed-up", lambda turns: _faster(turns, base)),
         ("simulated", lambda turns: _speed(base and base.median(simulated), turns.median(simulated))),
@@ -90,7 +90,7 @@ def measured_sweep(points: Sequence[tuple[float, Link, Sequence[StageTurns]]], t
     def cell(place: int, point: tuple[float, Link, Sequence[StageTurns]]) -> str:
         turns = point[2][place]
         makespan = turns.median(lambda pair: pair.measured.timeline.makespan)
-        over = turns.median(lambda pair: pair.measured.over)
+        over = turns.median(lambda pair: pair.measured.excess)
         return f"{_ms(makespan)} +{_share(over)} {_faster(turns, _baseline(point[2]))}"
 
     columns: Sequence[Column] = (
@@ -109,7 +109,7 @@ def _baseline(measured: Sequence[StageTurns]) -> StageTurns | None:
 def _faster(turns: StageTurns, base: StageTurns | None) -> str:
     if base is None:
         return MISSING
-    ratio, interval = turns.faster(base)
+    ratio, interval = turns.speedup(base)
     return f"{ratio:.2f}x{bounds(interval if turns is not base else None)}"
 
 

@@ -34,15 +34,15 @@ class Timeline:
     events: tuple[Event, ...]
 
     @classmethod
-    def of_trace(cls, trace: PrefillTrace, beside: bool = False) -> Timeline:
-        """Read a measured run, with its first event at 0; ``beside``: a separate worker chose the rows."""
+    def of_trace(cls, trace: PrefillTrace, separate_worker: bool = False) -> Timeline:
+        """Read a measured run, with its first event at 0; ``separate_worker``: a separate worker chose the rows."""
         loads = [Event(LINK, "load", load.first, load.start, load.end, load.nbytes, load.runs) for load in trace.loads]
         mlp_ends = {piece.layer: piece.end for piece in trace.computes if piece.kind == "mlp"}
         pieces = []
         for piece in trace.computes:
             lane, start = COMPUTE, piece.start
             if piece.kind == "importance":  # a choice that reads the layer's output starts at the MLP's end
-                lane, end = IMPORTANCE if beside else COMPUTE, mlp_ends.get(piece.layer, start)
+                lane, end = IMPORTANCE if separate_worker else COMPUTE, mlp_ends.get(piece.layer, start)
                 start = end if start < end <= piece.end else start
             pieces.append(Event(lane, piece.kind, piece.layer, start, piece.end))
         return cls.sorted([*loads, *pieces])

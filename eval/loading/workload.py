@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
-BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
-NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that depend only on attention
+BEFORE, BESIDE, AFTER = CHOICE_POINTS = ("before_mlp", "beside_mlp", "after_mlp")
+POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that depend only on attention
 
 
 @dataclass(frozen=True)
-class Times:
-    """Seconds per layer. ``importance`` is 0 without a choice; the rows of ``mlp`` depend on `Work.narrow`."""
+class PieceTimes:
+    """Seconds per layer. ``importance`` is 0 without a choice; the rows of ``mlp`` depend on ``choice_point``."""
 
     attention: tuple[float, ...]
     importance: tuple[float, ...]
@@ -45,10 +45,10 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerWork:
     """Work of a prefill: prompt, active rows (sorted numbers) per layer, and the costs of computing and moving them.
 
-    ``narrow`` is the time of choosing the next layer's rows: ``before_mlp`` on the compute worker, between a layer's
+    ``choice_point`` is when the next layer's rows are chosen: ``before_mlp`` on the compute worker, between a layer's
     attention and its MLP, which skips dropped rows; ``beside_mlp`` on a separate worker, while the MLP computes all
     rows of the layer (KEEP, arXiv 2602.23592, section 5); ``after_mlp`` if the choice depends on the layer's output
     (CacheBlend).
@@ -56,12 +56,12 @@ class Work:
 
     layout: Layout
     active: tuple[torch.Tensor, ...]
-    times: Times
+    times: PieceTimes
     row_bytes: int  # keys and values of one row at one layer
-    narrow: str = BEFORE
+    choice_point: str = BEFORE
 
     def __post_init__(self) -> None:
-        check_choice("narrow", self.narrow, NARROWS)
+        check_choice("choice_point", self.choice_point, CHOICE_POINTS)
         if len(self.active) != self.layers:
             raise ConfigError(
                 f"active rows of {len(self.active)} layers, but times of {self.layers}; give the same number of both"
@@ -71,15 +71,15 @@ class Work:
     def layers(self) -> int:
         return self.times.layers
 
-    def to_choice(self, layer: int) -> float:
+    def seconds_to_choice(self, layer: int) -> float:
         """Return the seconds from the start of ``layer`` until the next layer's rows are known."""
-        first = self.times.mlp[layer] if self.narrow == AFTER else 0.0
+        first = self.times.mlp[layer] if self.choice_point == AFTER else 0.0
         return self.times.attention[layer] + first + self.times.importance[layer]
 
-    def to_end(self, layer: int) -> float:
+    def seconds_to_end(self, layer: int) -> float:
         """Return the seconds from the start of ``layer`` until computing may start the next one."""
         importance, mlp = self.times.importance[layer], self.times.mlp[layer]
-        rest = max(importance, mlp) if self.narrow == BESIDE else importance + mlp
+        rest = max(importance, mlp) if self.choice_point == BESIDE else importance + mlp
         return self.times.attention[layer] + rest
 
     @cached_property
@@ -91,25 +91,25 @@ class Work:
         return resting
 
 
-KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
+FILE_KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
 
 
 @dataclass(frozen=True)
 class LayerTimes:
     """Content of a file of times: seconds of each layer's pieces; optionally active rows and bytes per row."""
 
-    times: Times
+    times: PieceTimes
     active: tuple[torch.Tensor, ...] | None = None
     row_bytes: int | None = None
 
 
-def times_of(line: Timeline, layers: int) -> Times:
+def times_of(line: Timeline, layers: int) -> PieceTimes:
     """Return the measured time of each piece, to simulate other schedules."""
-    seconds = {kind: [0.0] * layers for kind in KEYS[:3]}
+    seconds = {kind: [0.0] * layers for kind in FILE_KEYS[:3]}
     for event in line.events:
         if event.kind in seconds:
             seconds[event.kind][event.layer] += event.seconds
-    return Times(*map(tuple, seconds.values()))
+    return PieceTimes(*map(tuple, seconds.values()))
 
 
 def read_times(file: Path) -> LayerTimes:
@@ -118,9 +118,9 @@ def read_times(file: Path) -> LayerTimes:
     try:
         import torch  # lazy: typing errors are reported before torch is loaded
 
-        if unknown := sorted(set(content) - set(KEYS)):
+        if unknown := sorted(set(content) - set(FILE_KEYS)):
             raise ValueError(f"unknown: {', '.join(unknown)}")
-        times = Times(*(tuple(map(float, content[key])) for key in KEYS[:3]))
+        times = PieceTimes(*(tuple(map(float, content[key])) for key in FILE_KEYS[:3]))
         active = content.get("active")
         rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
         return LayerTimes(times, rows, content.get("row_bytes"))

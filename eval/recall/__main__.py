@@ -24,10 +24,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
-from eval.common.variants import MEMORY_KEYS, check_methods, check_overrides, compose_variants, key_of, names
+from eval.common.variants import MEMORY_KEYS, check_methods, check_overrides, compose_variants, key_of, name_list
 from eval.recall.cells import Cell, RecallFolder
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import SEGMENT_TOKENS, check_ruler
@@ -44,21 +44,21 @@ METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "mem
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={MAX_LINES}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
-READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
-INSTEAD = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
-FREE = ("out", "mark", "ranks")  # options that do not affect answers, and may change when a run is resumed
+KEYS = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
+REPLACEMENTS = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
+FREE_OPTIONS = ("out", "mark", "ranks")  # options that do not affect answers, and may change when a run is resumed
 
 
 def parser() -> argparse.ArgumentParser:
-    p = options(__doc__, "keep-eval-recall")
+    p = command_parser(__doc__, "keep-eval-recall")
     add = p.add_argument
     kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
     out = "folder for answers, recall.json and figures; the same command resumes the run"
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(READ)}; after {' '.join(SETTING)}")
-    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
-    add("--kinds", type=names, default=list(KINDS), metavar="A,B", help=kinds)
-    add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
-    add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}; after {' '.join(SETTING)}")
+    add("--methods", type=name_list, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
+    add("--kinds", type=name_list, default=list(KINDS), metavar="A,B", help=kinds)
+    add("--cues", type=name_list, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
+    add("--segments", type=name_list, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
     add("--segment-tokens", type=int, metavar="N", help=f"tokens per document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps before the question in which groups may become static (0)")
@@ -98,7 +98,7 @@ def check_options(arguments: argparse.Namespace) -> None:
             f"--segment-tokens {arguments.segment_tokens} is the size of documents, but {', '.join(arguments.kinds)} "
             f"have lines; omit it, or use --kinds {','.join(TASKS)}"
         )
-    check_overrides(arguments.overrides, READ, INSTEAD)
+    check_overrides(arguments.overrides, KEYS, REPLACEMENTS)
     if len(tasks) == len(arguments.kinds) and "prompt.format" in map(key_of, arguments.overrides):
         raise ConfigError(f"prompt.format applies to lines, but {', '.join(tasks)} have their own format; omit it")
 
@@ -138,7 +138,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
     """Return everything that affects the answers: the options and the configs composed from them."""
-    relevant = {key: value for key, value in vars(arguments).items() if key not in FREE}
+    relevant = {key: value for key, value in vars(arguments).items() if key not in FREE_OPTIONS}
     relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}

@@ -15,7 +15,7 @@ from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_confi
 from planners.training import recall_probes
 
 Probe = recall_probes.RecallProbe | RulerProbe
-Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
+ProbeMaker = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Cell:
     cue: str
     segments: int
 
-    def probe(self, trial: int, seed: int, make: Make = recall_probes.make_probe) -> Probe:
+    def probe(self, trial: int, seed: int, make: ProbeMaker = recall_probes.make_probe) -> Probe:
         return make(self.kind, self.segments, self.cue, random.Random(f"{seed}/{self}/{trial}"))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """Answer of one method to one probe, and the cost of its question turn."""
 
     cell: Cell
@@ -48,11 +48,11 @@ PROBES = "probes.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProbeRow:
     """One line of the file `PROBES`."""
 
     index: int  # position among all probes and methods, in the order of evaluation
-    answer: Answer
+    answer: ProbeAnswer
 
     @property
     def id(self) -> str:
@@ -63,17 +63,17 @@ class Row:
         return {"index": self.index, **asdict(self.answer)}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Row:
+    def from_json(cls, row: Mapping[str, Any]) -> ProbeRow:
         """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
         values = {**row, "cell": Cell(**row["cell"])}
-        return cls(values.pop("index"), Answer(**values))
+        return cls(values.pop("index"), ProbeAnswer(**values))
 
 
 class RecallFolder(RunFolder):
     """Run folder of answers; its settings are the command's ``options``, composed ``configs``, and ``weights``."""
 
     lines = PROBES
-    result = Row
+    result = ProbeRow
 
     @classmethod
     def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:

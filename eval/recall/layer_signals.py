@@ -52,7 +52,7 @@ class RecordSignals:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class NeedleRanks:
     """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top)."""
 
     cell: Cell
@@ -87,7 +87,7 @@ def _rank(values: torch.Tensor, start: int, stop: int) -> float:
     return 100 * float((values > values[start:stop].max()).sum()) / len(values)
 
 
-def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials: int, seed: int) -> list[Ranks]:
+def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials: int, seed: int) -> list[NeedleRanks]:
     """Return medians over ``trials`` probes for every kind and cue, each at its largest number of lines."""
     medians = []
     largest: dict[tuple[str, str], Cell] = {}
@@ -97,11 +97,11 @@ def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials:
         runs = [needle_ranks(engine, format, cell.probe(trial, seed)) for trial in range(trials)]
         for signal in SIGNALS:
             by_needle = (zip(*(run[signal][needle] for run in runs), strict=True) for needle in (0, 1))
-            medians.append(Ranks(cell, signal, *(list(map(statistics.median, layers)) for layers in by_needle)))
+            medians.append(NeedleRanks(cell, signal, *(list(map(statistics.median, layers)) for layers in by_needle)))
     return medians
 
 
-def rank_table(ranks: Sequence[Ranks]) -> Table:
+def rank_table(ranks: Sequence[NeedleRanks]) -> Table:
     title = "rank of the line that the question names, in % of the memory rows (median; 0 is the top)"
     rows = []
     for rank in ranks:
@@ -111,7 +111,7 @@ def rank_table(ranks: Sequence[Ranks]) -> Table:
     return table_of(title, ["kind", "cue", "lines", "signal"], layers, rows, wrap=True)
 
 
-def rank_figure(ranks: Sequence[Ranks], file: Path) -> None:
+def rank_figure(ranks: Sequence[NeedleRanks], file: Path) -> None:
     """Draw the ranks of the line that the question names (solid) and of the line with the answer (dashed)."""
     panels = sorted(dict.fromkeys(rank.cell for rank in ranks), key=lambda cell: cell.cue)
     columns = len({cell.kind for cell in panels})

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from omegaconf import DictConfig
 
-from eval.recall.cells import Answer, Cell, Make, Probe
+from eval.recall.cells import Cell, Probe, ProbeAnswer, ProbeMaker
 from eval.recall.ruler_probes import TextFormat
 from keep_agent.config.planner_factory import make_method
 from keep_agent.errors import CapacityError, ConfigError
@@ -27,7 +27,7 @@ class Prober:
 
     def __init__(
         self, engine: Engine, format: Format | TextFormat, configs: Mapping[str, DictConfig], quiet: int = 0,
-        make: Make = make_probe, filler_lines: int = 0,
+        make: ProbeMaker = make_probe, filler_lines: int = 0,
     ) -> None:  # fmt: skip
         """Create one session per method.
 
@@ -43,10 +43,10 @@ class Prober:
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
         }
-        whole = [name for name, session in self._sessions.items() if not session.method.capabilities.latent]
-        if filler_lines and whole:
+        unfit = [name for name, session in self._sessions.items() if not session.method.capabilities.latent]
+        if filler_lines and unfit:
             raise ConfigError(
-                f"--filler={filler_lines} needs methods that retrieve stored blocks, such as memart, not {whole[0]}; "
+                f"--filler={filler_lines} needs methods that retrieve stored blocks, such as memart, not {unfit[0]}; "
                 "use other --methods, or omit it"
             )
 
@@ -69,26 +69,26 @@ class Prober:
     def methods(self) -> list[str]:
         return list(self._sessions)
 
-    def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[Answer]:
+    def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[ProbeAnswer]:
         """Yield the answers of ``methods`` (default: all) to one probe, in the order of the configs."""
         probe = self.check(cell, trial, seed)  # the lengths of documents vary between probes
         for name in self._sessions:
             if methods is None or name in methods:
                 yield self._answer(cell, trial, name, probe)
 
-    def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> Answer:
+    def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> ProbeAnswer:
         session = self._sessions[name]
         try:
             prefill = self.prefill(session, probe)
             answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
         finally:  # at most one method holds the memory of one probe at a time
             session.reset()
-            if _pins(session):  # pinned blocks survive a reset, and would evict the next probe's lines
+            if _can_pin(session):  # pinned blocks survive a reset, and would evict the next probe's lines
                 for fact in probe.facts:
                     session.unpin(self._format.line(fact.text))
         counts, grade = prefill.counts, probe.grade(self._format.decode(answer))
         sizes = counts.memory_tokens, counts.token_layers / counts.layers
-        return Answer(cell, trial, name, grade, *sizes, counts.computed_ratio, counts.recomputed_ratio)
+        return ProbeAnswer(cell, trial, name, grade, *sizes, counts.computed_ratio, counts.recomputed_ratio)
 
     def _length(self, text: str) -> int:
         return len(self._format.line(text))
@@ -101,7 +101,7 @@ class Prober:
         front, question = (self._format.line(text) for text in (probe.front, probe.question))
         if session.method.layout == "append":  # methods that harvest computed rows prefill the lines first
             session.prefill("", self._format.line("\n"))
-        elif _pins(session):
+        elif _can_pin(session):
             for fact in probe.facts:
                 session.pin(self._format.line(fact.text))
         lines = filler(self._filler_lines, random.Random(0))
@@ -117,7 +117,7 @@ class Prober:
     def _check_pool(self, name: str, probe: Probe) -> None:
         """Raise `ConfigError` for a pool that cannot hold all lines, and would silently evict some."""
         session = self._sessions[name]
-        if not _pins(session):
+        if not _can_pin(session):
             return
         pool, lines = session.method.pinned, {tuple(self._format.line(fact.text)) for fact in probe.facts}
         nbytes = session.engine.info.bytes_per_token * sum(map(len, lines))
@@ -129,6 +129,6 @@ class Prober:
             )
 
 
-def _pins(session: MemorySession) -> bool:
+def _can_pin(session: MemorySession) -> bool:
     """Return whether the method looks up lines by token ids, so that each can be stored before the question."""
     return session.method.layout != "append" and session.method.construction.capabilities.pins

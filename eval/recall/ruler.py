@@ -27,7 +27,7 @@ NOISE = (
 CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 
-class Words:
+class WordSource:
     """Generator of distinct artificial words of equal length, so that none is part of another."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -42,7 +42,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class TaskInstance:
     """Instance of a task: the pieces of all documents in prompt order, and a question about them."""
 
     pieces: Sequence[str]
@@ -50,12 +50,12 @@ class Instance:
     answers: tuple[str, ...]
 
 
-class Task(Protocol):
+class RulerTask(Protocol):
     about: ClassVar[str]  # description of the documents; a cue before the documents begins with it
     reminder: ClassVar[str]  # replaces the question after the documents if the question comes before them
-    lead: ClassVar[str]  # first words of the answer
+    answer_start: ClassVar[str]  # first words of the answer
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
+    def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
         """Write ``count`` pieces. Raises `ConfigError` if the task needs more."""
 
 
@@ -63,20 +63,20 @@ class Task(Protocol):
 class MultiQuery:
     """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys."""
 
-    hidden: int = 8  # minimum; rounded up so that every document has the same number
+    hidden_keys: int = 8  # minimum; rounded up so that every document has the same number
     queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."
-    lead: ClassVar[str] = "The magic numbers are"
+    answer_start: ClassVar[str] = "The magic numbers are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
-        words = Words(rng)
-        numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden / documents))
+    def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
+        words = WordSource(rng)
+        numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden_keys / documents))
         magic = {words.draw(): str(number) for number in numbers}
         keys = rng.sample(list(magic), self.queries)
         needles = [f"The magic number of {key} is {number}." for key, number in magic.items()]
         question = f"What are the magic numbers of {', '.join(keys[:-1])} and {keys[-1]} in the documents?"
-        return Instance(hide(needles, count, rng), question, tuple(magic[key] for key in keys))
+        return TaskInstance(hide_needles(needles, count, rng), question, tuple(magic[key] for key in keys))
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class VariableTracking:
     hops: int = 4
     about: ClassVar[str] = "Assignments of variables are hidden in the documents below; follow them."
     reminder: ClassVar[str] = "Name all the variables that hold the value that was asked for."
-    lead: ClassVar[str] = "The variables are"
+    answer_start: ClassVar[str] = "The variables are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
-        words = Words(rng)
+    def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
+        words = WordSource(rng)
         values = rng.sample(range(10_000, 100_000), self.chains)
         chains = {value: [words.draw().upper() for _ in range(self.hops + 1)] for value in values}
         hops = product(range(self.hops + 1), chains.items())
         needles = [f"VAR {chain[hop]} = {f'VAR {chain[hop - 1]}' if hop else value}." for hop, (value, chain) in hops]
         value = rng.choice(values)
         question = f"Which variables in the documents hold the value {value}, directly or through other variables?"
-        return Instance(hide(needles, count, rng), question, tuple(chains[value]))
+        return TaskInstance(hide_needles(needles, count, rng), question, tuple(chains[value]))
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,19 @@ class CommonWords:
     rarely: int = 3
     about: ClassVar[str] = "The documents below are parts of one list of words; some words appear often in it."
     reminder: ClassVar[str] = "Name the most common words of the list, as was asked."
-    lead: ClassVar[str] = "The most common words are"
+    answer_start: ClassVar[str] = "The most common words are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
+    def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
         rest = count - self.queries * self.often
-        _need(rest >= self.rarely, f"cwe needs more than {self.queries * self.often} words", count)
-        words = Words(rng)
+        _require(rest >= self.rarely, f"cwe needs more than {self.queries * self.often} words", count)
+        words = WordSource(rng)
         common = [words.draw() for _ in range(self.queries)]
         rare = [words.draw() for _ in range(math.ceil(rest / self.rarely))]
         pieces = common * self.often + (rare * self.rarely)[:rest]
         rng.shuffle(pieces)
         numbered = [f"{place % (count // documents) + 1}. {word}" for place, word in enumerate(pieces)]
         question = f"What are the {self.queries} most common words of the list over all documents?"
-        return Instance(numbered, question, tuple(common))
+        return TaskInstance(numbered, question, tuple(common))
 
 
 @dataclass(frozen=True)
@@ -132,18 +132,18 @@ class FrequentWords:
     exponent: float = 2.0
     about: ClassVar[str] = "The documents below are one coded text; mind how often each coded word appears in it."
     reminder: ClassVar[str] = "Name the most frequent coded words, as was asked."
-    lead: ClassVar[str] = "The most frequent words are"
+    answer_start: ClassVar[str] = "The most frequent words are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
+    def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
         times = self.counts(count)
         clear = len(times) > self.queries and times[self.queries - 1] > times[self.queries]
-        _need(clear, f"fwe needs words for {self.queries} to be clearly the most frequent", count)
-        words = Words(rng)
+        _require(clear, f"fwe needs words for {self.queries} to be clearly the most frequent", count)
+        words = WordSource(rng)
         ranked = [words.draw() for _ in times]
         pieces = [word for word, often in zip(ranked, times, strict=True) for _ in range(often)]
         rng.shuffle(pieces)
         question = f"What are the {self.queries} most frequent coded words over all documents?"
-        return Instance(pieces, question, tuple(ranked[: self.queries]))
+        return TaskInstance(pieces, question, tuple(ranked[: self.queries]))
 
     def counts(self, total: int) -> list[int]:
         """Return each rank's count among ``total`` words: zeta-distributed, with a tail of words that occur once."""
@@ -153,9 +153,9 @@ class FrequentWords:
         return times + [1] * (total - sum(times))
 
 
-def hide(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
+def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
     """Return ``count`` noise sentences, split into one equal stretch per needle; each needle replaces one sentence."""
-    _need(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
+    _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):
         first, end = (count * edge // len(needles) for edge in (number, number + 1))
@@ -163,11 +163,11 @@ def hide(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
     return pieces
 
 
-def _need(condition: bool, need: str, count: int) -> None:
+def _require(condition: bool, need: str, count: int) -> None:
     if not condition:
         raise ConfigError(f"{need}, the documents have room for {count}; use a larger --segment-tokens or --segments")
 
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, RulerTask] = {
     "mq_niah": MultiQuery(), "vt": VariableTracking(), "cwe": CommonWords(), "fwe": FrequentWords(),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eval.recall.ruler import TASKS, Instance
+from eval.recall.ruler import TASKS, TaskInstance
 from keep_agent.errors import ConfigError
 from planners.prompts.formats import PLACEHOLDER, PlainFormat, Splicer, template_parts
 from planners.training.recall_probes import CUES, MemoryLine
@@ -42,8 +42,8 @@ class TextFormat:
 
     def line(self, text: str) -> list[int]:
         """Return the token ids of ``text``; a newline at its end is always a separate token."""
-        whole = text.removesuffix("\n")
-        return self._splice.raw(whole) + [self._splice.newline] * (len(text) - len(whole))
+        body = text.removesuffix("\n")
+        return self._splice.raw(body) + [self._splice.newline] * (len(text) - len(body))
 
     def stops(self) -> set[int]:
         """Return the end-of-text token, the only stop, since an answer may have several lines."""
@@ -55,10 +55,10 @@ class TextFormat:
 
 
 SEGMENT_TOKENS = 4096  # segment size in SparseX
-PIECE = 4  # approximate tokens of the shortest sentence or list entry
+MIN_PIECE_TOKENS = 4  # approximate tokens of the shortest sentence or list entry
 TOLERANCE = 0.05  # relative error of a document's size
 TRIES = 12  # tries to reach that size; each is much closer than the previous one
-MANNERS = 48  # extra answer tokens for phrasing around the expected words
+PHRASING_TOKENS = 48  # extra answer tokens for phrasing around the expected words
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RulerProbe:
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of answer tokens."""
-        return 2 * length(", ".join(self.answers)) + MANNERS
+        return 2 * length(", ".join(self.answers)) + PHRASING_TOKENS
 
     def grade(self, answer: str) -> float:
         """Return RULER's metric: the share of expected words that the answer contains, ignoring case."""
@@ -99,14 +99,14 @@ class Ruler:
         """Make a probe of a ``kind`` in ``TASKS``. Raises `ConfigError` for no documents or too small ones."""
         check_ruler(segments, cue)
         task = TASKS[kind]
-        instance, facts = self._sized(kind, segments, rng.getrandbits(64))
+        instance, facts = self._fit_documents(kind, segments, rng.getrandbits(64))
         front = "" if cue == "after" else f"{task.about} {instance.question}\n"
         ending = task.reminder if cue == "before" else instance.question
-        return RulerProbe(front, facts, f"{ending}{self.format.turn}{task.lead}", instance.answers)
+        return RulerProbe(front, facts, f"{ending}{self.format.turn}{task.answer_start}", instance.answers)
 
-    def _sized(self, kind: str, segments: int, seed: int) -> tuple[Instance, tuple[MemoryLine, ...]]:
+    def _fit_documents(self, kind: str, segments: int, seed: int) -> tuple[TaskInstance, tuple[MemoryLine, ...]]:
         """Write the instance of ``seed`` in decreasing sizes until the documents have the right size."""
-        size, tokens = max(1, self.segment_tokens // PIECE), 0.0
+        size, tokens = max(1, self.segment_tokens // MIN_PIECE_TOKENS), 0.0
         for _ in range(TRIES):
             instance = TASKS[kind].write(size * segments, segments, random.Random(seed))
             texts = (" ".join(instance.pieces[number * size :][:size]) for number in range(segments))

@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
-from eval.recall.cells import Answer, Cell, RecallFolder, Row
-from eval.recall.layer_signals import Ranks, measure_ranks, rank_figure, rank_table
+from eval.recall.cells import Cell, ProbeAnswer, ProbeRow, RecallFolder
+from eval.recall.layer_signals import NeedleRanks, measure_ranks, rank_figure, rank_table
 from eval.recall.prober import Prober
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import Ruler, TextFormat
@@ -48,7 +48,7 @@ def run_probes(
             saved = {**settings, "weights": engine.info.model_key}
             run = stack.enter_context(RecallFolder.create(arguments.out, saved))
         answers = ask(probers, cells, arguments, run, console)
-        ranks: list[Ranks] = []
+        ranks: list[NeedleRanks] = []
         if arguments.ranks:
             ranks = measure_ranks(engine, line_format(tokenizer, first), cells, arguments.ranks, arguments.seed)
     table_scores = scores(answers, list(configs))
@@ -91,9 +91,9 @@ def make_probers(
 def ask(
     probers: Mapping[str, Prober], cells: Sequence[Cell], arguments: argparse.Namespace, run: RecallFolder | None,
     console: Console,
-) -> list[Answer]:  # fmt: skip
+) -> list[ProbeAnswer]:  # fmt: skip
     """Return the answers of ``run`` and compute the missing ones, which are appended to it; in the order of probes."""
-    rows: list[Row] = [] if run is None else list(run.results)
+    rows: list[ProbeRow] = [] if run is None else list(run.results)
     total = len(cells) * arguments.trials * len(arguments.methods)
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("answers", total=total, completed=len(rows))
@@ -113,11 +113,11 @@ def ask(
 
 def _answers(
     probers: Mapping[str, Prober], cells: Sequence[Cell], arguments: argparse.Namespace, known: Collection[int]
-) -> Iterator[Row]:
+) -> Iterator[ProbeRow]:
     """Yield the answers to every probe of every cell, except those at the indices ``known``; ``probers`` by kind."""
     for number, (cell, trial) in enumerate(product(cells, range(arguments.trials))):
         prober = probers[cell.kind]
         indices = {name: number * len(prober.methods) + place for place, name in enumerate(prober.methods)}
         if due := {name: index for name, index in indices.items() if index not in known}:
             for answer in prober.ask(cell, trial, arguments.seed, due):
-                yield Row(due[answer.method], answer)
+                yield ProbeRow(due[answer.method], answer)

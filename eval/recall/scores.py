@@ -12,7 +12,7 @@ from rich.table import Table
 from eval.common.intervals import Difference, paired_difference, wilson
 from eval.common.plots import figure, style
 from eval.common.tables import difference, number, percent, share, table_of
-from eval.recall.cells import Answer, Cell
+from eval.recall.cells import Cell, ProbeAnswer
 
 ACCURACIES = "recall.png"  # the figure
 
@@ -33,7 +33,7 @@ class Score:
     recomputed_ratio: float
 
 
-def score(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Score:
+def score(answers: Sequence[ProbeAnswer], baseline: Sequence[ProbeAnswer]) -> Score:
     """Score one method's ``answers`` in one cell against the first method's answers to the same probes."""
     gaps = {a.trial: [float(a.right) - float(b.right)] for a, b in zip(answers, baseline, strict=True)}
     first, count = answers[0], len(answers)
@@ -43,7 +43,7 @@ def score(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Score:
     return Score(first.cell, first.method, count, right, wilson(right, count), gap, *means)
 
 
-def scores(answers: Sequence[Answer], methods: Sequence[str]) -> list[Score]:
+def scores(answers: Sequence[ProbeAnswer], methods: Sequence[str]) -> list[Score]:
     """Return the scores of every cell and method, in the order of the answers."""
     results = []
     for cell in dict.fromkeys(answer.cell for answer in answers):

@@ -23,16 +23,16 @@ from rich.table import Table
 
 from eval.common.hydra_command import check_target
 from eval.common.intervals import share_interval
-from eval.common.options import options
+from eval.common.options import command_parser
 from eval.common.resume import use_threads
 from eval.common.tables import bounds, number, percent, show, table_of
-from eval.common.variants import check_methods, check_overrides, compose_variants, names
+from eval.common.variants import check_methods, check_overrides, compose_variants, name_list
 from keep_agent.config.model_names import expand_model
 from keep_agent.console import make_console
 from keep_agent.guard import guarded
 
 if TYPE_CHECKING:
-    from eval.retention.forgetting import Step
+    from eval.retention.forgetting import StepRow
 
 BASELINE = "full_cache"
 BUDGET = "memory.retention.budget"
@@ -43,7 +43,7 @@ SETTING = (  # task streams that fill the model's positions
     "model=planner-tiny-long", "env.skills=grounded", "env.observability=partial", "env.stream=16",
     "prompt.style=linked",
 )  # fmt: skip
-READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Row:
     steps: int  # steps whose transcript has at least --history tokens
     same_skill: float | None
     same_skill_interval: tuple[float, float] | None
-    right: float | None
+    same_as_expert: float | None
     far_steps: int
-    far_same: float | None
+    far_same_skill: float | None
     kl: float | None
     prefix_hit_rate: float
     peak_request_tokens: int
@@ -68,7 +68,7 @@ class Row:
 
 
 def summarise(
-    method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[Sequence[Step]], history: int, budget: int
+    method: str, episodes: Sequence[Sequence[StepRow]], leader: Sequence[Sequence[StepRow]], history: int, budget: int
 ) -> Row:
     """Summarise one method; agreement counts the steps at which the ``leader``'s transcript has ``history`` tokens."""
 
@@ -77,7 +77,7 @@ def summarise(
 
     steps = [step for episode in episodes for step in episode]
     late_by_episode = [
-        [step for step, leading in zip(*pair, strict=True) if leading.prompt >= history]
+        [step for step, leading in zip(*pair, strict=True) if leading.prompt_tokens >= history]
         for pair in zip(episodes, leader, strict=True)
     ]
     late = [step for steps in late_by_episode for step in steps]
@@ -85,9 +85,9 @@ def summarise(
     far = [step.same_skill for step in late if step.mention_distance > budget]
     return Row(
         method, len(late), mean([step.same_skill for step in late]), share_interval(same),
-        mean([step.right for step in late]), len(far), mean(far), mean([step.kl for step in late]),
-        sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
-        max(s.prompt for s in steps), max(s.live for s in steps),
+        mean([step.same_as_expert for step in late]), len(far), mean(far), mean([step.kl for step in late]),
+        sum(s.prefix_rows for s in steps) / sum(s.prompt_tokens for s in steps),
+        max(s.prompt_tokens for s in steps), max(s.live_rows for s in steps),
         float(np.mean([s.raw_reads for s in steps])), float(np.mean([s.live_reads for s in steps])),
         float(np.median([s.ms for s in steps])), sum(s.ms for s in steps) / 1e3,
     )  # fmt: skip
@@ -98,8 +98,8 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
     quality, cost = [], []
     for row in rows:
         same = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1)
-        far = str(row.far_steps), percent(row.far_same)
-        quality.append([row.method, str(row.steps), *same, *far, percent(row.right), number(row.kl)])
+        far = str(row.far_steps), percent(row.far_same_skill)
+        quality.append([row.method, str(row.steps), *same, *far, percent(row.same_as_expert), number(row.kl)])
         sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
         times = number(row.ms_p50, 1), number(row.seconds, 1)
         cost.append([row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times])
@@ -119,7 +119,7 @@ def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> l
 
 
 def report(arguments: Sequence[str]) -> None:
-    p, methods = options(__doc__), ",".join(METHODS)
+    p, methods = command_parser(__doc__), ",".join(METHODS)
     add = p.add_argument
     add("--methods", default=methods, help=f"methods besides full_cache (default {methods})")
     add("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
@@ -131,8 +131,8 @@ def report(arguments: Sequence[str]) -> None:
     if args.out is not None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]
-    configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
-    check_overrides(args.overrides, READ, {"planner": "--methods", "memory": "--methods"})
+    configs = compose_variants(variants(name_list(args.methods), args.budget, overrides), overrides)
+    check_overrides(args.overrides, KEYS, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[BASELINE])
     from eval.retention.forgetting import measure  # lazy: it loads torch; typing errors are reported before

@@ -13,8 +13,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from eval.common.options import options
-from eval.suite.page import check, play, render
+from eval.common.options import command_parser
+from eval.suite.page import check_page, play_page, render_page
 from eval.suite.plan import pages, read_page
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
@@ -23,7 +23,7 @@ from memory.files.atomic import write_atomic
 
 
 def parser() -> argparse.ArgumentParser:
-    p, default = options(__doc__, "keep-eval-suite"), os.environ.get("KEEP_AGENT_DATA")
+    p, default = command_parser(__doc__, "keep-eval-suite"), os.environ.get("KEEP_AGENT_DATA")
     add, words = p.add_argument, f"pages: {', '.join(pages())}; or overrides of all runs"
     data = "folder with alfred/ and wah/ (default: $KEEP_AGENT_DATA)"
     add("words", nargs="*", metavar="PAGE | KEY=VALUE", help=words)
@@ -48,13 +48,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"name a page: {', '.join(pages())}; --list describes them")
     plans = [(name, read_page(name, arguments.data)) for name in names]
     for _, page in plans:  # before the first run
-        check(page, arguments.out / page.name, extra)
+        check_page(page, arguments.out / page.name, extra)
     for name, page in plans:
         out = arguments.out / page.name
         if not arguments.show:
-            play(page, out, extra, console)
+            play_page(page, out, extra, console)
         data = ["--data", str(page.data)] if page.data else []
-        text = render(page, out, shlex.join(["python", "-m", "eval.suite", name, *data, *extra]))
+        text = render_page(page, out, shlex.join(["python", "-m", "eval.suite", name, *data, *extra]))
         text = text.replace(page.data, "/path/to/data") if page.data else text
         arguments.pages.mkdir(parents=True, exist_ok=True)
         write_atomic(file := arguments.pages / f"{page.name}.md", text)

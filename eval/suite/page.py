@@ -19,8 +19,8 @@ from eval.common.resume import differing_settings
 from eval.common.run import evaluate
 from eval.common.tables import Column, crashes, make_table, markdown
 from eval.common.variants import key_of, within
-from eval.compare import OUTCOME, SHARES, SUBGOALS, Run, compare, differences, load_runs, paired
-from eval.suite.plan import RUNS, Cell, Page, Setting
+from eval.compare import OUTCOME, SHARES, SUBGOALS, Run, compare, load_runs, setting_differences, with_common_episodes
+from eval.suite.plan import RUNS, Page, PlannedRun, Setting
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.known_settings import check_known
 from keep_agent.config.literal import as_override
@@ -30,11 +30,11 @@ from keep_agent.files import read_text
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
 from memory.files.atomic import write_atomic
 
-CHOICES = {"planner", "memory"}
+CHOICE_KEYS = {"planner", "memory"}
 PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
-def check(page: Page, out: Path, extra: Sequence[str]) -> None:
+def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
     """Check before the first run. Raises ConfigError for an unknown override, or an existing run of other settings."""
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
@@ -43,7 +43,7 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
 
     def is_fixed(key: str) -> bool:
         """Return whether the page sets ``key``, or rows differ in it; keys below a planner or memory are free."""
-        in_rows = key in CHOICES or within(key, rows - CHOICES) or any(within(row, {key}) for row in rows)
+        in_rows = key in CHOICE_KEYS or within(key, rows - CHOICE_KEYS) or any(within(row, {key}) for row in rows)
         return within(key, reserved) or in_rows
 
     if fixed := [word for word in extra if is_fixed(key_of(word))]:
@@ -51,18 +51,18 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
-        if (out / cell.place / CONFIG).exists():
-            folder, (config, _) = out / cell.place, _compose(cell, extra)
+        if (out / cell.folder / CONFIG).exists():
+            folder, (config, _) = out / cell.folder, _compose(cell, extra)
             if changes := differing_settings(config, read_config(folder)):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
                 raise ConfigError(f"{folder} was run with other settings: {text}; delete it, or give another --out")
 
 
-def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
+def play_page(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
     """Play all cells with the ``extra`` overrides, then run all commands. Raises KeepError if one fails."""
     cells = page.cells()
     for number, cell in enumerate(cells, 1):
-        folder = out / cell.place
+        folder = out / cell.folder
         if (folder / SUMMARY).exists():
             summary = read_summary(folder)
             if summary["episodes"] and summary["crashed"] == summary["episodes"]:
@@ -104,7 +104,7 @@ def _output_file(title: str, out: Path) -> Path:
     return out / ("".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-") + ".md")
 
 
-def _compose(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
+def _compose(cell: PlannedRun, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
     overrides = [*expand_model([*cell.overrides, *extra]), *resumed]
     return compose_settings(cell.setting.world, overrides), overrides
 
@@ -112,7 +112,7 @@ def _compose(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> t
 COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *SUBGOALS, *SHARES)
 
 
-def render(page: Page, out: Path, command: str) -> str:
+def render_page(page: Page, out: Path, command: str) -> str:
     """Return the page's text with the finished runs."""
     parts = [f"# {page.title}", page.about, f"```sh\n{command}\n```"]
     for setting in page.settings:
@@ -138,7 +138,7 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
         parts.append(f"{note[0].upper()}{note[1:]}.")
     hashes = {run.config.get("weights") for run in runs.values()} - {None}
     parts += [f"Weights {', '.join(sorted(weights[:12] for weights in hashes))}."] if hashes else []
-    if unequal := [key for key in differences(list(runs.values())) if not key.startswith("memory.")]:
+    if unequal := [key for key in setting_differences(list(runs.values())) if not key.startswith("memory.")]:
         parts.append(f"The runs differ in more than their method: {', '.join(unequal)}.")
     return "\n\n".join(parts)
 
@@ -148,11 +148,11 @@ def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
     runs = []
     for row in page.rows:
         cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]
-        if all((out / cell.place / SUMMARY).exists() for cell in cells):
-            parts = [(cell.seed, load_runs([out / cell.place])[0]) for cell in cells]
+        if all((out / cell.folder / SUMMARY).exists() for cell in cells):
+            parts = [(cell.seed, load_runs([out / cell.folder])[0]) for cell in cells]
             if len({run.config.get("weights") for _, run in parts}) > 1:
                 problem = f"the seeds of {row} were played with different weights"
                 raise ConfigError(f"{out}: {problem}; delete the older runs")
             episodes = {f"{seed}/{key}": result for seed, run in parts for key, result in run.episodes.items()}
             runs.append(replace(parts[0][1], name=row, episodes=episodes))
-    return {run.name: run for run in paired(runs)} if runs else {}
+    return {run.name: run for run in with_common_episodes(runs)} if runs else {}

@@ -33,7 +33,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlannedRun:
     """One run: a row in a setting with one seed."""
 
     setting: Setting
@@ -42,7 +42,7 @@ class Cell:
     overrides: tuple[str, ...]
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """Return the run folder, relative to the page's folder."""
         name = self.row if len(self.setting.seeds) == 1 else f"{self.row}-seed{self.seed}"
         return Path(self.setting.name, name)
@@ -61,10 +61,10 @@ class Page:
     commands: Mapping[str, tuple[str, ...]]  # arguments of ``python -m`` by title
     data: str | None = None  # folder of official data, if the page needs it
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[PlannedRun]:
         """Return the runs row by row within a setting, so that an unfinished table has complete rows."""
         return [
-            Cell(setting, row, seed, (*setting.overrides, *overrides, f"eval.seed={seed}"))
+            PlannedRun(setting, row, seed, (*setting.overrides, *overrides, f"eval.seed={seed}"))
             for setting in self.settings
             for (row, overrides), seed in product(self.rows.items(), setting.seeds)
         ]

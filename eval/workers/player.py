@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from omegaconf import DictConfig
 
-from eval.workers.supervisor import EpisodeRecord, Setup
+from eval.workers.supervisor import EpisodeRecord, WorkerSetup
 from keep_agent.config.factory import demonstration, make_env, make_episodes, make_planner
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
@@ -27,7 +27,7 @@ class Player:
             self._planner = stack.enter_context(closing(make_planner(config)))
             self._resources = stack.pop_all()
         weights, trained = self._planner.weights, getattr(self._planner, "trained", None)
-        self.setup = Setup(weights, len(self._episodes), platform.node(), trained)
+        self.setup = WorkerSetup(weights, len(self._episodes), platform.node(), trained)
         self._timed_on = "" if weights is None else timed_on(config)  # without a model nothing is timed
 
     def play(self, index: int) -> EpisodeRecord:

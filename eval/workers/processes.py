@@ -14,11 +14,11 @@ from typing import Any
 
 from eval.common.resume import use_threads
 from eval.workers.player import Player
-from eval.workers.supervisor import EpisodeRecord, Setup, WorkerDeath
+from eval.workers.supervisor import EpisodeRecord, WorkerDeath, WorkerSetup
 from keep_agent.config.literal import as_config
 from keep_agent.errors import KeepError
 
-GRACE = 10.0  # seconds for a process to stop its simulator
+GRACE_SECONDS = 10.0  # seconds for a process to stop its simulator
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class ProcessPool:
         with suppress(OSError):  # the worker is dead: its pipe is closed
             worker.pipe.send(index)
 
-    def receive(self) -> tuple[Worker, Setup | EpisodeRecord | WorkerDeath]:
+    def receive(self) -> tuple[Worker, WorkerSetup | EpisodeRecord | WorkerDeath]:
         pipes = {worker.pipe: worker for worker in self._workers}
         worker = pipes[wait(pipes)[0]]
         try:
@@ -77,7 +77,7 @@ class ProcessPool:
 
 
 def _terminate(process: BaseProcess) -> None:
-    process.join(GRACE)
+    process.join(GRACE_SECONDS)
     process.kill()
     process.join()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from eval.common.resume import use_threads
 from eval.workers.player import Player
-from eval.workers.supervisor import EpisodeRecord, Setup, WorkerDeath, WorkerError
+from eval.workers.supervisor import EpisodeRecord, WorkerDeath, WorkerError, WorkerSetup
 from keep_agent.config.literal import as_config
 from keep_agent.errors import ConfigError, KeepError
 
@@ -27,7 +27,7 @@ except ImportError as error:
         "eval.launcher=ray needs Ray: pip install 'keep-agent[ray]'; or use eval.launcher=local"
     ) from error
 
-GRACE = 10.0  # seconds for an actor to stop its simulator
+GRACE_SECONDS = 10.0  # seconds for an actor to stop its simulator
 CONNECT_TIMEOUT = 10.0  # seconds to reach a cluster
 POLL_SECONDS = 5.0  # seconds without a message, after which the cluster's capacity is checked
 ACTOR_FAILURES = (RayActorError, ObjectLostError, OutOfMemoryError)
@@ -40,7 +40,7 @@ class Actor:
         self._config = as_config(config)
         self._player: Player | None = None
 
-    def load(self) -> Setup:
+    def load(self) -> WorkerSetup:
         """Load data and model. Raises KeepError that names the node."""
         use_threads(self._config)  # Ray would give torch one thread per CPU of the actor
         node = f"node {platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})"
@@ -48,7 +48,7 @@ class Actor:
             self._player = Player(self._config)
         except KeepError as error:
             raise type(error)(f"{node}: {error}") from error
-        return replace(self._player.setup, where=node)
+        return replace(self._player.setup, node=node)
 
     def play(self, index: int) -> EpisodeRecord:
         return self._player.play(index)
@@ -86,7 +86,7 @@ class ActorPool:
     def assign(self, worker: ActorHandle, index: int) -> None:
         self._pending[worker.play.remote(index)] = worker
 
-    def receive(self) -> tuple[ActorHandle, Setup | EpisodeRecord | WorkerDeath]:
+    def receive(self) -> tuple[ActorHandle, WorkerSetup | EpisodeRecord | WorkerDeath]:
         while not (done := ray.wait(list(self._pending), timeout=POLL_SECONDS)[0]):
             if not _capacity(self._needs):
                 raise WorkerError("no node of the Ray cluster is left that has room for a worker; start nodes")
@@ -103,7 +103,7 @@ class ActorPool:
     def close(self, busy: Sequence[ActorHandle]) -> None:
         closing = [worker.close.remote() for worker in self._workers if worker not in busy]
         if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=GRACE)
+            ray.wait(closing, num_returns=len(closing), timeout=GRACE_SECONDS)
         for worker in self._workers:
             ray.kill(worker)  # including its child processes
         ray.shutdown()

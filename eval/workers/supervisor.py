@@ -17,12 +17,12 @@ class WorkerError(KeepError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Setup:
+class WorkerSetup:
     """Data and weights of one worker; all workers of a run must have the same."""
 
     weights: str | None  # hash of the model's weights
     episodes: int  # number of episodes in all shards
-    where: str = field(compare=False)
+    node: str = field(compare=False)
     trained: str | None = None  # hash of a trained retention head
 
 
@@ -50,12 +50,12 @@ class WorkerPool(Protocol[W]):
     """Processes on this machine or on others, each with its own player."""
 
     def start(self) -> W:
-        """Start a worker. Its `Setup` is received when it is ready."""
+        """Start a worker. Its `WorkerSetup` is received when it is ready."""
 
     def assign(self, worker: W, index: int) -> None:
         """Assign an episode to an idle worker. If the worker is dead, its death is received later."""
 
-    def receive(self) -> tuple[W, Setup | EpisodeRecord | WorkerDeath]:
+    def receive(self) -> tuple[W, WorkerSetup | EpisodeRecord | WorkerDeath]:
         """Wait for the next message of any worker. Raises the error that a player raised."""
 
     def close(self, busy: Sequence[W]) -> None:
@@ -71,7 +71,7 @@ class Supervisor(Generic[W]):
         self._idle: list[W] = []
         self._todo: deque[int] = deque()
         self._deaths: Counter[int | None] = Counter()
-        self._setup: Setup | None = None
+        self._setup: WorkerSetup | None = None
         try:
             for _ in range(count):
                 self._busy[pool.start()] = None
@@ -82,7 +82,7 @@ class Supervisor(Generic[W]):
             raise
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> WorkerSetup:
         assert self._setup is not None, "all workers are ready"
         return self._setup
 
@@ -115,7 +115,7 @@ class Supervisor(Generic[W]):
         first = self._setup = self._setup or message
         if message != first:
             raise WorkerError(
-                f"{message.where} has {message.episodes} episodes and weights {message.weights}, but {first.where} has "
+                f"{message.node} has {message.episodes} episodes and weights {message.weights}, but {first.node} has "
                 f"{first.episodes} and {first.weights}; put the same env.data and model on both"
             )
         return None

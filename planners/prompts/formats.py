@@ -80,13 +80,13 @@ class Format(Protocol):
         """
         return []
 
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
-        """Encode a task in an `append` transcript, from the memory to the first cue; ``later``: after another task."""
+    def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
+        """Encode a task in an `append` transcript, up to the first cue; ``after_task``: after another task."""
 
-    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
+    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.
 
-        ``turns`` are the latest of the task, ``earlier`` is the number of turns before them.
+        ``turns`` are the latest of the task, ``earlier_turns`` is the number of turns before them.
         """
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
@@ -129,10 +129,10 @@ class PlainFormat(Format):
     def goal(self, skills: str, instruction: str) -> Ids:
         return self._splice.lines(texts.goal_query(skills, instruction)) if self._goals else []
 
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
+    def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
         return self._splice.lines(texts.task_line(skills, instruction) + agent_line)
 
-    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
+    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         return self._splice.lines(texts.query_text(skills, instruction, turns, agent_line))
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
@@ -183,8 +183,8 @@ class LotaFormat(Format):
     name: str = "lota"
     progress: int = 16  # long, as the examples show whole plans
     _splice: Splicer = field(init=False)
-    _before: str = field(init=False)
-    _after: str = field(init=False)
+    _prompt_start: str = field(init=False)
+    _turn_end: str = field(init=False)
     _next_turn: str = field(init=False)  # text that ends the model's turn and begins the user's
 
     def __post_init__(self) -> None:
@@ -195,22 +195,22 @@ class LotaFormat(Format):
             f"Human: {texts.clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples
         )
         first = f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
-        self._before, self._after = template_parts(self.tokenizer, first)
+        self._prompt_start, self._turn_end = template_parts(self.tokenizer, first)
         _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", PLACEHOLDER, PLACEHOLDER)
 
     def context(self) -> Ids:
         start = [] if self.start is None else [self._splice.token(self.start)]
-        return start + self._splice.lines(self._before)
+        return start + self._splice.lines(self._prompt_start)
 
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
-        turn = f"{agent_line}Human: {texts.clean(instruction)}{self._after}Robot:"
-        return self._splice.lines(self._next_turn + turn if later else turn)
+    def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
+        turn = f"{agent_line}Human: {texts.clean(instruction)}{self._turn_end}Robot:"
+        return self._splice.lines(self._next_turn + turn if after_task else turn)
 
-    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
+    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         ids = self.opening(skills, instruction, agent_line)
-        for number, turn in enumerate(turns, earlier + 1):
+        for number, turn in enumerate(turns, earlier_turns + 1):
             ids += self.cue(number) + self.answer(turn)
-        return ids + self.cue(earlier + len(turns) + 1)
+        return ids + self.cue(earlier_turns + len(turns) + 1)
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
         news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a separate line

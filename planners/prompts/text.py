@@ -265,7 +265,7 @@ class TaskLog:
     turns: list[Turn] = field(default_factory=list)
     dropped: int = 0  # turns of this task before ``turns``
     archived: int = 0  # turns of this task with written history segments
-    numbered: int = 0  # turns archived in all tasks of the episode
+    numbered_turns: int = 0  # turns archived in all tasks of the episode
     tasks: int = 0  # finished tasks of the episode
 
     @property
@@ -288,8 +288,8 @@ class TaskLog:
         """Return history segments of the turns up to ``until`` that have none yet; failed turns have none."""
         until = max(until, self.archived)
         turns, self.archived = self.turns[self.archived - self.dropped : until - self.dropped], until
-        numbers = enumerate(turns, self.numbered + 1)
-        self.numbered += len(turns)
+        numbers = enumerate(turns, self.numbered_turns + 1)
+        self.numbered_turns += len(turns)
         return [history_edit(number, entity_text(turn.skill)) for number, turn in numbers if turn.ok]
 
     def finish(self, instruction: str, success: bool, steps: int) -> list[Edit]:

@@ -29,7 +29,7 @@ class Level:
     lookups: float  # share of batches with probes only
     plans: float  # share of batches with plans and goals only, of which some follow a memory
     recall: int  # maximum lines of recall probes, a share `RECALL_SHARE` of the batches; 0 for none
-    judged_by: str  # kind of slot whose running accuracy must reach ``pass_mark``
+    judged_kind: str  # kind of slot whose running accuracy must reach ``pass_mark``
     pass_mark: float
 
 
@@ -99,7 +99,7 @@ class BatchSource:
         self._encode, self._separate_share = encode, separate_share
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
-        self._has_both = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
+        self._mixed_skills = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
         self._queue: queue.Queue[tuple[int, PackedBatch] | BaseException] = queue.Queue(maxsize=8)
         self._closed = False
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -155,7 +155,7 @@ class BatchSource:
     def _skips(self, rollout: Rollout, mix: SlotMix) -> bool:
         if mix.plans:
             return not rollout.source.startswith(ANNOTATED_PREFIX) and self._rng.random() < GENERATED_SKIP_SHARE
-        return rollout.skills == TYPE_LEVEL and self._has_both and self._rng.random() < TYPE_LEVEL_SKIP_SHARE
+        return rollout.skills == TYPE_LEVEL and self._mixed_skills and self._rng.random() < TYPE_LEVEL_SKIP_SHARE
 
     def _draw_mix(self, level: Level) -> SlotMix:
         chance = self._rng.random()

@@ -53,7 +53,7 @@ def collate(
     """
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
-    unmasked = len(packs) == 1 and not separate and not any(slot.hidden for slot in packs[0].slots)
+    unmasked = len(packs) == 1 and not separate and not any(slot.hidden_lines for slot in packs[0].slots)
     causal = unmasked and (slots == 1 or width > MATMUL_ROWS)
     width = width if causal else rounded(width)
     memory = 1 + max(pack.memory_tokens for pack in packs)
@@ -80,7 +80,7 @@ def collate(
             labels[b, first : first + len(slot.ids)] = torch.tensor(slot.labels)
             positions[b, first : first + width] = torch.arange(start, start + width)
             visible_memory[b, s, 0, :start] = True
-            for name in slot.hidden:
+            for name in slot.hidden_lines:
                 visible_memory[b, s, 0, places[name]] = False
     kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
     if causal:

@@ -39,7 +39,7 @@ class Slot:
     kind: str
     ids: tuple[int, ...]
     labels: tuple[int, ...]
-    hidden: frozenset[str] = frozenset()
+    hidden_lines: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Packer:
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
     def packs(self, rollout: Rollout, style_name: str) -> Iterator[PackedExample]:
-        style, memory, numbered = make_style(style_name), TaskMemory(), 0
+        style, memory, numbered_turns = make_style(style_name), TaskMemory(), 0
         known: dict[str, FactRecord] = {}
         new_ids: set[str] = set()
         replays: list[TaskReplay] = []
@@ -104,11 +104,11 @@ class Packer:
             memory.store.advance()
             new_ids |= memory.apply(style.edits(task.facts))
             known |= {fact.id: fact for fact in task.facts}
-            replays.append(replay := TaskReplay(rollout.skills, task, style, memory, numbered, known, new_ids))
+            replays.append(replay := TaskReplay(rollout.skills, task, style, memory, numbered_turns, known, new_ids))
             known |= replay.changes(len(task.steps))
             memory.store.advance()
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
-            numbered += len(task.steps)
+            numbered_turns += len(task.steps)
             new_ids = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
         # always for a task with several objects, where plans fail most
         share = self.mix.single_object_share
@@ -134,8 +134,8 @@ class Packer:
             slots.append(self._recall_slot(questions))
         return PackedExample(tuple(memory), tuple(slots))
 
-    def _recall_slot(self, questions: Sequence[Question], it: bool = False) -> Slot:
-        pairs = ([(question.text(it), False), (f"{question.answer}\n", True)] for question in questions)
+    def _recall_slot(self, questions: Sequence[Question], as_pronoun: bool = False) -> Slot:
+        pairs = ([(question.text(as_pronoun), False), (f"{question.answer}\n", True)] for question in questions)
         return self._slot("recall", [part for pair in pairs for part in pair])
 
     def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:

@@ -54,8 +54,8 @@ class Question:
     answer: str
     needles: tuple[str, ...]
 
-    def text(self, it: bool = False) -> str:
-        return f"{self.word} {IT if it else self.thing}"
+    def text(self, as_pronoun: bool = False) -> str:
+        return f"{self.word} {IT if as_pronoun else self.thing}"
 
 
 @dataclass

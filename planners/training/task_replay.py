@@ -49,18 +49,18 @@ class TaskMemory:
 class TaskReplay:
     """One replayed task: the memory at its start, and the texts and changes of each step.
 
-    :param numbered: history lines of earlier tasks
+    :param numbered_turns: history lines of earlier tasks
     :param known: facts at the start
     :param new_ids: ids of the lines written since the end of the previous task
     """
 
     def __init__(
-        self, skills: str, task: TaskRecord, style: texts.PromptStyle, memory: TaskMemory, numbered: int,
+        self, skills: str, task: TaskRecord, style: texts.PromptStyle, memory: TaskMemory, numbered_turns: int,
         known: Mapping[str, FactRecord], new_ids: Collection[str],
     ) -> None:  # fmt: skip
         self.memory = memory.ordered()
         self.new_lines = [line for line in self.memory if line.id in new_ids]
-        self.skills, self.task, self._numbered, self.known = skills, task, numbered, dict(known)
+        self.skills, self.task, self._numbered_turns, self.known = skills, task, numbered_turns, dict(known)
         self.agent_lines: list[str] = []  # before each step
         self.turns = [step.turn for step in task.steps]
         self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
@@ -80,7 +80,7 @@ class TaskReplay:
     def history(self, first: int, last: int) -> list[texts.Edit]:
         """Return the history lines of turns ``first`` to ``last`` (exclusive) that did not fail."""
         first = max(0, first)
-        turns = enumerate(self.turns[first : max(0, last)], self._numbered + first + 1)
+        turns = enumerate(self.turns[first : max(0, last)], self._numbered_turns + first + 1)
         return [texts.history_edit(number, texts.entity_text(turn.skill)) for number, turn in turns if turn.ok]
 
     def changes(self, index: int) -> dict[str, FactRecord]:

@@ -176,7 +176,7 @@ class Trainer:
 
     def _advance(self, level: int, exact: Exactness) -> None:
         """Update the running accuracy, and start the next level if it suffices; the leading process decides for all."""
-        progress, judge = self.progress, LEVELS[level].judged_by
+        progress, judge = self.progress, LEVELS[level].judged_kind
         if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return
         progress.mark = 0.95 * progress.mark + 0.05 * exact.rate(judge)

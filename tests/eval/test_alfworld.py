@@ -13,7 +13,7 @@ import pytest
 from envs.alfred.spec import load_episodes
 from envs.alfworld.spec import FILE_NAME
 from eval import alfred, alfworld, compare, games
-from eval.games import why_not
+from eval.games import unsupported_reason
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, find_runs
@@ -42,7 +42,7 @@ def test_the_experts_solve_the_same_houses_in_both_engines(engine: None, call: C
     assert code == 0 and "games in games/test; houses left out:" in out
     files = sorted(Path("games/test").glob(f"*/*/{FILE_NAME}"))
     before = [file.stat().st_mtime_ns for file in files]
-    ids = {episode.id for episode in load_episodes(None, "test", limit=HOUSES) if not why_not(episode)}
+    ids = {episode.id for episode in load_episodes(None, "test", limit=HOUSES) if not unsupported_reason(episode)}
     assert {file.parent.name for file in files} == ids and len(ids) > 1
     call(games.main, "--out", "games", "--houses", str(HOUSES))
     assert [file.stat().st_mtime_ns for file in files] == before, "existing games are kept"
@@ -104,9 +104,9 @@ def test_the_command_needs_its_extra(call: Command, tmp_path: Path, monkeypatch:
 
 
 def test_houses_that_alfworld_cannot_express() -> None:
-    reasons = {why_not(episode) for episode in load_episodes(None, "test", limit=60)}
+    reasons = {unsupported_reason(episode) for episode in load_episodes(None, "test", limit=60)}
     assert reasons == {"", "slices", "movable receptacles", "things on the floor", "things in things"}
-    assert why_not(load_episodes(None, "test", stream=2, limit=1)[0]) == "several tasks"
+    assert unsupported_reason(load_episodes(None, "test", stream=2, limit=1)[0]) == "several tasks"
 
 
 def test_words_that_the_grammar_reserves_are_refused() -> None:

@@ -30,9 +30,9 @@ def test_only_changes_of_existing_segments_count() -> None:
         {"event": "episode", "episode": "b"},
         step("b", [("mug_1", "mug desk")]),  # a mug of another house
     ]
-    kinds, layers = anatomy.read(entries)
+    kinds, layers = anatomy.totals(entries)
     mugs = kinds["object"]
-    assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed)) == (2, 1, 3, 1)
+    assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed_ids)) == (2, 1, 3, 1)
     assert mugs.rate == pytest.approx(100 / 3)
     assert (kinds["executed skills"].alive, kinds["finished tasks"].alive, kinds["receptacle"].changes) == (3, 1, 0)
     assert layers.steps == 4 and layers.computed == {0: 40, 1: 16} and layers.loaded == {0: 1200, 1: 1200}
@@ -63,4 +63,4 @@ def test_a_run_without_a_model_is_one_line(call: Command) -> None:
 def test_an_entry_of_another_shape_is_named_by_its_line(field: str) -> None:
     entries = [{"event": "episode", "episode": "a"}, step("a", [("desk_1", "desk")]) | {field: None}]
     with pytest.raises(DataError, match=r"run/trace.jsonl:2 is no entry of a trace \((Type|Attribute)Error"):
-        anatomy.read(entries, "run/trace.jsonl")
+        anatomy.totals(entries, "run/trace.jsonl")

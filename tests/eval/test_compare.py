@@ -10,7 +10,7 @@ import pytest
 from eval import compare as comparison
 from eval.common.intervals import unseen_share, wilson
 from eval.common.tables import markdown
-from eval.compare import Run, by_length, choose_baseline, compare, differences, load_runs, paired
+from eval.compare import Run, by_length, choose_baseline, compare, load_runs, setting_differences, with_common_episodes
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.rollout.run_folder import RunFolder
@@ -62,17 +62,17 @@ def test_steps_are_binned_by_prompt_length() -> None:
 def test_only_common_episodes_are_compared() -> None:
     zero, single, two = (episode(i, True, 1.0) for i in range(3))
     first, second = run("a", zero, single), run("b", single, two)
-    assert [list(r.episodes) for r in paired([first, second])] == [["e1"], ["e1"]]
+    assert [list(r.episodes) for r in with_common_episodes([first, second])] == [["e1"], ["e1"]]
     subset = run("c", replace(episode(1, True, 1.0), index=0))
-    assert list(paired([first, subset])[1].episodes) == ["e1"]
+    assert list(with_common_episodes([first, subset])[1].episodes) == ["e1"]
     with pytest.raises(DataError, match="no episode in common"):
-        paired([run("a", episode(0, True, 1.0)), run("b", episode(1, True, 1.0))])
+        with_common_episodes([run("a", episode(0, True, 1.0)), run("b", episode(1, True, 1.0))])
 
 
 def test_unequal_settings_are_named_and_full_recomputation_is_the_baseline() -> None:
     keep = run("keep", config={"env": {"skills": "lota"}, "planner": {"name": "keep"}})
     full = run("full_recompute", config={"env": {"skills": "grounded"}, "planner": {"name": "full_recompute"}})
-    assert differences([keep, full]) == ["env.skills"]
+    assert setting_differences([keep, full]) == ["env.skills"]
     assert choose_baseline([keep, full], None) is full and choose_baseline([keep, full], "keep") is keep
 
 
@@ -81,22 +81,22 @@ def test_runs_with_a_memory_share_its_grouping_and_their_weights() -> None:
         return run("keep", config={"memory": {"name": "keep", "grouping": {"window": window}}, "weights": weights})
 
     alone = run("expert", config={"weights": None})
-    assert differences([alone, remembering(10, "a"), remembering(10, "a")]) == []
-    assert differences([remembering(10, "a"), remembering(20, "b")]) == ["memory.grouping.window", "weights"]
+    assert setting_differences([alone, remembering(10, "a"), remembering(10, "a")]) == []
+    assert setting_differences([remembering(10, "a"), remembering(20, "b")]) == ["memory.grouping.window", "weights"]
 
 
 def test_the_speed_of_the_link_is_a_setting() -> None:
     links = {"a": None, "b": 0.05}
     fast, slow = (run(name, config={"memory": {}, "engine": {"link_gigabytes": rate}}) for name, rate in links.items())
-    assert differences([fast, slow]) == ["engine.link_gigabytes"]
+    assert setting_differences([fast, slow]) == ["engine.link_gigabytes"]
 
 
 def test_times_of_several_machines_are_named() -> None:
     first, second = (replace(episode(i, True, 1.0), timed_on=machine) for i, machine in ((0, "A"), (1, "B, 2")))
     untimed = run("expert", episode(0, True, 0.0), episode(1, True, 0.0))
-    assert differences([untimed, run("a", first, replace(second, timed_on="A"))]) == []
+    assert setting_differences([untimed, run("a", first, replace(second, timed_on="A"))]) == []
     resumed = run("b", first, second)
-    assert differences([untimed, resumed]) == ["machines that measured the times (A | B, 2)"]
+    assert setting_differences([untimed, resumed]) == ["machines that measured the times (A | B, 2)"]
 
 
 def test_an_episode_that_occurs_twice_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast as Tokens
 from transformers import Qwen2Config
 
-from eval.fidelity.deviation import Shadow
+from eval.fidelity.deviation import PlannerGroup
 from keep_agent.errors import ConfigError
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
@@ -308,11 +308,11 @@ def test_the_model_writes_the_goal_of_an_instruction_first(make: Make, prompt: P
 def test_planners_with_a_common_transcript_share_the_goal(make: Make, engine: Engine) -> None:
     leader, follower = (make("append", goals=True) for _ in range(2))
     records = dict.fromkeys(("leader", "follower"), SimpleNamespace(add=lambda *_: None))
-    shadow = Shadow(engine, {"leader": leader, "follower": follower}, records, common=True)
-    shadow.reset("Get the mug", "grounded")
-    shadow.observe(FACTS)
+    group = PlannerGroup(engine, {"leader": leader, "follower": follower}, records, shared_transcript=True)
+    group.reset("Get the mug", "grounded")
+    group.observe(FACTS)
     leader.goal = "find mug"  # whatever the follower would have written
-    shadow.decide(SKILLS, {})
+    group.decide(SKILLS, {})
     assert follower.state.goal == "find mug"
 
 

@@ -17,11 +17,11 @@ LABEL_METHOD, BASE = "keep", "full_recompute"  # points of the first are labelle
 
 def draw(groups: Sequence[GroupSummary], file: Path) -> None:
     """Draw one panel per group. Raises ConfigError as `eval.common.plots.check_figure` does."""
-    panels = [group for group in groups if any(standing.times for cell in group.cells for standing in cell.standings)]
+    panels = [group for group in groups if any(summary.times for cell in group.cells for summary in cell.summaries)]
     with figure(file, panels=len(panels)) as axes:
-        standings = [standing for group in panels for cell in group.cells for standing in cell.standings]
+        summaries = [summary for group in panels for cell in group.cells for summary in cell.summaries]
         for axis, group in zip(axes, panels, strict=True):
-            _panel(axis, group, list(dict.fromkeys(standing.name for standing in standings)))
+            _panel(axis, group, list(dict.fromkeys(summary.name for summary in summaries)))
         axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
 
 
@@ -29,8 +29,8 @@ def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
     from matplotlib.ticker import LogLocator
 
     for number, name in enumerate(names):
-        standings = ((cell.cell.segments, standing) for cell in group.cells for standing in cell.standings)
-        points = [(size, s.spread()) for size, s in standings if s.name == name and s.spread()]
+        summaries = ((cell.cell.segments, summary) for cell in group.cells for summary in cell.summaries)
+        points = [(size, s.spread()) for size, s in summaries if s.name == name and s.spread()]
         if points:
             sizes, spreads = zip(*points, strict=True)
             ends = [(s.p50 - s.interval[0], s.interval[1] - s.p50) if s.interval else (0.0, 0.0) for s in spreads]
@@ -59,8 +59,8 @@ def _label(axis: Axes, group: GroupSummary, number: int) -> None:
     frame = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
     look = {"fontsize": 7.5, "fontweight": "bold", "color": style(number)["color"], "bbox": frame}
     for cell in group.cells:
-        for standing in cell.standings:
-            if standing.name == LABEL_METHOD and standing.ratios and standing.ratios[BASE] is not None:
-                place = cell.cell.segments, standing.spread().p50
-                text = f"{standing.ratios[BASE].paired:.1f}x"
+        for summary in cell.summaries:
+            if summary.name == LABEL_METHOD and summary.ratios and summary.ratios[BASE] is not None:
+                place = cell.cell.segments, summary.spread().p50
+                text = f"{summary.ratios[BASE].paired:.1f}x"
                 axis.annotate(text, place, (5, -12), textcoords="offset points", **look)

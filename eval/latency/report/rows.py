@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
-from eval.latency.floor import Work
+from eval.latency.floor import StepWork
 from eval.latency.machine import Rates
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
 
 CELLS = "cells.jsonl"
-JSON_KEYS = {"refusal": "refused", "bandwidth": "moved", "link": "carried"}  # keys in files, if not the field's name
+JSON_KEYS = {"refusal": "refused", "bandwidth": "moved", "link": "carried", "summaries": "standings"}  # keys in files
 
 
 def to_record(value: Any) -> dict[str, Any]:
@@ -21,25 +21,25 @@ def to_record(value: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedStep:
     """One timed step: its numbers, as defined in `keep_agent.rollout.trace`, and the work that it needs."""
 
     numbers: StepNumbers
-    work: Work = field(default_factory=Work)
+    work: StepWork = field(default_factory=StepWork)
 
     @classmethod
-    def from_json(cls, work: Sequence[Any], **numbers: Any) -> Timed:
-        flops, nbytes, loaded, through = work
-        return cls(StepNumbers(**numbers), Work(tuple(flops), tuple(nbytes), loaded, tuple(through)))
+    def from_json(cls, work: Sequence[Any], **numbers: Any) -> TimedStep:
+        flops, nbytes, loaded, full_flops = work
+        return cls(StepNumbers(**numbers), StepWork(tuple(flops), tuple(nbytes), loaded, tuple(full_flops)))
 
 
 @dataclass
-class Track:
+class TimedRun:
     """Steps of one contender in one cell; ``refusal`` is the reason if it could not finish."""
 
     name: str
     prompt: str  # memory: rebuilt at every step | append: a transcript | plain: see `contenders`
-    steps: list[Timed] = field(default_factory=list)
+    steps: list[TimedStep] = field(default_factory=list)
     refusal: str = ""
     peak_cold: int | None = None  # peak growth of memory in the first step of the warm-up, in bytes
     peak: int | None = None  # largest peak growth of its later steps
@@ -50,8 +50,8 @@ class Track:
         return {**fields, "steps": [{**s.numbers.to_json(), "work": astuple(s.work)} for s in self.steps]}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Track:
-        fields = {**row, "refusal": row["refused"], "steps": [Timed.from_json(**step) for step in row["steps"]]}
+    def from_json(cls, row: Mapping[str, Any]) -> TimedRun:
+        fields = {**row, "refusal": row["refused"], "steps": [TimedStep.from_json(**step) for step in row["steps"]]}
         return cls(**{key: value for key, value in fields.items() if key != "refused"})
 
 
@@ -86,7 +86,7 @@ class CellResult:
     index: int
     id: str
     cell: Cell
-    tracks: Sequence[Track] = ()
+    tracks: Sequence[TimedRun] = ()
     rates: Sequence[Rates] = ()
     refusal: str = ""
     seconds: float = 0.0
@@ -105,7 +105,7 @@ class CellResult:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> CellResult:
         cell = Cell(**row["cell"])
-        tracks = [Track.from_json(track) for track in row["tracks"]]
+        tracks = [TimedRun.from_json(track) for track in row["tracks"]]
         rates = [Rates(*sample) for sample in row["rates"]]
         return cls(row["index"], row["id"], cell, tracks, rates, row["refused"], row["seconds"])
 

@@ -12,7 +12,7 @@ import numpy as np
 from eval.common.intervals import median_interval
 from eval.common.variants import PLAIN
 from eval.latency.machine import Rates
-from eval.latency.report.rows import Cell, CellResult, Timed, Track
+from eval.latency.report.rows import Cell, CellResult, TimedRun, TimedStep
 from keep_agent.rollout.results import PARTS
 
 
@@ -53,11 +53,11 @@ class Ratio:
         return cls(float(np.median(ratios)), median_interval(ratios), float(np.median(base) / np.median(times)))
 
 
-LEAST = 2  # sizes needed for a line; a parabola needs one more
+MIN_SIZES = 2  # sizes needed for a line; a parabola needs one more
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthFit:
     """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², over ``sizes`` from ``low`` to ``high``."""
 
     fixed: float
@@ -77,15 +77,15 @@ class Growth:
 
     def curved(self, segments: float) -> float:
         """Return the share of the quadratic part."""
-        whole = self.at(segments)
-        return self.quadratic * segments**2 / whole if whole else 0.0
+        total = self.at(segments)
+        return self.quadratic * segments**2 / total if total else 0.0
 
 
-def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
+def fit(segments: Sequence[int], ms: Sequence[float]) -> GrowthFit | None:
     """Fit coefficients >= 0 by least squares of relative errors, so that no size dominates; None for a single size."""
     sizes, times = np.asarray(segments, float), np.asarray(ms, float)
     different = len(set(segments))
-    if different < LEAST:
+    if different < MIN_SIZES:
         return None
     powers = np.stack([sizes**power for power in range(min(3, different))], 1) / times[:, None]
     best, least = np.zeros(3), np.inf
@@ -97,23 +97,23 @@ def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
                 best, least = np.zeros(3), loss
                 best[list(terms)] = coefficients
     error = float(np.abs(powers @ best[: powers.shape[1]] - 1).max())
-    return Growth(*map(float, best), different, min(segments), max(segments), error)
+    return GrowthFit(*map(float, best), different, min(segments), max(segments), error)
 
 
 BASELINES = ("full_recompute", "cacheblend", PLAIN)  # baselines of the comparison
-KINDS: Mapping[str, Callable[[Timed], bool]] = {
+STEP_KINDS: Mapping[str, Callable[[TimedStep], bool]] = {
     "all": lambda step: True,
     "warm": lambda step: not step.numbers.cold,
     "no_flip": lambda step: not step.numbers.cold and not step.numbers.flips,
     "flip": lambda step: not step.numbers.cold and step.numbers.flips > 0,
     "cold": lambda step: step.numbers.cold,
 }
-TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
-COUNTS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", "encoded_token_layers", "loaded_bytes")
+TIMINGS = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
+COUNT_KEYS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", "encoded_token_layers", "loaded_bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class Distance:
+class FloorDistance:
     """Distance from the floor: its median in ms, and the medians of TTFT / floor and TTFT / time of rows x layers."""
 
     ms: float
@@ -128,14 +128,14 @@ class ContenderSummary:
     name: str
     prompt: str
     refusal: str = ""
-    times: Mapping[str, Mapping[str, Spread | None]] | None = None  # by TIMES, then by KINDS
+    times: Mapping[str, Mapping[str, Spread | None]] | None = None  # by TIMINGS, then by STEP_KINDS
     parts: Mapping[str, float] | None = None  # p50 in ms, by PARTS
     overhead: float = 0.0  # p50 in ms of update + retrieve + ask
-    counts: Mapping[str, float] | None = None  # mean per step, by COUNTS
+    counts: Mapping[str, float] | None = None  # mean per step, by COUNT_KEYS
     computed_ratio: float = 0.0
     encoded_rows: float = 0.0  # mean per step, in rows over all layers
-    ratios: Mapping[str, Ratio | None] | None = None  # by BASES
-    floor: Mapping[str, Distance | None] | None = None  # by KINDS
+    ratios: Mapping[str, Ratio | None] | None = None  # by BASELINES
+    floor: Mapping[str, FloorDistance | None] | None = None  # by STEP_KINDS
     peak: int | None = None
     peak_cold: int | None = None
     stored: int | None = None
@@ -149,7 +149,7 @@ class CellSummary:
     id: str
     cell: Cell
     rates: Rates | None
-    standings: Sequence[ContenderSummary] = ()
+    summaries: Sequence[ContenderSummary] = ()
     refusal: str = ""
     kinds: Mapping[str, int] | None = None  # steps of each kind
 
@@ -160,7 +160,7 @@ class GroupSummary:
 
     title: str
     cells: Sequence[CellSummary]
-    growth: Mapping[str, Growth | None]  # by contender: growth of the p50 of TTFT, without cold steps
+    growth: Mapping[str, GrowthFit | None]  # by contender: growth of the p50 of TTFT, without cold steps
 
 
 def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
@@ -168,30 +168,30 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
     groups: dict[str, list[CellSummary]] = {}
     for result in sorted(results, key=lambda result: result.index):
         rates = Rates.median(result.rates) if result.rates else None
-        ran = {track.name: track for track in result.tracks if track.steps and not track.refusal}
-        standings = [_contender_summary(track, ran, rates) for track in result.tracks]
-        first = next(iter(ran.values()), None)
-        kinds = {kind: sum(map(test, first.steps)) for kind, test in KINDS.items()} if first else None
-        cell = CellSummary(result.id, result.cell, rates, standings, result.refusal, kinds)
+        runs = {track.name: track for track in result.tracks if track.steps and not track.refusal}
+        summaries = [_contender_summary(track, runs, rates) for track in result.tracks]
+        first = next(iter(runs.values()), None)
+        kinds = {kind: sum(map(test, first.steps)) for kind, test in STEP_KINDS.items()} if first else None
+        cell = CellSummary(result.id, result.cell, rates, summaries, result.refusal, kinds)
         groups.setdefault(result.cell.group, []).append(cell)
     return [GroupSummary(title, cells, _growths(cells)) for title, cells in groups.items()]
 
 
-def _contender_summary(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> ContenderSummary:
-    if track.name not in ran or rates is None:
+def _contender_summary(track: TimedRun, runs: Mapping[str, TimedRun], rates: Rates | None) -> ContenderSummary:
+    if track.name not in runs or rates is None:
         return ContenderSummary(track.name, track.prompt, track.refusal)
     median, mean, numbers = statistics.median, statistics.fmean, [step.numbers for step in track.steps]
     parts = [dict.fromkeys(PARTS, 0.0) | dict(number.parts or {}) for number in numbers]
-    steps = {kind: list(filter(test, track.steps)) for kind, test in KINDS.items()}
-    spreads = ((time, {kind: [getattr(s.numbers, time) for s in of] for kind, of in steps.items()}) for time in TIMES)
-    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASELINES}
+    steps = {kind: list(filter(test, track.steps)) for kind, test in STEP_KINDS.items()}
+    spreads = ((time, {kind: [getattr(s.numbers, time) for s in of] for kind, of in steps.items()}) for time in TIMINGS)
+    bases = {base: [step.numbers.ttft_ms for step in runs[base].steps] if base in runs else [] for base in BASELINES}
     return ContenderSummary(
         name=track.name,
         prompt=track.prompt,
         times={time: {kind: Spread.of(values) for kind, values in by_kind.items()} for time, by_kind in spreads},
         parts={part: median(values[part] for values in parts) for part in PARTS},
         overhead=median(values["update"] + values["retrieve"] + values["ask"] for values in parts),
-        counts={name: mean(getattr(number, name) for number in numbers) for name in COUNTS},
+        counts={name: mean(getattr(number, name) for number in numbers) for name in COUNT_KEYS},
         computed_ratio=mean(number.computed_ratio for number in numbers),
         encoded_rows=mean(number.encoded_token_layers / number.layers for number in numbers),
         ratios={base: Ratio.of(times, [number.ttft_ms for number in numbers]) for base, times in bases.items()},
@@ -202,20 +202,20 @@ def _contender_summary(track: Track, ran: Mapping[str, Track], rates: Rates | No
     )
 
 
-def _distance(steps: Sequence[Timed], rates: Rates) -> Distance | None:
+def _distance(steps: Sequence[TimedStep], rates: Rates) -> FloorDistance | None:
     if not steps:
         return None
     floors = [step.work.floor_ms(rates) for step in steps]
     of_floor = [step.numbers.ttft_ms / ms for step, ms in zip(steps, floors, strict=True)]
     of_rows = [step.numbers.ttft_ms / step.work.rows_ms(rates) for step in steps]
-    return Distance(*map(statistics.median, (floors, of_floor, of_rows)))
+    return FloorDistance(*map(statistics.median, (floors, of_floor, of_rows)))
 
 
-def _growths(cells: Sequence[CellSummary]) -> dict[str, Growth | None]:
+def _growths(cells: Sequence[CellSummary]) -> dict[str, GrowthFit | None]:
     """Fit the growth without cold steps, which encode the whole memory."""
     points: dict[str, list[tuple[int, float]]] = {}
     for cell in cells:
-        for standing in cell.standings:
-            spread = standing.spread(kind="warm")
-            points.setdefault(standing.name, []).extend([(cell.cell.segments, spread.p50)] if spread else [])
+        for summary in cell.summaries:
+            spread = summary.spread(kind="warm")
+            points.setdefault(summary.name, []).extend([(cell.cell.segments, spread.p50)] if spread else [])
     return {name: fit(*zip(*spread, strict=True)) if spread else None for name, spread in points.items()}

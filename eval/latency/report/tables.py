@@ -8,7 +8,7 @@ from rich.table import Table
 
 from eval.common.tables import MISSING, bounds, number
 from eval.latency.machine import Rates
-from eval.latency.report.summary import BASELINES, KINDS, ContenderSummary, GroupSummary, Spread
+from eval.latency.report.summary import BASELINES, STEP_KINDS, ContenderSummary, GroupSummary, Spread
 from keep_agent.rollout.results import PARTS
 
 READS = {"memory": "memory", "append": "transcript", "plain": "same prompt"}
@@ -21,7 +21,7 @@ Cells = Sequence[str]
 def group_tables(group: GroupSummary, scored: bool) -> list[Table]:
     """Build all tables of a group of cells."""
     note = "decision: ttft and scoring" if scored else "no candidates were scored: the decision ends with the prompt"
-    kinds = [KIND_NAMES.get(kind, kind) for kind in KINDS]
+    kinds = [KIND_NAMES.get(kind, kind) for kind in STEP_KINDS]
     contents: Sequence[tuple[str, str, Sequence[str], Callable[[ContenderSummary], Cells]]] = (
         ("time to the first token", f"ms, all steps; {note}", TIMES, _times),
         ("times faster", RATIOS_CAPTION, [f"than {base}" for base in BASELINES], _ratios),
@@ -66,7 +66,7 @@ def _ratios(summary: ContenderSummary) -> Cells:
 
 
 def _kinds(summary: ContenderSummary) -> Cells:
-    spreads = (summary.spread(kind=kind) for kind in KINDS)
+    spreads = (summary.spread(kind=kind) for kind in STEP_KINDS)
     cells = (f"{number(spread.p50, 1)} ({spread.count})" if spread else MISSING for spread in spreads)
     return [*cells, number(summary.spread("ttft_overlapped_ms").p50, 1)]
 
@@ -108,7 +108,7 @@ def growth_table(group: GroupSummary) -> Table | None:
 def refusal_table(group: GroupSummary) -> Table | None:
     """Build the table of cells and contenders that could not run; None if all ran."""
     rows = [(cell, "all", cell.refusal) for cell in group.cells]
-    rows += [(cell, contender.name, contender.refusal) for cell in group.cells for contender in cell.standings]
+    rows += [(cell, contender.name, contender.refusal) for cell in group.cells for contender in cell.summaries]
     if not any(reason for *_, reason in rows):
         return None
     table = Table(title=f"refused: {group.title}")
@@ -130,7 +130,7 @@ def _table(
     for heading in ("", *headings):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for cell in group.cells:
-        summaries = [summary for summary in cell.standings if summary.times is not None]
+        summaries = [summary for summary in cell.summaries if summary.times is not None]
         for place, summary in enumerate(summaries):
             table.add_row("" if place else str(cell.cell.segments), summary.name, *cells_of(summary))
         table.add_section()

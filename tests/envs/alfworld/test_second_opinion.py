@@ -25,7 +25,7 @@ from envs.alfworld.scene import Game
 from envs.alfworld.setting import AlfworldSetting
 from envs.alfworld.world import GameWorld
 from envs.setting import goal_reached
-from eval.games import game_of, why_not
+from eval.games import game_of, unsupported_reason
 
 ALFRED = AlfredSetting("grounded", "partial")
 TASK_TYPES = (
@@ -37,7 +37,7 @@ TASK_TYPES = (
 @pytest.fixture(scope="module")
 def games(engines: EnginePool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Episode, Game]]:
     """Return, by task type, the first embedded house of the split `valid` that ALFWorld can express, in both forms."""
-    houses = [episode for episode in load_episodes(None, "valid", limit=120) if not why_not(episode)]
+    houses = [episode for episode in load_episodes(None, "valid", limit=120) if not unsupported_reason(episode)]
     by_type = {kind: next(house for house in houses if house.tasks[0].type == kind) for kind in TASK_TYPES}
     engine, folder = engines.acquire(), tmp_path_factory.mktemp("games")
     for kind, house in by_type.items():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.chat.conversation import ADVERSARIAL, Conversation, Piece, Question, Session, Turn, check_unit, draw, pieces
-from eval.chat.generated import BY_NAME, PEOPLE, Relation, debates, generate_conversations
+from eval.chat.conversation import ADVERSARIAL, Conversation, Line, Question, Session, Turn, check_unit, draw, lines_of
+from eval.chat.generated import PEOPLE, RELATION_BY_NAME, Relation, debates, generate_conversations
 from eval.chat.loader import load_conversations
 from keep_agent.errors import ConfigError, DataError
 
@@ -187,7 +187,7 @@ def test_the_published_locomo_is_loaded_completely(data_root: Path) -> None:
     assert sum(len(s.turns) for c in conversations for s in c.sessions) == 3950
     assert Counter(q.category for c in conversations for q in c.questions)[ADVERSARIAL] == 325
     for conversation in conversations:
-        assert all(piece.text.count("\n") == 1 for s in conversation.sessions for piece in pieces(s, "turn"))
+        assert all(piece.text.count("\n") == 1 for s in conversation.sessions for piece in lines_of(s, "turn"))
         ids = {turn.id for session in conversation.sessions for turn in session.turns}
         known = [id in ids for question in conversation.questions for id in question.evidence]
         assert sum(known) >= len(known) - 1  # one id in the source is wrong
@@ -196,14 +196,14 @@ def test_the_published_locomo_is_loaded_completely(data_root: Path) -> None:
 def test_a_session_becomes_a_date_and_turns_or_a_single_segment() -> None:
     turns = Turn("D1:1", "Ada", "Look\n here!"), Turn("D1:2", "Ben", " "), Turn("D1:3", "B", "x")
     session = Session("D1", "8 May", turns)
-    *lines, last = pieces(session, "turn")
+    *lines, last = lines_of(session, "turn")
     assert lines == [
-        Piece("D1", "session", "conversation on 8 May\n"), Piece("D1:1", "turn", "Ada: Look here!\n", "D1")
+        Line("D1", "session", "conversation on 8 May\n"), Line("D1:1", "turn", "Ada: Look here!\n", "D1")
     ]  # fmt: skip
     assert last.id == "D1:3"
-    (whole,) = pieces(session, "session")
+    (whole,) = lines_of(session, "session")
     assert whole.text == "conversation on 8 May | Ada: Look here! | B: x\n"
-    assert [piece.parent for piece in pieces(Session("D1", "", session.turns), "turn")] == [None, None]
+    assert [piece.parent for piece in lines_of(Session("D1", "", session.turns), "turn")] == [None, None]
     with pytest.raises(ConfigError, match="unit=word"):
         check_unit("word")
 
@@ -252,7 +252,7 @@ def test_generated_answers_are_the_latest_values() -> None:
                 elif question.category != "multi-hop":
                     assert question.answer in turn.text and turn.speaker in question.text
                     later = [turns[later_id][0] for later_id in order[order.index(id) + 1 :]]
-                    matches = [r for r in BY_NAME.values() if turn.text in sentences(r, question.answer)]
+                    matches = [r for r in RELATION_BY_NAME.values() if turn.text in sentences(r, question.answer)]
                     changes = {text for r in matches for text in sentences(r, *r.values)}
                     assert not any(t.speaker == turn.speaker and t.text in changes for t in later)
             assert bool(question.evidence) != question.adversarial
@@ -269,7 +269,7 @@ def test_no_speaker_mentions_the_answer_of_an_adversarial_question() -> None:
         for question in conversation.questions:
             if question.adversarial:
                 people = (*PEOPLE, "Ines")
-                relation = next(r for r in BY_NAME.values() if question.text in map(r.question.format, people))
+                relation = next(r for r in RELATION_BY_NAME.values() if question.text in map(r.question.format, people))
                 answers = sentences(relation, *relation.values)
                 assert not any(turn.speaker in question.text and turn.text in answers for turn in turns)
 

@@ -21,7 +21,7 @@ from eval.chat import compare
 from eval.chat import run as runs
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, draw
 from eval.chat.prompt import QuestionPrompt
-from eval.chat.reader import PARTS as SPLIT
+from eval.chat.reader import SPLIT_PARTS as SPLIT
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
 from eval.chat.summary import summarize
 from eval.common.intervals import wilson
@@ -421,13 +421,13 @@ def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:
     rows = [row for row in answers("limit=9") if row.scores.f1 is not None]
     better = [replace(row, scores=replace(row.scores, f1=row.scores.f1 + 0.25)) for row in reversed(rows)]
     unpaired = replace(better[0], gold=better[0].gold + " or so")
-    first, second = compare.common([[unpaired, *better[1:]], rows])
+    first, second = compare.common_rows([[unpaired, *better[1:]], rows])
     assert len(first) == len(second) == len(rows) - 1 and unpaired not in first
     gain = compare.f1_difference(first, second)
     assert gain.mean == pytest.approx(0.25) and gain.more == gain.pairs == len(first)
     assert gain.clusters == len({row.conversation for row in first})
     with pytest.raises(DataError, match="no question in common"):
-        compare.common([[unpaired], rows])
+        compare.common_rows([[unpaired], rows])
 
 
 def test_prompts_of_one_debate_form_one_cluster(answers: Answers) -> None:

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
 from envs.worlds import choices_of
-from eval.common.resume import begin, resumed_config
+from eval.common.resume import begin_run, resumed_config
 from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import make_env, make_episodes, make_setting
 from keep_agent.config.settings import check_settings
@@ -102,7 +102,7 @@ def whole_config() -> dict[str, Any]:
 
 def config_of(*overrides: str) -> DictConfig:
     """Return the config of a command line of ``eval.alfred``; Hydra must be initialized."""
-    with begin(RunFolder, compose("alfred", list(overrides)), Path("run"), overrides, check_settings) as start:
+    with begin_run(RunFolder, compose("alfred", list(overrides)), Path("run"), overrides, check_settings) as start:
         return start[1]
 
 

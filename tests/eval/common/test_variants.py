@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from eval.common.variants import compose_variants, names
+from eval.common.variants import compose_variants, name_list
 from eval.fidelity import __main__ as fidelity
 from eval.retention import __main__ as retention
 from keep_agent.config import planner_factory
@@ -43,7 +43,7 @@ def test_a_setting_of_some_methods_is_given_behind_them() -> None:
 
 
 def test_a_list_has_no_empty_names() -> None:
-    assert names("keep,epic,") == ["keep", "epic"] and names(",") == names("none") == names("") == []
+    assert name_list("keep,epic,") == ["keep", "epic"] and name_list(",") == name_list("none") == name_list("") == []
 
 
 MISTYPED = [

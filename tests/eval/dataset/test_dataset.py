@@ -13,7 +13,7 @@ from envs.alfred.setting import MAX_STEPS
 from envs.alfred.spec import load_episodes
 from envs.worlds import WORLDS
 from eval.dataset import __main__ as dataset
-from eval.dataset.recorder import Recorder, Source
+from eval.dataset.recorder import HouseEpisodes, RolloutRecorder
 from keep_agent.errors import ConfigError, DataError, ModelError
 from planners.base import DONE, Decision, ExpertPlanner
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
@@ -59,9 +59,9 @@ class RecordingPlanner(ExpertPlanner):
 
 def test_an_acting_planner_decides_before_every_step() -> None:
     planner, alfred = RecordingPlanner(), WORLDS["alfred"].spec
-    recorder = Recorder("grounded", "partial", 0.0, 1, planner)
+    recorder = RolloutRecorder("grounded", "partial", 0.0, 1, planner)
     (episode,) = alfred.training(None, stream=2, limit=1)
-    rollout = recorder.rollout(Source(alfred, [episode]))
+    rollout = recorder.rollout(HouseEpisodes(alfred, [episode]))
     decisions, outcomes = planner.calls[::2], planner.calls[1::2]
     steps = sum(len(task.steps) for task in rollout.tasks)
     assert set(decisions) == {"decide"} and len(decisions) == len(outcomes) == steps
@@ -73,9 +73,9 @@ def test_a_failure_is_written_with_any_message(messages: str, tmp_path: Path, mo
     wah = WORLDS["wah"].spec
     setting = wah.setting(messages=messages)
     monkeypatch.setattr(type(wah), "recorded", lambda *arguments: setting)
-    source = Source(wah, wah.training(None, limit=1))
+    source = HouseEpisodes(wah, wah.training(None, limit=1))
     file = tmp_path / "rollouts.jsonl.gz"
-    write_rollouts(file, [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)])
+    write_rollouts(file, [RolloutRecorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)])
     steps = [step for r in read_rollouts(file) for task in r.tasks for step in task.steps]
     failed = [step for step in steps if not step.ok]
     assert failed and {bool(step.message) for step in failed} == {messages == "reasons"}

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from envs.worlds import GENERATED
-from eval.dataset.__main__ import Recorder, Source
+from eval.dataset.__main__ import HouseEpisodes, RolloutRecorder
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.engine.base import Engine
@@ -72,7 +72,7 @@ def answer_start(slot: Slot) -> int:
 
 def trained(pack: PackedExample, slot: Slot, start: Sequence[int]) -> list[int]:
     """Return the prompt of a slot, with its answers."""
-    memory = [token for name, ids in pack.memory if name not in slot.hidden for token in ids]
+    memory = [token for name, ids in pack.memory if name not in slot.hidden_lines for token in ids]
     return [*start, *memory, *slot.ids]
 
 
@@ -123,10 +123,10 @@ def prompts(
 def test_trained_prompts_are_the_planners(
     world: str, skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
 ) -> None:
-    form, recorder = PlainFormat(tokenizer, goals=True), Recorder(skills, observability, 0.3, 1)
+    form, recorder = PlainFormat(tokenizer, goals=True), RolloutRecorder(skills, observability, 0.3, 1)
     longest, spec = 0, GENERATED[world].spec
     for episode in spec.training(None, stream=3, limit=2 if world == "alfred" else 1):
-        rollout = recorder.rollout(Source(spec, [episode]))
+        rollout = recorder.rollout(HouseEpisodes(spec, [episode]))
         mix = SlotMix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
         packs = list(EveryStep(form.line, mix).packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)

@@ -12,7 +12,7 @@ import torch
 from eval.common.variants import compose_variants
 from eval.fidelity.__main__ import CURVE_SETTING, METHODS, parser, report
 from eval.fidelity.agreement import Point, cheapest, reach_lines, variants_of
-from eval.fidelity.laws import LAWS, RandomPrompt, plain_logits, relative
+from eval.fidelity.laws import LAWS, RandomPrompt, plain_logits, relative_gap
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
@@ -131,8 +131,8 @@ def test_the_plain_forward_handles_positions_with_gaps(family: str) -> None:
         layout = RandomPrompt(engine).layout([None] * 4)
         gaps = replace(layout, positions=layout.positions + 40 * (torch.arange(layout.rows) > 30))
         logits = engine.prefill(gaps, Full(), Serial()).logits[0]
-        assert relative(logits, plain_logits(engine, gaps)) < EXACT
-        assert relative(logits, plain_logits(engine, layout)) > EXACT
+        assert relative_gap(logits, plain_logits(engine, gaps)) < EXACT
+        assert relative_gap(logits, plain_logits(engine, layout)) > EXACT
 
 
 def test_methods_without_a_single_prompt_are_refused(tiny_model: Path) -> None:

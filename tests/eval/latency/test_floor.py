@@ -14,12 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from eval.latency import machine
 from eval.latency.cells import FixedLengthFormat
 from eval.latency.contenders import PlannerContender
-from eval.latency.floor import Work, plain_work
+from eval.latency.floor import StepWork, plain_forward_work
 from eval.latency.floor import _encoding_flops as encoding_work
 from eval.latency.machine import RateMeter, Rates
 from eval.latency.scripts import Recordings
 from eval.latency.settings import Composer
-from eval.latency.workloads import Plan, make_workload
+from eval.latency.workloads import Workload, make_workload
 from eval.loading.costs import Shape
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.base import Engine
@@ -53,10 +53,10 @@ def test_a_plain_forward_has_the_counted_operations_except_in_the_last_layer(fam
         shape, ids = Shape.of(engine), torch.arange(3, 3 + ROWS)[None]
         counted_flops = count_flops(engine, lambda: engine.plain(input_ids=ids, logits_to_keep=1))
         pairs = (shape.layers - 1) * ROWS * (ROWS + 1) // 2 + ROWS  # the prompt is shorter than every window
-        omitted = (ROWS - 1) * shape.rest
-        work = plain_work(shape, ROWS)
-        assert sum(work.flops) - shape.pair * pairs + omitted == counted_flops
-        assert sum(work.through) - shape.pair * shape.layers * ROWS * (ROWS + 1) // 2 == counted_flops
+        omitted = (ROWS - 1) * shape.other_ops
+        work = plain_forward_work(shape, ROWS)
+        assert sum(work.flops) - shape.pair_ops * pairs + omitted == counted_flops
+        assert sum(work.full_flops) - shape.pair_ops * shape.layers * ROWS * (ROWS + 1) // 2 == counted_flops
 
 
 @pytest.mark.parametrize("family", DENSE)
@@ -66,7 +66,7 @@ def test_encoding_has_the_counted_operations(family: str) -> None:
         counted_flops = count_flops(engine, lambda: engine.encode([(None, unit) for unit in units]))
         flops = sum(encoding_work(shape, torch.tensor([3, 4]).numpy(), 0))
         pairs = (shape.layers - 1) * (3 * 4 // 2 + 4 * 5 // 2)
-        assert flops - shape.pair * pairs == counted_flops
+        assert flops - shape.pair_ops * pairs == counted_flops
 
 
 def test_a_mixture_counts_its_active_experts() -> None:
@@ -88,7 +88,7 @@ def test_no_step_has_fewer_operations_than_its_floor(planner: str, tiny_model: P
     with TransformersEngine(make_model(setting.model)) as engine:
         prompt_format = FixedLengthFormat(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
         contender = PlannerContender(planner, setting, engine, prompt_format, HashedNgrams())
-        plan = Plan(segments=8, store=8, churn=2, steps=4, candidates=0, age=11)
+        plan = Workload(segments=8, store=8, churn=2, steps=4, candidates=0, age=11)
         (script,) = make_workload(plan, Recordings(config))
         contender.begin(script)
         for step in script.steps:
@@ -99,12 +99,12 @@ def test_no_step_has_fewer_operations_than_its_floor(planner: str, tiny_model: P
             work = timed[0].work
             assert 0.3 * counted_flops < sum(work.flops) <= counted_flops
             compares = planner == "cacheblend"  # computes values of the next layer without the rest of that layer
-            assert compares or all(least <= through for least, through in zip(work.flops, work.through, strict=True))
+            assert compares or all(least <= full for least, full in zip(work.flops, work.full_flops, strict=True))
 
 
 def test_each_piece_takes_the_larger_of_its_times_and_loading_overlaps() -> None:
     rates = Rates(flops=1e9, bandwidth=1e9)
-    work = Work((4_000_000, 1_000_000), (1_000_000, 2_000_000), through=(5_000_000, 1_000_000))
+    work = StepWork((4_000_000, 1_000_000), (1_000_000, 2_000_000), full_flops=(5_000_000, 1_000_000))
     assert (work.floor_ms(rates), work.rows_ms(rates)) == pytest.approx((6.0, 7.0))
     # in shared memory, loaded bytes are read and written; a link works in parallel with the layers, or is the slowest
     for link, ms in {None: 8.0, 1e9: 6.0, 1e8: 40.0}.items():

@@ -10,13 +10,13 @@ import torch
 from eval.latency.cells import InterleavedTiming
 from eval.latency.contenders import PlainForward
 from eval.latency.machine import RateMeter
-from eval.latency.report.rows import Timed
-from eval.latency.scripts import Script, Step
+from eval.latency.report.rows import TimedStep
+from eval.latency.scripts import Script, ScriptStep
 from keep_agent.errors import CapacityError
 from keep_agent.rollout.results import StepNumbers
 
 CPU = torch.device("cpu")
-STEPS = (Step((), ("done",), "done"),) * 6
+STEPS = (ScriptStep((), ("done",), "done"),) * 6
 
 
 @dataclass
@@ -32,12 +32,12 @@ class Runner:
     def begin(self, script: Script) -> None:
         self.log.append("begin")
 
-    def step(self, step: Step) -> Timed:
+    def step(self, step: ScriptStep) -> TimedStep:
         if self.turns == self.failing_step:
             raise CapacityError("a prompt of 99 tokens is too long")
         self.turns += 1
         self.log.append(self.name)
-        return Timed(StepNumbers(ttft_ms=float(self.turns)))
+        return TimedStep(StepNumbers(ttft_ms=float(self.turns)))
 
     def stored(self) -> int | None:
         return 7
@@ -54,9 +54,9 @@ class Follower(PlainForward):
     def follows(self, contender: object) -> bool:
         return contender is self.runner
 
-    def step(self, step: Step) -> Timed:
+    def step(self, step: ScriptStep) -> TimedStep:
         self.log.append(self.name)
-        return Timed(StepNumbers(ttft_ms=1.0))
+        return TimedStep(StepNumbers(ttft_ms=1.0))
 
 
 @pytest.fixture(scope="module")

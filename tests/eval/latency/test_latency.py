@@ -11,7 +11,7 @@ import pytest
 
 from eval.latency import __main__ as latency
 from eval.latency.report.rows import CELLS, LatencyFolder
-from eval.latency.report.summary import BASELINES, KINDS
+from eval.latency.report.summary import BASELINES, STEP_KINDS
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.results import PARTS
 from keep_agent.rollout.run_folder import SUMMARY
@@ -55,7 +55,7 @@ def test_a_run_prints_tables_and_writes_a_summary(call: Call, tiny_model: Path) 
         assert list(standings) == ["full_recompute", "cacheblend", "keep", "full_cache", "serial", "transformers"]
         assert cell["kinds"] == {"all": 3, "warm": 2, "no_flip": 2, "flip": 0, "cold": 1}
         for item in standings.values():
-            assert set(item["times"]["ttft_ms"]) == set(KINDS) and set(item["ratios"]) == set(BASELINES)
+            assert set(item["times"]["ttft_ms"]) == set(STEP_KINDS) and set(item["ratios"]) == set(BASELINES)
             assert item["times"]["ttft_ms"]["all"]["p50"] > 0 and item["floor"]["all"]["times"] > 0
         assert standings["full_recompute"]["ratios"]["full_recompute"]["paired"] == 1.0
         assert standings["full_recompute"]["computed_ratio"] == standings["transformers"]["computed_ratio"] == 1.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.latency.machine import Peak
+from eval.latency.machine import MemoryPeak
 from eval.latency.report.summary import Ratio, Spread, fit, median_interval
 
 SIZES = (10, 20, 40, 80, 160)
@@ -60,9 +60,9 @@ def test_ratios_are_paired_by_step() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the high-water mark")
 def test_a_peak_is_the_memory_in_use_and_is_reset() -> None:
     cpu, size = torch.device("cpu"), 64 << 20
-    peak = Peak(cpu)
+    peak = MemoryPeak(cpu)
     block = torch.ones(size, dtype=torch.uint8)
     first = peak.growth()
     del block
     assert 0.9 * size < first < 1.5 * size
-    assert Peak(cpu).growth() < 0.5 * size
+    assert MemoryPeak(cpu).growth() < 0.5 * size

@@ -8,7 +8,7 @@ import pytest
 
 from eval.latency.cells import FixedLengthFormat
 from eval.latency.scripts import Recordings, Script, sample_candidates
-from eval.latency.workloads import NO_CANDIDATES, Plan, make_workload
+from eval.latency.workloads import NO_CANDIDATES, Workload, make_workload
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.store import SegmentStore
 from planners.prompts.formats import PlainFormat
@@ -22,14 +22,14 @@ def recordings() -> Recordings:
     return Recordings(latency_config())
 
 
-def plan(**changes: object) -> Plan:
-    return Plan(**{"segments": 12, "store": 12, "churn": 2, "steps": 6, "candidates": None, "age": 11, **changes})
+def plan(**changes: object) -> Workload:
+    return Workload(**{"segments": 12, "store": 12, "churn": 2, "steps": 6, "candidates": None, "age": 11, **changes})
 
 
 def memories(script: Script) -> list[dict[str, str]]:
     """Return the memory at every step by id, including the action log that a planner writes."""
     store, states = SegmentStore(), []
-    for edit in script.aged:
+    for edit in script.static_edits:
         store.put(edit.id, edit.category, edit.text)
     for number, step in enumerate(script.steps):
         if number > PROGRESS:
@@ -60,7 +60,7 @@ def test_churn_segments_change_and_the_memory_keeps_its_size(churn: int, size: i
 
 def test_half_of_a_synthetic_memory_is_old_and_all_lines_differ(recordings: Recordings) -> None:
     (script,) = make_workload(plan(store=1000), recordings)
-    assert len(script.aged) == 500 and script.age == 11
+    assert len(script.static_edits) == 500 and script.age == 11
     assert len(set(memories(script)[0].values())) == 1000
 
 
@@ -79,9 +79,9 @@ def test_a_replay_repeats_the_facts_of_the_world(recordings: Recordings) -> None
 
 def test_a_replay_is_filled_with_finished_tasks(recordings: Recordings) -> None:
     (script,) = make_workload(plan(churn="alfred", store=60, steps=2), recordings)
-    assert len(memories(script)[0]) == 60 and script.aged
+    assert len(memories(script)[0]) == 60 and script.static_edits
     (script,) = make_workload(plan(churn="alfred", store=4, steps=2), recordings)
-    assert not script.aged and len(memories(script)[0]) > 4
+    assert not script.static_edits and len(memories(script)[0]) > 4
 
 
 def test_candidates_are_spread_and_include_the_executed_skill() -> None:

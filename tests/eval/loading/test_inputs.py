@@ -13,7 +13,7 @@ import torch
 from eval.latency import machine
 from eval.loading.costs import Roofline, Shape
 from eval.loading.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
-from eval.loading.prompt import Prompt, schedule_of
+from eval.loading.prompt import SyntheticPrompt, schedule_of
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
 from eval.loading.workload import AFTER, BEFORE, BESIDE, METHODS, read_times
 from keep_agent.errors import ConfigError, DataError
@@ -22,7 +22,7 @@ from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
 from memory.recompute.multi_hop import Schedule
 from tests.waiting import FakeTime
 
-PROMPT = Prompt(10, 4, 3)
+PROMPT = SyntheticPrompt(10, 4, 3)
 FALL = Schedule("linear", 0.4)
 SHAPE = Shape(layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, width=16)
 SLOW = Device("slow", 1.0, 1e30, "shared")  # one FLOP per second: times are FLOPs
@@ -51,7 +51,7 @@ def test_active_rows_shrink_and_keep_the_query(method: str) -> None:
 
 
 def test_epic_computes_the_first_rows_of_each_segment() -> None:
-    assert Prompt(2, 20, 1).active("epic", 2, FALL)[0].tolist() == [*range(16), *range(20, 36), 40]
+    assert SyntheticPrompt(2, 20, 1).active("epic", 2, FALL)[0].tolist() == [*range(16), *range(20, 36), 40]
 
 
 def test_default_schedules_are_those_of_the_stages() -> None:
@@ -60,7 +60,7 @@ def test_default_schedules_are_those_of_the_stages() -> None:
 
 
 def test_a_unit_holds_several_segments() -> None:
-    layout = Prompt(5, 2, 1, together=2).layout()
+    layout = SyntheticPrompt(5, 2, 1, together=2).layout()
     assert [(place.start, place.stop) for place in layout.placements] == [(0, 4), (4, 8), (8, 10)]
     assert layout.reused.tolist() == [True] * 10 + [False]
     assert [span.stop for span in layout.segments] == [2, 4, 6, 8, 10]
@@ -69,7 +69,7 @@ def test_a_unit_holds_several_segments() -> None:
 @pytest.mark.parametrize("sizes", [(0, 4, 1), (4, 0, 1), (4, 4, 0)])
 def test_an_empty_prompt_is_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="=0 makes no prompt"):
-        Prompt(*sizes)
+        SyntheticPrompt(*sizes)
 
 
 def test_times_are_the_counted_flops() -> None:
@@ -88,7 +88,7 @@ def test_times_are_the_counted_flops() -> None:
 def test_few_rows_take_the_time_of_reading_the_weights() -> None:
     active = (torch.tensor([2]),) * 2
     for bits, share in ((16, 2.0), (4, 0.5)):
-        times = Roofline(SHAPE.cut(2), NARROW, 1.0, bits).times(active, 3, BEFORE)
+        times = Roofline(SHAPE.first_layers(2), NARROW, 1.0, bits).times(active, 3, BEFORE)
         assert times.mlp == (3 * 8 * 16 * share + 32,) * 2
     assert Roofline(SHAPE, NARROW, 0.5).times(active, 3, BEFORE).mlp == (2 * (3 * 8 * 16 * 2 + 32),) * 2
 
@@ -105,7 +105,7 @@ def test_shapes_are_read_by_name_or_from_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a file nor one of planner-tiny"):
         Shape.from_name("gpt-9")
     with pytest.raises(ConfigError, match="use 2 to 3"):
-        SHAPE.cut(4)
+        SHAPE.first_layers(4)
 
 
 def test_devices_and_links_are_found_by_name() -> None:
@@ -161,4 +161,4 @@ def test_a_trace_becomes_a_timeline() -> None:
         (COMPUTE, "mlp", 1, 3), (LINK, "load", 3, 5),
     ]  # fmt: skip
     assert (line.makespan, line.nbytes, line.idle(LINK), line.idle(COMPUTE)) == (6, 64, 4, 1.5)
-    assert [event.kind for event in Timeline.of_trace(trace, beside=True).on(IMPORTANCE)] == ["importance"]
+    assert [event.kind for event in Timeline.of_trace(trace, separate_worker=True).on(IMPORTANCE)] == ["importance"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eval.loading.compare import bounds
 from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import LANES, LINK
-from eval.loading.workload import BESIDE, Work, times_of
+from eval.loading.workload import BESIDE, LayerWork, times_of
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -27,7 +27,7 @@ quick = settings(max_examples=150)
 
 @quick
 @given(stages, works(together=6), links(free=False), CHUNKS)
-def test_no_makespan_is_below_the_bounds(stage: Loading, task: Work, link: Link, chunk: float) -> None:
+def test_no_makespan_is_below_the_bounds(stage: Loading, task: LayerWork, link: Link, chunk: float) -> None:
     limits = bounds(task, link)
     assert limits.simple <= limits.tight + EPSILON
     assert limits.tight <= simulate(stage, task, link, chunk).makespan + EPSILON
@@ -35,7 +35,7 @@ def test_no_makespan_is_below_the_bounds(stage: Loading, task: Work, link: Link,
 
 @quick
 @given(stages, works(together=6), links(free=False), CHUNKS)
-def test_workers_wait_by_the_rules(stage: Loading, task: Work, link: Link, chunk: float) -> None:
+def test_workers_wait_by_the_rules(stage: Loading, task: LayerWork, link: Link, chunk: float) -> None:
     line = simulate(stage, task, link, chunk)
     for lane in LANES:
         assert all(a.end <= b.start + EPSILON for a, b in pairwise(line.on(lane))), lane
@@ -54,7 +54,7 @@ def test_workers_wait_by_the_rules(stage: Loading, task: Work, link: Link, chunk
 
 @quick
 @given(stages, works(), links(free=False), CHUNKS)
-def test_each_row_moves_once_per_layer_that_needs_it(stage: Loading, task: Work, link: Link, chunk: float) -> None:
+def test_each_row_moves_once_per_layer_that_needs_it(stage: Loading, task: LayerWork, link: Link, chunk: float) -> None:
     recording = RecordingLoading(stage)
     line = simulate(recording, task, link, chunk)
     counts = np.zeros(task.resting.shape, int)
@@ -68,7 +68,7 @@ def test_each_row_moves_once_per_layer_that_needs_it(stage: Loading, task: Work,
 
 @quick
 @given(works(), links(free=True), CHUNKS)
-def test_without_latencies_nothing_is_slower_than_serial(task: Work, link: Link, chunk: float) -> None:
+def test_without_latencies_nothing_is_slower_than_serial(task: LayerWork, link: Link, chunk: float) -> None:
     """Serial takes the sum of computing and moving; with other stages the compute worker waits only for the link."""
     limits = bounds(task, link)
     assert simulate(Serial(), task, link).makespan == pytest.approx(limits.compute + limits.transfer)
@@ -78,17 +78,17 @@ def test_without_latencies_nothing_is_slower_than_serial(task: Work, link: Link,
 
 @quick
 @given(works(), links(free=True), st.integers(0, 3))
-def test_rows_dropped_together_meet_the_tight_bound(task: Work, link: Link, drop: int) -> None:
+def test_rows_dropped_together_meet_the_tight_bound(task: LayerWork, link: Link, drop: int) -> None:
     """All slices are known at once, so no later request is more urgent."""
     segments = len(task.layout.segments)
     times = task.times.attention, task.times.mlp, task.times.importance
-    together = work([drop] * segments, *times, narrow=task.narrow)
+    together = work([drop] * segments, *times, choice_point=task.choice_point)
     assert simulate(LayerBalanced(), together, link).makespan == pytest.approx(bounds(together, link).tight)
 
 
 @quick
 @given(works(), links(free=True), CHUNKS)
-def test_layer_balanced_exceeds_the_bound_by_at_most_a_job_per_layer(task: Work, link: Link, chunk: float) -> None:
+def test_layer_balanced_exceeds_the_bound_by_at_most_a_job_per_layer(task: LayerWork, link: Link, chunk: float) -> None:
     line = simulate(LayerBalanced(), task, link, chunk)
     longest = max((event.seconds for event in line.on(LINK)), default=0.0)
     assert line.makespan <= bounds(task, link).tight + (task.layers - 1) * longest + EPSILON
@@ -96,7 +96,7 @@ def test_layer_balanced_exceeds_the_bound_by_at_most_a_job_per_layer(task: Work,
 
 @quick
 @given(works(tokens=1), links(free=True))
-def test_single_rows_come_close_to_the_tight_bound(task: Work, link: Link) -> None:
+def test_single_rows_come_close_to_the_tight_bound(task: LayerWork, link: Link) -> None:
     """Jobs that load ahead have one row each, so the excess is at most a row per layer."""
     makespan = simulate(LayerBalanced(), task, link, chunk=1).makespan
     assert makespan <= bounds(task, link).tight + (task.layers - 1) * link.seconds(1, 1) + EPSILON
@@ -104,16 +104,16 @@ def test_single_rows_come_close_to_the_tight_bound(task: Work, link: Link) -> No
 
 @quick
 @given(stages, works(), links(free=False))
-def test_more_bandwidth_never_raises_the_bounds(stage: Loading, task: Work, link: Link) -> None:
+def test_more_bandwidth_never_raises_the_bounds(stage: Loading, task: LayerWork, link: Link) -> None:
     faster = Link("faster", 2 * link.bandwidth, link.latency, link.per_copy)
     slow, fast = bounds(task, link), bounds(task, faster)
     assert (fast.simple, fast.tight) <= (slow.simple, slow.tight)
-    assert fast.compute == slow.compute == pytest.approx(sum(map(task.to_end, range(task.layers))))
+    assert fast.compute == slow.compute == pytest.approx(sum(map(task.seconds_to_end, range(task.layers))))
 
 
 @quick
 @given(stages, works(), links(free=False))
-def test_times_of_a_timeline_are_those_of_the_work(stage: Loading, task: Work, link: Link) -> None:
+def test_times_of_a_timeline_are_those_of_the_work(stage: Loading, task: LayerWork, link: Link) -> None:
     times = times_of(simulate(stage, task, link), task.layers)
     for kind in ("attention", "importance", "mlp"):
         assert getattr(times, kind) == pytest.approx(getattr(task.times, kind), abs=EPSILON)
@@ -121,12 +121,12 @@ def test_times_of_a_timeline_are_those_of_the_work(stage: Loading, task: Work, l
 
 @quick
 @given(works())
-def test_the_bounds_over_an_infinite_link_are_the_computing(task: Work) -> None:
+def test_the_bounds_over_an_infinite_link_are_the_computing(task: LayerWork) -> None:
     endless = Link("shared", float("inf"))
     limits = bounds(task, endless)
     assert limits.simple == limits.tight == pytest.approx(limits.compute)
     assert simulate(NextLayer(), task, endless).makespan == pytest.approx(limits.compute)
     total = sum(task.times.attention) + sum(task.times.mlp)
     assert limits.compute >= total - EPSILON
-    if task.narrow != BESIDE:
+    if task.choice_point != BESIDE:
         assert limits.compute == pytest.approx(total + sum(task.times.importance))

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from eval.loading.compare import STAGES
-from eval.loading.measure import RealPrefill, run_prefill
-from eval.loading.prompt import Prompt
+from eval.loading.measure import MeasuredPrefill, run_prefill
+from eval.loading.prompt import SyntheticPrompt
 from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Event, Timeline
-from eval.loading.workload import AFTER, BEFORE, BESIDE, Times, Work
+from eval.loading.workload import AFTER, BEFORE, BESIDE, LayerWork, PieceTimes
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transfer.link import Throttle
@@ -34,7 +34,7 @@ from memory.stages import Recompute
 from tests.waiting import until
 
 MLPS = (0.002, 0.002, 0.002, 0.007, 0.013, 0.010)  # seconds of sleep in each layer's MLP
-PROMPT = Prompt(segments=8, tokens=4, query=3)
+PROMPT = SyntheticPrompt(segments=8, tokens=4, query=3)
 SEGMENT = 4 * 256  # bytes of a segment's slice of a layer: 2 heads of 16 numbers, keys and values, 4 bytes each
 LINK_SPEED = SEGMENT / 0.003  # bytes per second: a segment's slice takes 3 ms
 WAKING = 0.002  # seconds until a waiting thread continues
@@ -83,13 +83,13 @@ def model() -> Iterator[LoadedModel]:
     torch.set_num_threads(threads)
 
 
-def without_gaps(real: RealPrefill) -> Work:
+def without_gaps(real: MeasuredPrefill) -> LayerWork:
     """Return the work of a run with pieces extended to the start of the next one."""
     times = {kind: [0.0] * real.work.layers for kind in ("attention", "importance", "mlp")}
     for lane in (COMPUTE, IMPORTANCE):
         for event, end in _until_next(real.timeline.on(lane)):
             times[event.kind][event.layer] = end - event.start
-    return replace(real.work, times=Times(*(tuple(times[kind]) for kind in ("attention", "importance", "mlp"))))
+    return replace(real.work, times=PieceTimes(*(tuple(times[kind]) for kind in ("attention", "importance", "mlp"))))
 
 
 def jobs(line: Timeline) -> list[tuple[int, int, int]]:
@@ -112,7 +112,7 @@ def too_early(line: Timeline) -> list[str]:
     return [f"layer {job.layer} started before its slices" for job in line.on(LINK) if begin[job.layer] < job.end]
 
 
-def differences(real: RealPrefill, simulated: Timeline) -> list[str]:
+def differences(real: MeasuredPrefill, simulated: Timeline) -> list[str]:
     """Describe the differences between a run and its simulation."""
     if jobs(real.timeline) != jobs(simulated):
         return [f"jobs (layer, bytes, runs): {jobs(real.timeline)}, simulated {jobs(simulated)}"]
@@ -141,12 +141,12 @@ CASES = [
 def test_the_loader_obeys_the_simulator(
     recompute: str, loading: str, importance: str, chunk: float, model: LoadedModel
 ) -> None:
-    narrow = AFTER if recompute == "deviation" else WHEN[importance]
+    choice_point = AFTER if recompute == "deviation" else WHEN[importance]
     with TransformersEngine(model, "thread", Throttle(LINK_SPEED / 1e9), importance, chunk) as engine:
         layout, problems = PROMPT.encoded(engine), [""]
 
         def as_simulated() -> bool:
-            real = run_prefill(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), narrow)
+            real = run_prefill(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), choice_point)
             simulated = simulate(STAGES[loading](), without_gaps(real), ReplayLink.of(real.timeline), chunk)
             problems[:] = differences(real, simulated)
             return not problems

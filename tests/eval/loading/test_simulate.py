@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from eval.loading.compare import bounds
-from eval.loading.prompt import Prompt
+from eval.loading.prompt import SyntheticPrompt
 from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
-from eval.loading.workload import AFTER, BESIDE, Times, Work
+from eval.loading.workload import AFTER, BESIDE, LayerWork, PieceTimes
 from keep_agent.errors import ConfigError
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
@@ -67,7 +67,7 @@ def test_bounds_of_the_balanced_example() -> None:
 def test_a_run_counts_from_the_layer_at_which_its_last_row_rests() -> None:
     """Row 1 is dropped at layer 1, the adjacent row 0 at layer 2: known at 17 s, one copy each for keys and values."""
     active = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.tensor([2])
-    task = Work(Prompt(1, 2, 1).layout(), active, Times((1, 5, 9), (0, 0, 0), (0, 0, 0)), 1)
+    task = LayerWork(SyntheticPrompt(1, 2, 1).layout(), active, PieceTimes((1, 5, 9), (0, 0, 0), (0, 0, 0)), 1)
     limits = bounds(task, Link("many small copies", 1.0, per_copy=5.0))
     assert (limits.transfer, limits.tight) == (11 + 12, 17 + 11 + 9)
 
@@ -98,20 +98,20 @@ def test_importance_before_the_mlp_runs_on_the_compute_worker() -> None:
 
 
 def test_importance_beside_the_mlp_runs_on_its_own_worker() -> None:
-    line = simulate(LayerBalanced(), work([1], **PIECES, narrow=BESIDE), SECOND)
+    line = simulate(LayerBalanced(), work([1], **PIECES, choice_point=BESIDE), SECOND)
     assert (starts(line, "importance"), starts(line, "mlp"), loads(line)) == ([1], [1, 6], [(1, 3, 4)])
     assert line.busy(IMPORTANCE) == 2 and line.makespan == 7
 
 
 def test_the_next_layer_waits_for_a_choice_longer_than_the_mlp() -> None:
-    slow = work([1], attention=[1, 1], mlp=[1, 0], importance=[5, 0], narrow=BESIDE)
+    slow = work([1], attention=[1, 1], mlp=[1, 0], importance=[5, 0], choice_point=BESIDE)
     line = simulate(LayerBalanced(), slow, Link("fast", 1e9))
     assert starts(line, "attention") == [0, pytest.approx(6)]
     assert starts(simulate(Serial(), slow, SECOND), "attention") == [0, 7]
 
 
 def test_a_choice_that_reads_the_output_of_a_layer_comes_last() -> None:
-    line = simulate(LayerBalanced(), work([1], **PIECES, narrow=AFTER), SECOND)
+    line = simulate(LayerBalanced(), work([1], **PIECES, choice_point=AFTER), SECOND)
     assert (starts(line, "importance"), starts(line, "mlp"), loads(line)) == ([5], [1, 9], [(1, 7, 8)])
 
 
@@ -123,7 +123,7 @@ def test_a_job_costs_its_latency_and_two_copies_per_run() -> None:
     assert simulate(Serial(), apart, link).makespan == 2 * (10 + 2 * 2 * 3 + 4)
     prompt = apart.layout
     active = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 2, 3, 4]), torch.tensor([2, 3, 4])
-    rows = Work(prompt, active, Times((1, 1, 9), (0, 0, 0), (0, 0, 0)), 1)
+    rows = LayerWork(prompt, active, PieceTimes((1, 1, 9), (0, 0, 0), (0, 0, 0)), 1)
     slow = Link("slow", 0.1)
     assert [(e.layer, e.runs) for e in simulate(LayerBalanced(), rows, slow).on(LINK)] == [(1, 1), (2, 1), (2, 1)]
     assert [(e.layer, e.runs) for e in simulate(Serial(), rows, slow).on(LINK)] == [(1, 1), (2, 1)]
@@ -145,7 +145,7 @@ def test_a_stage_that_omits_a_row_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"narrow": "first"}, "narrow='first'"), ({"active": ()}, "active rows of 0 layers, but times of 5")],
+    [({"choice_point": "first"}, "choice_point='first'"), ({"active": ()}, "active rows of 0 layers, but times of 5")],
 )
 def test_inconsistent_work_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -155,4 +155,4 @@ def test_inconsistent_work_is_refused(change: dict, message: str) -> None:
 @pytest.mark.parametrize("mlp", [(1.0, 1.0), (-1.0,), (float("nan"),), ()])
 def test_invalid_times_are_refused(mlp: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError):
-        Times((1.0,), (0.0,), mlp)
+        PieceTimes((1.0,), (0.0,), mlp)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from hypothesis import strategies as st
 
-from eval.loading.prompt import Prompt
+from eval.loading.prompt import SyntheticPrompt
 from eval.loading.simulate import Link
-from eval.loading.workload import BEFORE, NARROWS, Times, Work
+from eval.loading.workload import BEFORE, CHOICE_POINTS, LayerWork, PieceTimes
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -22,18 +22,18 @@ STAGES = (Serial, NextLayer, LayerBalanced)
 
 def work(
     drops: Sequence[int], attention: Sequence[float], mlp: Sequence[float], importance: Sequence[float] | None = None,
-    tokens: int = 1, narrow: str = BEFORE, together: int = 1,
-) -> Work:  # fmt: skip
+    tokens: int = 1, choice_point: str = BEFORE, together: int = 1,
+) -> LayerWork:  # fmt: skip
     """Make a work: segment i is not active from layer ``drops[i]`` on; one query row; one byte per row and layer."""
-    prompt = Prompt(len(drops), tokens, 1, together)
+    prompt = SyntheticPrompt(len(drops), tokens, 1, together)
     last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])
     active = tuple((last > layer).nonzero()[:, 0] for layer in range(len(attention)))
-    importance_times = [0.0] * len(attention) if importance is None else importance
-    return Work(prompt.layout(), active, Times(tuple(attention), tuple(importance_times), tuple(mlp)), 1, narrow)
+    choices = [0.0] * len(attention) if importance is None else importance
+    return LayerWork(prompt.layout(), active, PieceTimes(tuple(attention), tuple(choices), tuple(mlp)), 1, choice_point)
 
 
 @st.composite
-def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> Work:
+def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> LayerWork:
     """Draw works of two to six layers, with segments of up to ``tokens`` rows dropped at any layer or never.
 
     Units of up to ``together`` segments have gaps, which move with their run.
@@ -42,8 +42,8 @@ def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> Work:
     seconds = st.lists(st.sampled_from((0.0, 0.25, 1.0, 2.5)), min_size=layers, max_size=layers)
     drops = draw(st.lists(st.integers(0, layers), min_size=1, max_size=6))
     pieces = draw(seconds), draw(seconds), [*draw(seconds)[:-1], 0.0]
-    size, narrow = draw(st.integers(1, tokens)), draw(st.sampled_from(NARROWS))
-    return work(drops, *pieces, tokens=size, narrow=narrow, together=draw(st.integers(1, together)))
+    size, choice_point = draw(st.integers(1, tokens)), draw(st.sampled_from(CHOICE_POINTS))
+    return work(drops, *pieces, tokens=size, choice_point=choice_point, together=draw(st.integers(1, together)))
 
 
 def links(free: bool) -> st.SearchStrategy[Link]:

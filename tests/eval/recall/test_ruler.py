@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from eval.common.variants import compose_variants
 from eval.recall.cells import Cell
 from eval.recall.prober import Prober
-from eval.recall.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
+from eval.recall.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide_needles
 from eval.recall.ruler_probes import TOLERANCE, Ruler, RulerProbe, TextFormat
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.models.load import load_model
@@ -77,7 +77,7 @@ def test_answers_are_unique_and_depend_on_the_seed(ruler: Ruler, kind: str) -> N
 def test_every_document_hides_numbers_and_the_question_names_several(ruler: Ruler, documents: int, count: int) -> None:
     probe = probe_of(ruler, "mq_niah", documents=documents)
     hidden = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
-    assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden
+    assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden_keys
     numbers = {key: number for document in hidden for key, number in document.items()}
     assert len(set(numbers.values())) == sum(map(len, hidden))
     keys = re.findall(r"\w+", re.search(r"numbers of (.*) in the documents", probe.question)[1].replace(" and ", ","))
@@ -120,7 +120,7 @@ def test_frequencies_of_coded_words_follow_the_zeta_distribution(ruler: Ruler) -
 
 
 def test_needles_are_spread_evenly_and_in_order() -> None:
-    pieces = hide(["a", "b", "c"], 31, random.Random(4))
+    pieces = hide_needles(["a", "b", "c"], 31, random.Random(4))
     places = [pieces.index(needle) for needle in "abc"]
     assert len(pieces) == 31 and places[0] < 10 <= places[1] < 20 <= places[2]
     assert all(piece in NOISE for place, piece in enumerate(pieces) if place not in places)
@@ -132,7 +132,7 @@ def test_the_cue_has_the_requested_position(ruler: Ruler, kind: str, cue: str) -
     question = probe_of(ruler, kind, cue="after").question.split(ruler.format.turn)[0]
     assert (question in probe.front) == (cue != "after") and (question in probe.question) == (cue != "before")
     assert probe.front == "" or (probe.front.startswith(TASKS[kind].about) and probe.front.endswith("\n"))
-    assert probe.question.endswith(f"{ruler.format.turn}{TASKS[kind].lead}")
+    assert probe.question.endswith(f"{ruler.format.turn}{TASKS[kind].answer_start}")
 
 
 def test_an_answer_scores_its_share_of_expected_words(ruler: Ruler) -> None:
@@ -149,7 +149,7 @@ def test_a_chat_template_makes_the_probe_a_user_turn(chat: PreTrainedTokenizerBa
     ids = format.context() + format.line(probe.front) + format.line("a\n") + format.line(probe.question)
     turn = f"{probe.front}a\n{TASKS['fwe'].reminder}"
     rendered = chat.apply_chat_template([{"role": "user", "content": turn}], tokenize=False, add_generation_prompt=True)
-    assert chat.decode(ids) == f"{rendered}{TASKS['fwe'].lead}"
+    assert chat.decode(ids) == f"{rendered}{TASKS['fwe'].answer_start}"
     assert format.line("a\n")[-1:] == chat.encode("\n") and format.stops() == {chat.eos_token_id}
     assert format.decode([*chat.encode("b"), chat.eos_token_id]) == "b"
     assert TextFormat(chat, "<|im_end|>").context() == [chat.eos_token_id, *format.context()]

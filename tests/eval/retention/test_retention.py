@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from eval.common.episode_lines import begin_lines
 from eval.common.variants import compose_variants
-from eval.fidelity.deviation import Shadow, make_planners, play
+from eval.fidelity.deviation import PlannerGroup, make_planners, play_episodes
 from eval.retention.__main__ import BASELINE, SETTING, report, summarise, variants
-from eval.retention.forgetting import Step, distance
+from eval.retention.forgetting import StepRow, tokens_since
 from eval.sessions import entities
 from eval.sessions import report as report_sessions
 from keep_agent.config.factory import expert_oracle
@@ -28,7 +28,7 @@ from planners.training.retention.tool_sessions import read_sessions
 if TYPE_CHECKING:
     import torch
 
-    from eval.fidelity.deviation import Choice
+    from eval.fidelity.deviation import SkillChoice
     from memory.prompt.report import Prefill
 
 SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=hashed"]
@@ -44,12 +44,12 @@ def test_methods_are_compared_with_the_full_cache(tiny_model: Path, tmp_path: Pa
     assert len(lines) == 2 and set(lines[0]) == {BASELINE, "streaming", "moved", "semantic"}
     for line in lines:
         for steps in zip(*line.values(), strict=True):
-            full, streaming, h2o, semantic = (Step(*step) for step in steps)
+            full, streaming, h2o, semantic = (StepRow(*step) for step in steps)
             assert full.same_skill and full.kl == pytest.approx(0, abs=1e-9)
-            assert full.live == full.prompt and semantic.live == semantic.prompt
-            assert max(streaming.live, h2o.live) < full.live
+            assert full.live_rows == full.prompt_tokens and semantic.live_rows == semantic.prompt_tokens
+            assert max(streaming.live_rows, h2o.live_rows) < full.live_rows
             assert streaming.live_reads < streaming.raw_reads and full.live_reads == full.raw_reads
-        assert all(Step(*step).prefix > 0 for step in line["streaming"][1:])
+        assert all(StepRow(*step).prefix_rows > 0 for step in line["streaming"][1:])
     before = out.read_bytes()
     report(arguments)  # resumes: all episodes are complete
     assert out.read_bytes() == before
@@ -77,7 +77,7 @@ class RecordedSteps:
         self.costs: list[tuple[int, int]] = []
         self.same: list[bool] = []
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:
         self.transcripts.append(prefill.layout.token_ids.tolist())
         self.costs.append((prefill.counts.prompt_tokens, prefill.reads.raw))
         self.same.append(choice.same)
@@ -90,7 +90,7 @@ def test_the_leaders_goal_query_is_no_cost_of_its_steps() -> None:
     records = {name: RecordedSteps() for name in configs}
     with TransformersEngine(make_model(configs["full_cache"].model, 0)) as engine:
         planners = make_planners(engine, make_tokenizer(configs["full_cache"].model, engine.model), configs)
-        for _ in play(Shadow(engine, planners, records, common=True), configs["full_cache"]):
+        for _ in play_episodes(PlannerGroup(engine, planners, records, shared_transcript=True), configs["full_cache"]):
             pass  # a single step, whose transcript is too short for eviction
     assert records["full_cache"].costs == records["streaming"].costs and len(records["streaming"].costs) == 1
 
@@ -106,7 +106,7 @@ def test_all_methods_decide_on_the_same_transcript(leader: str) -> None:
     records = {name: RecordedSteps() for name in configs}
     with TransformersEngine(make_model(setting.model, 0)) as engine:
         planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
-        for _ in play(Shadow(engine, planners, records, oracle, common=True), setting):
+        for _ in play_episodes(PlannerGroup(engine, planners, records, oracle, shared_transcript=True), setting):
             pass
     assert len(records["full_cache"].transcripts) == 18 and not all(records["streaming"].same)
     for name in ("semantic", "streaming"):
@@ -114,18 +114,18 @@ def test_all_methods_decide_on_the_same_transcript(leader: str) -> None:
 
 
 def test_steps_count_by_the_length_of_the_leaders_transcript() -> None:
-    step = Step(10, True, True, 9, 0.0, 5, 5, 10, 5, 1.0)
-    leader = [[step, replace(step, prompt=99)]]
-    steps = [[step, replace(step, prompt=60, same_skill=False, kl=1.0)]]
+    step = StepRow(10, True, True, 9, 0.0, 5, 5, 10, 5, 1.0)
+    leader = [[step, replace(step, prompt_tokens=99)]]
+    steps = [[step, replace(step, prompt_tokens=60, same_skill=False, kl=1.0)]]
     row = summarise("m", steps, leader, 90, 8)
-    assert (row.steps, row.same_skill, row.right, row.kl, row.peak_request_tokens) == (1, 0.0, 1.0, 1.0, 60)
-    assert (row.far_steps, row.far_same) == (1, 0.0) and summarise("m", steps, leader, 90, 9).far_steps == 0
+    assert (row.steps, row.same_skill, row.same_as_expert, row.kl, row.peak_request_tokens) == (1, 0.0, 1.0, 1.0, 60)
+    assert (row.far_steps, row.far_same_skill) == (1, 0.0) and summarise("m", steps, leader, 90, 9).far_steps == 0
     assert summarise("m", steps, leader, 100, 8).same_skill is None
 
 
 def test_distance_counts_the_tokens_after_the_last_mention() -> None:
     texts = [9], [2], [2, 3], [1, 2, 3, 2, 9], [7], [9, 1]
-    assert [distance([1, 2, 3, 2, 9], ids) for ids in texts] == [0, 1, 2, 0, 5, 5]
+    assert [tokens_since([1, 2, 3, 2, 9], ids) for ids in texts] == [0, 1, 2, 0, 5, 5]
     assert entity_names("put mug 1 in sinkbasin 2") == ("mug_1", "sinkbasin_2")
     assert entity_names("done") == entity_names("find a mug") == ()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eval.suite.__main__ import main, parser, run
-from eval.suite.page import check
+from eval.suite.page import check_page
 from eval.suite.plan import pages, read_page
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE
@@ -127,8 +127,8 @@ def test_settings_in_which_rows_differ_cannot_be_overridden(page: Path) -> None:
     schedules = "memory.recompute.schedule.average=0.2", "memory.recompute.schedule={shape: once, average: 0.2}"
     for override in (*schedules, "memory/recompute=none", "model.name=planner-tiny"):
         with pytest.raises(ConfigError, match="cannot apply to every run of two"):
-            check(plan, page.parent / "runs", [override])
-    check(plan, page.parent / "runs", ["eval.workers=2"])
+            check_page(plan, page.parent / "runs", [override])
+    check_page(plan, page.parent / "runs", ["eval.workers=2"])
 
 
 def test_a_run_in_which_all_episodes_crash_is_an_error(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_a_page_may_use_the_rows_of_other_pages(page: Path) -> None:
 @pytest.mark.parametrize("name", pages())
 def test_every_page_of_the_package_has_known_settings(name: str, tmp_path: Path) -> None:
     page = read_page(name, "/data")
-    check(page, tmp_path, [])
+    check_page(page, tmp_path, [])
     assert page.cells() or page.commands
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from eval.workers.supervisor import MAX_DEATHS, EpisodeRecord, Setup, Supervisor, WorkerDeath, WorkerError
+from eval.workers.supervisor import MAX_DEATHS, EpisodeRecord, Supervisor, WorkerDeath, WorkerError, WorkerSetup
 from keep_agent.rollout.results import EpisodeResult
 
 
 class ScriptedPool:
     """Pool whose workers are numbers. ``deaths`` counts the workers that die in each episode (None: during setup)."""
 
-    def __init__(self, deaths: dict[int | None, int] | None = None, setups: Sequence[Setup] = ()) -> None:
+    def __init__(self, deaths: dict[int | None, int] | None = None, setups: Sequence[WorkerSetup] = ()) -> None:
         self._deaths, self._setups = Counter(deaths or {}), deque(setups)
         self._started = 0
         self._pending: deque[tuple[int, int | None]] = deque()
@@ -30,13 +30,13 @@ class ScriptedPool:
         self.assigned.append(index)
         self._pending.append((worker, index))
 
-    def receive(self) -> tuple[int, Setup | EpisodeRecord | WorkerDeath]:
+    def receive(self) -> tuple[int, WorkerSetup | EpisodeRecord | WorkerDeath]:
         worker, index = self._pending.popleft()
         if self._deaths[index]:
             self._deaths[index] -= 1
             return worker, WorkerDeath("SIGKILL")
         if index is None:
-            return worker, self._setups.popleft() if self._setups else Setup("w", 9, "here")
+            return worker, self._setups.popleft() if self._setups else WorkerSetup("w", 9, "here")
         return worker, EpisodeRecord(EpisodeResult(index, str(index), (), (), 0.0), (), None)
 
     def close(self, busy: Sequence[int]) -> None:
@@ -80,9 +80,9 @@ def test_workers_that_die_during_setup_are_not_restarted_forever() -> None:
     assert pool.busy is not None
 
 
-@pytest.mark.parametrize("setup", [Setup("v", 9, "there"), Setup("w", 8, "there")])
-def test_workers_with_other_data_or_weights_are_refused(setup: Setup) -> None:
-    pool = ScriptedPool(setups=[Setup("w", 9, "here"), setup])
+@pytest.mark.parametrize("setup", [WorkerSetup("v", 9, "there"), WorkerSetup("w", 8, "there")])
+def test_workers_with_other_data_or_weights_are_refused(setup: WorkerSetup) -> None:
+    pool = ScriptedPool(setups=[WorkerSetup("w", 9, "here"), setup])
     with pytest.raises(WorkerError, match=f"there has {setup.episodes} episodes and weights {setup.weights}, but here"):
         Supervisor(pool, 2)
     assert pool.busy == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from eval.merge import spans
+from eval.merge import entry_spans
 from keep_agent.errors import CapacityError, CorruptError, DataError, StorageError
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, read_config
 from keep_agent.rollout.trace import read_trace
@@ -65,7 +65,7 @@ def traced(run: Path) -> object:
 
 
 def merged(run: Path) -> object:
-    return spans(run / TRACE)
+    return entry_spans(run / TRACE)
 
 
 READERS: list[Reader] = [RunFolder.read, resumed, viewed, traced, merged]

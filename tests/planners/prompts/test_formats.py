@@ -60,7 +60,7 @@ def test_a_failure_without_a_message_is_stated_in_every_format(tiny: Tokens, cha
 def test_golden_lota_transcript_of_two_tasks(chat: Tokens) -> None:
     form = LotaFormat(chat)
     ids = form.opening("lota", "Get a mug") + form.cue(1) + form.answer(Turn("find a mug"))
-    ids += form.opening("lota", "Cool it", later=True) + form.cue(1)
+    ids += form.opening("lota", "Cool it", after_task=True) + form.cue(1)
     assert chat.decode(ids) == (
         "Human: get a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,<|im_end|>\n"
         "<|im_start|>user\nHuman: cool it<|im_end|>\n<|im_start|>assistant\nRobot: 1."

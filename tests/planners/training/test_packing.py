@@ -37,8 +37,8 @@ def test_a_step_slot_repeats_what_changed_and_hides_the_old_line(tokenizer: Toke
     assert "agent" not in memory
     (last,) = (slot for slot in pack.slots if read(tokenizer, targets(slot)).split()[-1] == "done")
     text = read(tokenizer, last.ids)
-    mug = next(name for name in last.hidden if name.startswith("mug"))
-    assert last.hidden <= memory and f"mug {mug} diningtable_1" in text
+    mug = next(name for name in last.hidden_lines if name.startswith("mug"))
+    assert last.hidden_lines <= memory and f"mug {mug} diningtable_1" in text
     assert "agent at diningtable_1 holding nothing" in text
 
 
@@ -90,7 +90,7 @@ def test_slots_see_the_memory_but_not_each_other(tokenizer: Tokenizer, make_roll
         start = 1
         for name, ids in pack.memory:
             hidden = batch.slot_bias[number, 0, 0, start : start + len(ids)] <= MASKED_BIAS / 2
-            assert hidden.all() if name in slot.hidden else not hidden.any()
+            assert hidden.all() if name in slot.hidden_lines else not hidden.any()
             start += len(ids)
         assert torch.equal(batch.slot_bias[number, 0, :, batch.memory :] == 0, torch.ones(width, width).tril() == 1)
 
@@ -123,7 +123,7 @@ def test_goals_in_the_house_follow_its_memory(tokenizer: Tokenizer, make_rollout
         rollout = replace(make_rollout(1), skills=skills)
         (pack,) = packs_of(tokenizer, rollout, "plain", plans=3, after_memory=True)
         memory = "".join(read(tokenizer, ids) for _, ids in pack.memory)
-        assert [slot.kind for slot in pack.slots] == ["goal"] and "mug_" in memory and not pack.slots[0].hidden
+        assert [slot.kind for slot in pack.slots] == ["goal"] and "mug_" in memory and not pack.slots[0].hidden_lines
 
 
 def test_goals_are_targets_and_part_of_later_queries(tokenizer: Tokenizer, make_rollout: Make) -> None:

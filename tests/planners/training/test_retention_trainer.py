@@ -159,12 +159,12 @@ def test_surprisal_is_of_the_tokens_between_two_queries(arguments: Arguments, se
         first, second, third, fourth = trainer.sessions[0].turns
         restart, silent = replace(third, begins=True), replace(second, query=8)
         (surprisal,) = trainer._surprisals([ToolSession("s", (first, second))])
-        moment = next(trainer._replay(ToolSession("s", (first, second)), 12))
-        expected = -float(trainer.engine.score(moment.cache, [list(second.ids[:4])]).scores[0])
+        point = next(trainer._replay(ToolSession("s", (first, second)), 12))
+        expected = -float(trainer.engine.score(point.cache, [list(second.ids[:4])]).scores[0])
         assert list(trainer._surprisals([ToolSession("silent", (first, silent))])) == []
         assert list(trainer._surprisals([ToolSession("restart", (first, restart, fourth))])) == []
     assert surprisal == pytest.approx(expected, rel=1e-6) and surprisal > 0
-    assert moment.following == second and moment.cache.positions.numel() == 12
+    assert point.next_turn == second and point.cache.positions.numel() == 12
 
 
 def test_files_without_sessions_are_refused(arguments: Arguments, tmp_path: Path) -> None:
