@@ -181,7 +181,7 @@ def test_agents_with_equal_texts_share_no_rows(reference: ReferenceMemories) -> 
         assert reference.say(name, text + lines(2)).origin == "hot"
     caches = [reference.memories._host[name, reference.memories.engine.model_key].cache for name in names]
     places = [extent.k.codes.untyped_storage().data_ptr() for cache in caches for extent in cache.extents]
-    assert len(set(places)) == len(places) and all(a.open is not b.open for a, b in combinations(caches, 2))
+    assert len(set(places)) == len(places) and all(a.tail is not b.tail for a, b in combinations(caches, 2))
 
 
 def test_a_copy_of_another_agents_file_is_never_served(make: Make, engine: Engine, tmp_path: Path) -> None:
