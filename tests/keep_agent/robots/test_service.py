@@ -205,7 +205,7 @@ def test_plan_that_a_task_overtakes_is_not_returned() -> None:
     service, planner, plan, answer = thinking()
     task = robots.later(lambda: service.run("bow"))
     until(lambda: len(service.session._calls) > 1)
-    until(lambda: service.session._plans._dialogue is None)
+    until(lambda: service.session._single_plans._dialogue is None)
     answer.set()
     assert not plan.result(WAIT).ok
     assert task.result(WAIT).success
@@ -245,7 +245,7 @@ def test_late_plan_of_another_task_is_not_reported_as_carried_out() -> None:
     report = Gate()
 
     def slow_report(outcome: Outcome) -> None:
-        dialogues.append(service.session._plans._dialogue)
+        dialogues.append(service.session._single_plans._dialogue)
         report()
 
     assert service.plan("greet", SKILLS).ok
