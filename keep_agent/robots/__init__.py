@@ -11,18 +11,18 @@ from keep_agent.robots.symbolic import SymbolicExecutor, symbolic
 from keep_agent.robots.task.events import (
     Event,
     Executed,
-    ExecutedSkill,
     Feedback,
     Finished,
     Limits,
     Observed,
     Planned,
     Started,
+    Step,
     TaskReport,
 )
 
 __all__ = [
-    "ConnectionLost", "Event", "Executed", "ExecutedSkill", "Feedback", "Finished", "Limits", "NotInstalled",
-    "Observed", "Planned", "RobotError", "RobotSession", "RobotTimeout", "SkillExecutor", "SkillLost", "Started",
-    "SymbolicExecutor", "TaskReport", "symbolic",
+    "ConnectionLost", "Event", "Executed", "Feedback", "Finished", "Limits", "NotInstalled", "Observed", "Planned",
+    "RobotError", "RobotSession", "RobotTimeout", "SkillExecutor", "SkillLost", "Started", "Step", "SymbolicExecutor",
+    "TaskReport", "symbolic",
 ]  # fmt: skip

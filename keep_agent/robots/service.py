@@ -79,7 +79,7 @@ class RobotService:
     def facts(self, text: str) -> None:
         """Add facts as JSON. Invalid ones are logged, since a topic has no answer."""
         try:
-            self.session.add_facts(read_facts(text))
+            self.session.tell(read_facts(text))
         except DataError as error:
             log.warning("facts ignored: %s", error)
 

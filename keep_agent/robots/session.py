@@ -108,7 +108,7 @@ class RobotSession:
         self._single_plans.next_report(outcome)  # raises at once without an open plan
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
 
-    def add_facts(self, facts: Iterable[FactView]) -> None:
+    def tell(self, facts: Iterable[FactView]) -> None:
         """Add facts from another source; they are passed on at the next observation, plan or task."""
         self._pending.add(facts)
 

@@ -61,7 +61,7 @@ StopReason = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutedSkill:
+class Step:
     """An executed skill."""
 
     skill: str
@@ -71,15 +71,15 @@ class ExecutedSkill:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """Result of a task. ``hanging_skill`` names a skill that may still be running: check the robot."""
+    """Result of a task. ``hanging`` names a skill that may still be running: check the robot."""
 
     instruction: str
     success: bool
     stop: StopReason
     message: str = ""
-    steps: tuple[ExecutedSkill, ...] = ()
+    steps: tuple[Step, ...] = ()
     seconds: float = 0.0
-    hanging_skill: str = ""
+    hanging: str = ""
 
     def __str__(self) -> str:
         verdict = "success" if self.success else "no success"

@@ -16,7 +16,7 @@ from keep_agent.robots.executor import SkillExecutor, SkillLost
 from keep_agent.robots.task import events
 from keep_agent.robots.task.bounded_call import BoundedCall
 from keep_agent.robots.task.dialogue import Dialogue, PendingFacts
-from keep_agent.robots.task.events import EventWatcher, ExecutedSkill, Limits, StopReason, TaskReport
+from keep_agent.robots.task.events import EventWatcher, Limits, Step, StopReason, TaskReport
 from planners.base import DONE
 from planners.prompts.text import UNEXPLAINED
 
@@ -52,7 +52,7 @@ class TaskRun:
         self._observed_side: Literal["executor", "planner"] = "executor"
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may not have returned
-        self.steps: list[ExecutedSkill] = []
+        self.steps: list[Step] = []
         self._verdict: Outcome | None = None  # of the decision without a report
         self._failures = 0
         self._hanging = ""
@@ -118,7 +118,7 @@ class TaskRun:
             self._verdict = self._verdict or failed(end.message)
             raise
         finally:
-            step = ExecutedSkill(skill, self._verdict or failed("interrupted"), clock.elapsed)
+            step = Step(skill, self._verdict or failed("interrupted"), clock.elapsed)
             self.steps.append(step)
             self.watch(events.Executed(step.skill, step.outcome, step.seconds))
 

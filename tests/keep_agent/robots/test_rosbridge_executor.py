@@ -191,7 +191,7 @@ def test_service_that_cannot_be_cancelled_hangs(robot: StandIn, bridge: Bridge) 
     with limited("skill", hangs=do.entered):
         report = session_of(RosbridgeExecutor(bridge, WAVE, **SERVICE), limits=limits(**SHORT)).run("greet")
     do.open.set()
-    assert (report.stop, report.hanging_skill) == ("skill_hangs", "wave")
+    assert (report.stop, report.hanging) == ("skill_hangs", "wave")
 
 
 def test_robot_without_skills_is_an_error(robot: StandIn, bridge: Bridge) -> None:
@@ -211,7 +211,7 @@ def test_lost_connection_ends_the_task_and_later_cancels_the_skill(robot: StandI
     [cancelled] = robot.until(lambda: [*robot._goals.values()])
     robot.cut()
     report = running.result(WAIT)
-    assert (report.stop, report.hanging_skill) == ("executor_error", "wave")
+    assert (report.stop, report.hanging) == ("executor_error", "wave")
     assert re.search("SkillLost|ConnectionLost", report.message)  # skill and observation notice it in either order
     assert session.planner.count("plan", "report") == [1, 1]
     assert cancelled.wait(WAIT), "the cancellation is sent after the reconnection"
@@ -240,7 +240,7 @@ def test_skill_without_a_result_counts_as_lost(robot: StandIn, bridge: Bridge, m
     session.planner.script = ["wave", "wave"]
     with limited("skill", hangs=arrival):
         report = session.run("greet")
-    assert (report.stop, report.hanging_skill) == ("skill_hangs", "wave")
+    assert (report.stop, report.hanging) == ("skill_hangs", "wave")
     robot.actions["/execute_skill"], session.limits = wave, QUICK
     over.set()
     second = session.run("again")

@@ -72,7 +72,7 @@ def test_every_task_ends(deeds: list[str], thoughts: list[str], stop: int | None
         report = future.result(WAIT)
         assert isinstance(events[-1], Finished) and events[-1].report == report
         assert len(report.steps) <= LIMITS.steps and report.success == (report.stop == "done")
-        assert report.hanging_skill or not robot.running
+        assert report.hanging or not robot.running
         assert planner.count("report") <= planner.count("plan")
     finally:
         release.set()

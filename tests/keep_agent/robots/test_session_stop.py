@@ -62,7 +62,7 @@ def test_late_cancellation_does_not_reach_the_next_skill() -> None:
 def test_cancelled_skill_that_does_not_return_ends_the_task_and_blocks_the_next() -> None:
     short = limits(skill=0.02, cancel=0.05)
     report, planner, robot, session = impatient(["wave"], wave=robots.until_released, limits=short)
-    assert (report.stop, report.hanging_skill, report.success) == ("skill_hangs", "wave", False)
+    assert (report.stop, report.hanging, report.success) == ("skill_hangs", "wave", False)
     assert planner.names == ["plan", "report", "finish"] and planner.calls[-1] == ("finish", False)
     session.limits = limits(answer=0.05)
     with limited("skill", hangs=robot.started):
@@ -129,7 +129,7 @@ def test_stop_at_an_event_prevents_the_skill(kind: type, calls: list[str]) -> No
 
 def test_task_time_is_limited() -> None:
     report, _, robot = greet(["wave"], wave=robots.until_cancelled, limits=limits(task=0.05))
-    assert (report.stop, report.hanging_skill) == ("task_timeout", "") and not robot.running
+    assert (report.stop, report.hanging) == ("task_timeout", "") and not robot.running
 
 
 def test_planner_timeout_during_a_skill_ends_both() -> None:
@@ -184,7 +184,7 @@ def test_feedback_after_the_end_of_its_task_is_dropped() -> None:
 
     hasty = limits(skill=0.02, cancel=0.02)
     report, _, robot, _ = impatient(["wave"], robot=Talkative(), limits=hasty, watch=events.append)
-    assert report.hanging_skill == "wave"
+    assert report.hanging == "wave"
     robot.release.set()
     assert spoke.wait(WAIT)
     assert isinstance(events[-1], Finished)
@@ -221,4 +221,4 @@ def test_skill_cancelled_before_it_begins_never_begins(monkeypatch: pytest.Monke
     over.set()
     assert ran.wait(WAIT) and robot.executed == [] and not robot.cancelled.is_set()
     outcome = failed("took longer than 0.02 s and was cancelled: it did not begin")
-    assert (report.hanging_skill, report.steps[0].outcome) == ("", outcome)
+    assert (report.hanging, report.steps[0].outcome) == ("", outcome)
