@@ -72,7 +72,7 @@ def test_an_acting_planner_decides_before_every_step() -> None:
 def test_a_failure_is_written_with_any_message(messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wah = WORLDS["wah"].spec
     setting = wah.setting(messages=messages)
-    monkeypatch.setattr(type(wah), "recorded", lambda *arguments: setting)
+    monkeypatch.setattr(type(wah), "play_setting", lambda *arguments: setting)
     source = HouseEpisodes(wah, wah.training(None, limit=1))
     file = tmp_path / "rollouts.jsonl.gz"
     write_rollouts(file, [RolloutRecorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)])
