@@ -210,15 +210,15 @@ def namespaces(resources: PlannerResources) -> Counter[str]:
 
 
 def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(process: Process) -> None:
-    skills, used = ["go to countertop_1", "go to countertop_2"], 0
+    skills, count = ["go to countertop_1", "go to countertop_2"], 0
     with process() as (resources, registry):
         for name in ("kitchen", "bath"):
             registry.create(name)
             with registry.use(name) as agent:
                 agent.observe([ROBOT, *MUGS])
                 first = agent.plan("find a mug", skills)
-            used = used or namespaces(resources)["kitchen"]  # more may be encoded ahead until it sleeps
-        assert registry.loaded_count == 1 and namespaces(resources)["kitchen"] >= used > 0
+            count = count or namespaces(resources)["kitchen"]  # more may be encoded ahead until it sleeps
+        assert registry.loaded_count == 1 and namespaces(resources)["kitchen"] >= count > 0
     with process() as (resources, registry):
         with registry.use("bath") as agent:
             agent.observe(MUGS[:1])
