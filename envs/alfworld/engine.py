@@ -123,7 +123,8 @@ def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
     ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for anything else and for unknown names.
     """
     if len(text) > MAX_EXPRESSION:
-        raise DataError(f"an expression of {len(text)} characters in a game's grammar; restore the game's file")
+        problem = f"has {len(text)} characters, and {MAX_EXPRESSION} are allowed"
+        raise DataError(f"an expression in a game's grammar {problem}; restore the game's file")
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, variables)
     except (SyntaxError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:

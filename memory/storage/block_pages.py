@@ -55,7 +55,7 @@ class PageFormat:
         if PageFormat.of(block, self.format) != self:
             raise ConfigError(f"a block of {PageFormat.of(block, self.format)} does not fit into a file of {self}")
         if self.format is None and isinstance(block.k, PackedRows):
-            raise ConfigError("a rounded block cannot be stored as exact: set bits of the disk")
+            raise ConfigError("a quantized block cannot be stored as exact: set the disk storage's `bits`")
         block = block.in_memory()
         packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
         if self.format is None or packed:

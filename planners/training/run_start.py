@@ -139,8 +139,8 @@ def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
     except ModelError:
         pass
     raise ConfigError(
-        f"--init {args.init} is for a new run, and {args.out} holds one that did not start from the weights that are "
-        "there now: leave it out"
+        f"--init {args.init} is for a new run, and {args.out} holds a run that did not start from the weights now in "
+        f"{args.init}: leave --init out"
     )
 
 
