@@ -60,7 +60,7 @@ class SimulatedHome(HomeState):
         return done and (action.verb != SIT or self.sitting is not None)
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError("a home in a simulator stays in its process; use one environment per simulator, in one process")
+        raise ConfigError("a simulator's home stays in its process; use one environment per simulator, in one process")
 
     def _read(self) -> tuple[Graph, dict[int, str]]:
         """Read the current graph, and the simulator's own names of classes."""
