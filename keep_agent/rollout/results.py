@@ -18,7 +18,7 @@ STOPS = ("success", "done", "max_steps", "crash")
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Cost of one decision: `_ms` in ms, `_tokens` in prompt rows, `_token_layers` in rows x layers; 0 without a model."""
+    """Cost of one decision: `_ms` in ms, `_tokens` in prompt rows, `_token_layers` in rows x layers. 0: no model."""
 
     task: int = 0
     layers: int = 0  # 0 without a model

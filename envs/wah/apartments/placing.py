@@ -103,11 +103,11 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
 
 
 Goal = tuple[tuple[str, int], ...]
-INSTANCES = (1, 1, 2, 2, 3)  # instances of a class of goal objects
+INSTANCES = (1, 1, 2, 2, 3)  # least number of things of a class, drawn for each
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
-    """Place the things of the goals, and at least one of each class ``distractors``, in a graph without them.
+    """Add the things that the goals need, and at least one of each class in ``distractors``, to a graph without them.
 
     :raises DataError: a thing has no likely place
     """

@@ -51,7 +51,7 @@ class LotaPlan:
 
     @property
     def destination(self) -> int | None:
-        """Place where a thing would be put down now, if it is of the goal's class and close."""
+        """Place where a thing would be put down now; None unless it is close and of the goal's class."""
         place = self.skills.target(self.home, self.kind)
         at_hand = place is not None and self.home.graph[place].class_name == self.kind and self.home.close(place)
         return place if at_hand and self.home.history.class_name == self.kind else None
