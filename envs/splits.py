@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # houses of one seed of a user; two such seeds share none unless a larger limit is set
+EPISODES_PER_SEED = 10_000  # for a seed of the config; two seeds share none unless a larger limit is set
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 
@@ -50,7 +50,7 @@ def split_of_hash(digest: str) -> str:
 
 
 def episode_indices(split: str, seed: int, limit: int | None, unit: str) -> range:
-    """Return the indices in a split that belong to a user's ``seed``: ``limit`` or `EPISODES_PER_SEED` of them."""
+    """Return the indices in a split that belong to the config's ``seed``: ``limit`` or `EPISODES_PER_SEED` of them."""
     check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:

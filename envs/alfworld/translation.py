@@ -83,7 +83,7 @@ def skill_of(command: str) -> str | None:
 
 
 def single_commands(world: GameWorld) -> dict[str, str]:
-    """Map the skills that are one command possible now to that command; only for things that the text mentions."""
+    """Map each skill that a single command can do now to that command; only for things that the text mentions."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 

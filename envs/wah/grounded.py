@@ -56,7 +56,7 @@ class GroundedSkills:
 
 
 def put_verb(home: HomeState, place: int) -> str:
-    """Return the verb to put a thing at a place: into containers of LoTA-Bench or without surface, else onto."""
+    """Return PUT_IN for a container that LoTA-Bench puts things into or that is no surface, else PUT_ON."""
     node = home.graph[place]
     inside = node.container and (node.class_name in PUT_INTO or not node.surface)
     return verbs.PUT_IN if inside else verbs.PUT_ON

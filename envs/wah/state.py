@@ -79,7 +79,7 @@ class SkillHistory:
 
     class_name: str | None = None  # class in the last `find`
     target: int | None = None  # node reached by this `find`
-    attempts: tuple[int, ...] = ()  # instances that repeated `find` skills have reached
+    attempts: tuple[int, ...] = ()  # instances that the same `find`, repeated, has reached
     put_down: frozenset[int] = frozenset()  # things put down in this task
     destinations: tuple[int, ...] = ()  # their places, latest last
 

@@ -20,8 +20,8 @@ from keep_agent.robots.session import SessionOptions
 
 PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-RESULT_TIMEOUT = 2.0  # seconds until a stopped goal's result is sent; long enough for a busy machine
-TASK_END_TIMEOUT = 10.0  # seconds until a stopped task has ended; long enough for a busy machine
+RESULT_TIMEOUT = 2.0  # seconds to wait for the result of a stopped goal; enough on a busy machine
+TASK_END_TIMEOUT = 10.0  # seconds to wait for the end of a stopped task; enough on a busy machine
 
 
 class Ros1Node:

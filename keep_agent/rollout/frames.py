@@ -63,7 +63,7 @@ class Frames:
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    No output of ``quote`` contains ``%.`` or ends with ``%``, so that such a name belongs to only one id.
+    No output of ``quote`` contains ``%.`` or ends with ``%``, so that no two ids get the same name.
     """
     name = quote(episode, safe="")
     if name.startswith("."):

@@ -127,7 +127,7 @@ def run_episode(
     except ModelError:
         raise
     except Exception as error:  # of any type, from planner or world
-        rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # or between tasks
+        rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # else info is outdated
     return rollout.result(start), rollout.entries
 
 

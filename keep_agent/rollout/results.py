@@ -22,7 +22,7 @@ class StepNumbers:
 
     task: int = 0
     layers: int = 0  # 0 without a model
-    parts: Mapping[str, float] | None = None  # times in ms by PARTS; their sum is ttft_ms
+    parts: Mapping[str, float] | None = None  # time in ms of each of PARTS; their sum is ttft_ms
     ttft_ms: float = 0.0
     ttft_overlapped_ms: float = 0.0
     score_ms: float = 0.0
@@ -116,7 +116,7 @@ class EpisodeResult:
 
 
 def check_types(result: Row) -> Row:
-    """Return ``result``, a dataclass. Raises ValueError for a field whose value is not of the annotated type."""
+    """Return a dataclass unchanged. Raises ValueError for a field whose value is not of the annotated type."""
     from pydantic import ValidationError  # lazy: a rollout needs no check
 
     try:

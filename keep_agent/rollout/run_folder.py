@@ -4,9 +4,9 @@ All files are bound to the config, which contains the run's random id: their has
 of another run are rejected. A small file beside ``episodes.jsonl``, its mark, counts the lines of ``episodes.jsonl``;
 the summary holds the checksum of the last one.
 
-Its line in ``episodes.jsonl`` commits an episode: pictures and trace are written and synced before it, and it holds
-the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be
-killed at any moment and resumed. Committed content with a wrong checksum is rejected.
+A line in ``episodes.jsonl`` commits its episode: pictures and trace are written and synced before the line, which
+holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be killed
+at any moment and resumed. Committed content with a wrong checksum is rejected.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders at or below ``path``, sorted, no temporary ones. Raises DataError if there is none."""
+    """Return the run folders at or below ``path``, sorted, without temporary ones. Raises DataError if none."""
     folders = [file.parent for file in path.rglob(CONFIG) if not file.parent.name.endswith(SUFFIX)]
     runs = [run for run in folders if (run / EPISODES).exists() or any(m.count for m in read_marks(run / EPISODES))]
     if not runs:

@@ -18,7 +18,7 @@ UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """One segment of a prompt. A unit is the part of a prompt that is encoded together. All numbers count from 0."""
+    """One segment of a prompt. A unit is a part of the prompt that is encoded as a whole. Indices start at 0."""
 
     key: str  # its id; with "@1", "@2", ... for older versions in the same prompt
     id: str

@@ -36,7 +36,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Frame of reference of a wall: a point at its foot, the axis along it (0: x, 2: z), the sign of the way inwards."""
+    """Frame of reference of a wall: a point at its foot, its axis (0: x, 2: z), and the sign of the way inwards."""
 
     corner: Vector
     axis: int

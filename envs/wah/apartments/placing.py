@@ -129,6 +129,7 @@ def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: 
     kinds = {node_id: row["class_name"] for node_id, row in rows.items()}
     last = {kind: node_id for node_id, kind in kinds.items()}
     holders = [holder for holder in likely_holders(graph["nodes"], thing) if kinds[holder] not in banned]
+    # the last thing must be in reach of LoTA-Bench's skills, which use only the last instance of each class
     reachable = [id for id in holders if "CLOSED" not in rows[id]["states"] or last[kinds[id]] == id]
     if not reachable:
         raise DataError(

@@ -118,7 +118,7 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A different request is rejected and the line kept: the recording run may have made it without getting an answer.
+    A different request is rejected and the line kept: the recorded run may have made it and got no answer.
     """
 
     def __init__(self, path: str | Path) -> None:

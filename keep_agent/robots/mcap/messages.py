@@ -89,7 +89,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
     """Yield the messages of a trace entry at a time in nanoseconds. ``read`` returns a picture by path or None."""
     match entry["event"]:
         case "episode":
-            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # agents: no tasks
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none in an agent's trace
             yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)

@@ -170,7 +170,7 @@ class TaskRun:
         return outcome
 
     def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
-        """Cancel a skill, repeatedly, since the first call may precede its start; return whether it has ended.
+        """Cancel a skill, repeatedly, since the first call may precede the skill's start; return whether it ended.
 
         A skill that has not been sent to the robot is withdrawn.
         """
