@@ -24,7 +24,7 @@ class WorldSpec:
 
     title: str
     setting: type[Setting]  # dataclass of the world's choices; raises ConfigError for invalid ones
-    load: Callable[..., Sequence[Episode]]  # by data, split, stream, seed, limit; raises ConfigError, DataError
+    load: Callable[..., Sequence[Episode]]  # of (data, split, stream, seed, limit); raises ConfigError, DataError
     simulator_choices: tuple[str, ...] = ()  # choices about simulators and their files
     learns_from_files: bool = True  # training episodes come from ``data``, else they are generated
 

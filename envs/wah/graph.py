@@ -36,7 +36,7 @@ class Box:
 
 
 def _has_property(name: str) -> property:
-    """Return a property of nodes: whether they have one of VirtualHome's properties."""
+    """Return a Python property: whether a node has VirtualHome's property ``name``."""
     return property(lambda node: name in node.properties)
 
 

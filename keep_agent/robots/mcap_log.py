@@ -50,7 +50,7 @@ class McapLog:
         self.write(at, event_messages(event, at))
 
     def write(self, at: int, messages: Iterable[Message]) -> None:
-        """Write messages at a time in nanoseconds; after `close` they are dropped."""
+        """Write messages with the timestamp ``at`` in nanoseconds; after `close` they are dropped."""
         for key, message in messages:
             data = json.dumps(message, ensure_ascii=False).encode()
             with self._lock:
@@ -82,7 +82,7 @@ def _writer() -> type[Writer]:
 
 @contextmanager
 def mcap_log(path: Path) -> Iterator[McapLog]:
-    """Log a running session. The file is complete after the block, also after an error.
+    """Log a running session. The file is complete after the ``with`` block, also after an error.
 
     A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.

@@ -24,7 +24,7 @@ from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-RESULT_TIMEOUT = 1.0  # seconds until the result of a stopped goal is sent
+RESULT_TIMEOUT = 1.0  # seconds to wait for the result of a stopped goal
 POLL = 0.1  # seconds
 THREADS = 8  # each running or waiting goal occupies one
 REPLACED = "another goal replaced it"

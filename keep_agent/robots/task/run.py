@@ -58,7 +58,7 @@ class TaskRun:
         self._hanging = ""
 
     def play(self) -> TaskReport:
-        """Run the task. Errors of planner and executor end it; an interrupt is raised once no call is running."""
+        """Run the task. Errors of planner and executor end it, and so does an interrupt, which is then raised again."""
         self.watch(events.Started(self.instruction))
         try:
             while True:
