@@ -137,7 +137,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def _committed(cls, path: Path) -> list[Line]:
-        """Return the committed lines. Raises CorruptError if one or the summary is damaged, missing or another run's."""
+        """Return the committed lines. Raises CorruptError if one or the summary is damaged, lost or another run's."""
         lines = read_committed(path, cls.lines)
         if (path / SUMMARY).exists():
             _check_summary(path, lines, chain_start(path))

@@ -1,4 +1,4 @@
-"""Errors of the simulator's client. Each message has the numbers of the call and the remedy."""
+"""Errors of the simulator's client. Each message states action, address, tries, duration and remedy."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def timestamp(at: int) -> dict[str, int]:
 
 
 def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """Yield the messages of a trace entry. ``at``: time in nanoseconds; ``read``: returns a picture by path, or None."""
+    """Yield the messages of a trace entry. ``at``: time in nanoseconds; ``read`` returns a picture by path, or None."""
     match entry["event"]:
         case "episode":
             instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none in an agent's trace
