@@ -123,7 +123,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
 
 class WorldEnv(HouseholdEnv[E]):
-    """Environment of a registered world, with episodes and choices by name, as in the config group ``env``."""
+    """Environment of a registered world; its options have the names of the config group ``env``."""
 
     spec_of_world: ClassVar[WorldSpec]
     default_split: ClassVar[str] = "test"
@@ -132,7 +132,7 @@ class WorldEnv(HouseholdEnv[E]):
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
         seed: int = 0, render_mode: str | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """Load episodes, unless given: by ``split``, ``stream`` and ``seed``. Raises ConfigError for ``choices``."""
+        """Load episodes by ``split``, ``stream`` and ``seed`` if none are given. Raises ConfigError for ``choices``."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:

@@ -31,7 +31,7 @@ class Knowledge(Protocol):
 
 
 class SkillSet(Protocol):
-    """Stateless set of skills: state of a skill is part of the world."""
+    """Stateless set of skills; what skills remember is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
         """Execute a skill; an impossible one gives a failed Outcome, with a reason if known. Raises SkillError."""
@@ -108,7 +108,7 @@ def checked_steps(max_steps: int | None, default: int) -> int:
 
 
 def demonstrate(setting: Setting, world: WorldState, task: Any, limit: int) -> list[str]:
-    """Execute the fully observing expert's skills in ``world``; return them, at most ``limit``, "done" included."""
+    """Play the fully observing expert in ``world``; return its skills, at most ``limit``, with the final "done"."""
     expert = setting.expert("full")
     skills: list[str] = []
     while len(skills) < limit and "done" not in skills[-1:]:

@@ -88,5 +88,5 @@ class SharedTexts(Sequence[str]):
 
 @read_from_shared_memory.register(Words)
 def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Return a live view of the texts: gymnasium calls this only once, and for its Text space returns a copy."""
+    """Return a live view of the texts: gymnasium calls this only once, so that a copy would never change."""
     return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

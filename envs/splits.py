@@ -16,15 +16,15 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # per user seed: user seeds share no houses unless a larger limit is set
+EPISODES_PER_SEED = 10_000  # houses per seed of the config; two seeds share none up to this limit
 LAST_SEED = 99_999
-_SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # by a hash modulo 4
+_SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 
 
 def check_split(split: str, unit: str) -> None:
     """Raise ConfigError for an unknown split; ``unit`` names the split items, such as "house"."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # excludes 'valid' for valid_seen
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # no 'valid' for valid_seen
         raise ConfigError(
             f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or name files that have it by "
             f"env.data{hint}"
@@ -50,7 +50,7 @@ def split_of_hash(digest: str) -> str:
 
 
 def episode_indices(split: str, seed: int, limit: int | None, unit: str) -> range:
-    """Return the indices within a split of a user's seed, `EPISODES_PER_SEED` by default. Raises ConfigError."""
+    """Return the indices in a split that belong to the config's ``seed``: ``limit`` or `EPISODES_PER_SEED` of them."""
     check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Settings and episodes of one world, for evaluation; training episodes need the methods of a subclass."""
+    """Settings and episodes of one world. A world for training overrides `play_setting` and `goal_text`."""
 
     title: str
     setting: type[Setting]  # dataclass of the world's choices; raises ConfigError for invalid ones
-    load: Callable[..., Sequence[Episode]]  # by data, split, stream, seed, limit; raises ConfigError, DataError
+    load: Callable[..., Sequence[Episode]]  # of (data, split, stream, seed, limit); raises ConfigError, DataError
     simulator_choices: tuple[str, ...] = ()  # choices about simulators and their files
     learns_from_files: bool = True  # training episodes come from ``data``, else they are generated
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Names of the setting's choices, and of the environment's."""
+        """Names of the setting's choices, which are also options of the environment."""
         return tuple(field.name for field in fields(self.setting) if field.init)
 
     def episodes(
@@ -52,7 +52,7 @@ class WorldSpec:
         return task.instruction
 
     def goal_text(self, task: Any) -> str:
-        """Return a task's goal in plain words and the types of its facts, always in the same order."""
+        """Return a task's goal as a text of plain verbs and types of things, in a fixed order."""
         raise ConfigError(f"{self.title} is for tests: the goals of its tasks are not for training")
 
     def label(self, env: Mapping[str, Any]) -> str:
@@ -111,12 +111,12 @@ def spec_of(env_id: str) -> WorldSpec:
 
 
 def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the choices in the config of a world's ``env``; choices that it lacks keep the world's defaults."""
+    """Return the setting's choices that ``env``, a config, contains; the others keep the world's defaults."""
     return {key: env[key] for key in spec_of(env["id"]).choices if key in env}
 
 
 def without_simulator(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `choices_of` the config without those about simulators and their files, which only episodes need."""
+    """Return `choices_of` without those about simulators and their files, which are needed only to play."""
     simulator = spec_of(env["id"]).simulator_choices
     return {key: value for key, value in choices_of(env).items() if key not in simulator}
 

@@ -33,7 +33,7 @@ class Engine:
                 self._state = self._renaming_player.reset()
         except _GrammarError as error:
             raise DataError(f"{name} cannot be played: {error}") from error
-        except (SystemExit, Exception) as error:  # of several parsers; Fast Downward raises SystemExit
+        except (SystemExit, Exception) as error:  # errors of several parsers; Fast Downward raises SystemExit
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
 
@@ -61,7 +61,7 @@ class Engine:
 
 
 class _GrammarError(Exception):
-    """Forbidden expression. Not a ValueError, which TextWorld would turn into "Nothing happens."."""
+    """Forbidden expression. TextWorld would turn a ValueError into the answer "Nothing happens."."""
 
 
 class EnginePool:
@@ -99,7 +99,7 @@ def _make_players() -> tuple[Any, Any]:
 
     class Player(PddlEnv):
         def plan(self) -> list[str]:
-            """Return ``policy_commands``, which the player itself would compute at every step or never."""
+            """Return the plan from the current state; EnvInfos(policy_commands=True) would compute it at every step."""
             return self._pddl_state.replan(self._entity_infos)
 
     player = Player(EnvInfos(feedback=True, won=True, admissible_commands=True))

@@ -48,7 +48,7 @@ def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
 
 
 def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
-    """Return the skill that treats an object inside the appliance, if the plan takes it out and treats it there."""
+    """Return the next skill to treat an object inside an appliance; None unless the plan takes it out to treat it."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]
     if len(steps) < 2 or steps[0][0] != "take":

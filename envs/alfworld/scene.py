@@ -34,7 +34,7 @@ class Game:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    id: str  # the trial
+    id: str  # name of the trial's folder
     type: str
     instruction: str
 

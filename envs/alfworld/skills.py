@@ -40,7 +40,7 @@ class Commands:
 
 
 class GroundedSkills:
-    """Instance-level skills. ALFWorld gives no reasons of failures; only checks of this module do."""
+    """Instance-level skills. Only checks of this module give a reason of failure; ALFWorld gives none."""
 
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
@@ -100,7 +100,7 @@ def _single_commands(world: GameWorld) -> dict[str, str]:
 
 
 def _go(world: GameWorld, thing: str) -> Outcome:
-    """Go to a receptacle or lamp. Between a lamp and the receptacle under it no command is needed."""
+    """Go to a receptacle or lamp. From a lamp to the receptacle under it, or back, no command is sent."""
     place = world.state.places[thing] if thing in _lamps(world) else thing
     lamp = thing if thing != place else None
     is_there = world.state.at == place and lamp != world.lamp
@@ -142,7 +142,7 @@ def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
 
 
 def _start(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
-    """Run the appliance. Without an effect a fridge is only closed, other appliances fail."""
+    """Run the appliance. If it would have no effect, a fridge is only closed, and other appliances fail."""
     reason = _obstacle(world, treatment, place)
     if reason is not None:
         return failed(reason) if treatment.switch else world.do(f"close {to_words(place)}")

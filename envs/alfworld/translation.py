@@ -61,7 +61,7 @@ TREATMENTS = (
 
 
 def treatment_at(place: str | None) -> Treatment | None:
-    """Return the treatment of a receptacle's type."""
+    """Return the treatment in an appliance; None for any other receptacle."""
     if place is None:
         return None
     return next((treatment for treatment in TREATMENTS if type_of(place) == objects.id_type(treatment.place)), None)
@@ -83,7 +83,7 @@ def skill_of(command: str) -> str | None:
 
 
 def single_commands(world: GameWorld) -> dict[str, str]:
-    """Return the skills possible now as one command, with the command; only for things that the text mentions."""
+    """Map each skill that a single command can do now to that command; only for things that the text mentions."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 

@@ -41,7 +41,7 @@ def sort_key(thing: str) -> tuple[str, int]:
 
 @dataclass
 class TextState:
-    """Facts from the text, by ids such as ``mug_2``. Facts remain valid, since only the agent moves objects."""
+    """Facts from the text, by ids such as ``mug_2``. They remain valid, since only the agent moves objects."""
 
     receptacles: tuple[str, ...] = ()
     at: str | None = None
@@ -114,8 +114,8 @@ class GameWorld:
         self.state = TextState()
         self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
-        self.lamp: str | None = None  # lamp at which the agent is: a place for these skills, not for ALFWorld
-        self.active: set[str] = set()  # microwaves and faucets that are on: ALFWorld has switches for lamps only
+        self.lamp: str | None = None  # lamp at which the agent is; in ALFWorld the agent is at its receptacle
+        self.active: set[str] = set()  # microwaves and faucets that are on; in ALFWorld only lamps have a switch
         self.state.begin(self.engine.load(game.read(), str(game.file)))
 
     def __eq__(self, value: object) -> bool:
@@ -128,7 +128,7 @@ class GameWorld:
         return self.commands, self.lamp, self.active, self.state
 
     def copy(self) -> GameWorld:
-        """Replay all commands in another engine: takes about 1 s, plus 0.1 s per command."""
+        """Replay all commands in another engine. This takes about 1 s, plus 0.1 s per command."""
         copy = GameWorld(self.game, self.engines)
         for command in self.commands:
             copy.do(command)

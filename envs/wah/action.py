@@ -2,8 +2,8 @@
 
 ``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Things can be put into a closed
 container, and only a thing in the state CLOSED can be switched on, so that a thing without a door cannot. ``strict``:
-closed containers take nothing, and things without a door can be switched on. Both refuse to open and close things with
-full hands.
+closed containers take nothing, and things without a door can be switched on. Both refuse to open,
+close or switch things while both hands are full.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _door(node: Node, strict: bool) -> str:
 
 
 def _put(home: HomeState, action: Action, strict: bool) -> str:
-    """Check a put action. The benchmark leaves the check for a held place to the simulator."""
+    """Check a put action. Only ``strict`` refuses a place in the agent's hands; `lota` leaves that to the simulator."""
     place, inside = home.graph[action.place], action.verb == PUT_IN
     if not (place.container if inside else place.surface):
         return f"nothing can be put {'in' if inside else 'on'} {_name(place)}"

@@ -1,8 +1,7 @@
 """Geometry of VirtualHome on the floor plan (x, z): closeness of boxes, and standing points.
 
-CLOSE (EnvironmentGraph.cs of the simulator, 2.x) holds between a character and a thing if the distance from the middle
-of one to the nearest point of the other's box, the smaller of both ways, is at most 1.3 m. Candidates are things whose
-middle is within 5 m of the character.
+CLOSE (EnvironmentGraph.cs of the simulator, 2.x) holds between a character and a thing if the middle of one of them is
+at most 1.3 m from the nearest point of the other's box, and the two middles are at most 5 m apart.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Boxes:
 
 
 def is_never_close(node: Node) -> bool:
-    """Return whether such a thing is excluded from CLOSE at any distance."""
+    """Return whether a node has no CLOSE edge at any distance."""
     return node.category in (ROOMS, CHARACTERS, "Doors") or node.class_name in NEVER_CLOSE
 
 
@@ -66,7 +65,7 @@ def standing_point(target: Box, room: Box | None) -> Vector:
     if room is None:
         return x, 0.0, z - depth / 2 - ARM_LENGTH
     dx, dz = room.center[0] - x, room.center[2] - z
-    if abs(dx) * depth > abs(dz) * width:  # the line to the middle crosses a side along x
+    if abs(dx) * depth > abs(dz) * width:  # that side is at the box's low or high x
         x += np.copysign(width / 2 + ARM_LENGTH, dx)
     else:
         z += np.copysign(depth / 2 + ARM_LENGTH, dz)

@@ -36,7 +36,7 @@ class Box:
 
 
 def _has_property(name: str) -> property:
-    """Return a property of nodes: whether they have one of VirtualHome's properties."""
+    """Return a Python property: whether a node has VirtualHome's property ``name``."""
     return property(lambda node: name in node.properties)
 
 
@@ -158,7 +158,7 @@ class Graph:
     # places of things
 
     def room(self, node_id: int) -> int | None:
-        """Return the room of a thing, found through its holders; a room is its own."""
+        """Return the room of a thing, found through its holders; a room is its own room."""
         visited: set[int] = set()
         while node_id not in visited:
             visited.add(node_id)

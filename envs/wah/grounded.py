@@ -56,7 +56,7 @@ class GroundedSkills:
 
 
 def put_verb(home: HomeState, place: int) -> str:
-    """Return the verb to put a thing there: into a container of LoTA-Bench's list, onto any other place."""
+    """Return PUT_IN for a container that LoTA-Bench puts things into or that is no surface, else PUT_ON."""
     node = home.graph[place]
     inside = node.container and (node.class_name in PUT_INTO or not node.surface)
     return verbs.PUT_IN if inside else verbs.PUT_ON
@@ -104,7 +104,7 @@ def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
 
 
 def _unreachable(home: HomeState, thing: int | None, words: str) -> Outcome | None:
-    """Return the reason why a thing is out of reach, without revealing where it is."""
+    """Return why a thing is out of reach, without revealing where it is; None if it is at hand."""
     if thing is not None and thing in home.inventory:
         return failed(f"you are holding {words}")
     if thing is not None and thing in at_hand(home):

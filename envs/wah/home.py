@@ -67,7 +67,7 @@ class Home(HomeState):
         return matches[0] if matches else rooms[0].id
 
     def act(self, action: Action) -> bool:
-        """Apply an action without checking its preconditions; return False if it has no effect (no hand, no state)."""
+        """Apply an action without checking its preconditions; return False if hands or state do not allow it."""
         if action.verb == WALK:
             return self._walk(action.thing)
         if action.verb == GRAB:
@@ -157,7 +157,7 @@ class Home(HomeState):
         return True
 
     def _leave_behind(self, contents: Iterable[int], room: int | None) -> None:
-        """Leave the contents of a grabbed thing in its room."""
+        """Leave the contents of a grabbed thing behind in ``room``."""
         for thing in contents:
             if room is not None and self.graph.room(thing) is None:
                 self.graph.link(thing, INSIDE, room)

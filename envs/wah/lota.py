@@ -45,7 +45,7 @@ _VERBS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 Messages = Literal["reasons", "lota"]
 MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
-MAX_DISTANCE = 1000.0  # metres; the benchmark's maximum distance
+MAX_DISTANCE = 1000.0  # metres; as in the benchmark, `lota` chooses no thing farther away
 SEATS = ("sofa", "chair", "bed", "bench")
 
 

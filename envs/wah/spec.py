@@ -50,7 +50,7 @@ class WatchAndHelpSpec(WorldSpec):
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Return either rule, but ``strict`` for two things of a class, since ``lota`` finds only the last one."""
+        """Draw the rules: ``strict`` for goals with several things of a class, as ``lota`` finds only the last one."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")

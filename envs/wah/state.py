@@ -79,7 +79,7 @@ class SkillHistory:
 
     class_name: str | None = None  # class in the last `find`
     target: int | None = None  # node reached by this `find`
-    attempts: tuple[int, ...] = ()  # instances reached by the repeated `find`
+    attempts: tuple[int, ...] = ()  # instances that the same `find`, repeated, has reached
     put_down: frozenset[int] = frozenset()  # things put down in this task
     destinations: tuple[int, ...] = ()  # their places, latest last
 
@@ -133,7 +133,7 @@ class HomeState:
         return next(iter(self.graph.targets(self.agent, SITTING)), None)
 
     def close(self, thing: int) -> bool:
-        """Return whether the graph has an edge from the thing to the agent, LoTA-Bench's criterion."""
+        """Return whether the graph has a CLOSE edge from the thing to the agent, LoTA-Bench's criterion."""
         return self.graph.linked(thing, CLOSE, self.agent)
 
     def holder(self, thing: int) -> int | None:

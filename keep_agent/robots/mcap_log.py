@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from keep_agent.robots.task.events import Event
 
-NANOSECONDS = 10**9  # of a second
+NANOSECONDS = 10**9  # per second
 
 
 class McapLog:
     """Watcher of a `RobotSession` that writes an MCAP file; `close` completes the file. Thread-safe.
 
-    Raises NotInstalled without mcap.
+    Raises NotInstalled if the library mcap is missing.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -50,7 +50,7 @@ class McapLog:
         self.write(at, event_messages(event, at))
 
     def write(self, at: int, messages: Iterable[Message]) -> None:
-        """Write messages at a time in nanoseconds; after `close` they are dropped."""
+        """Write messages with the timestamp ``at`` in nanoseconds; after `close` they are dropped."""
         for key, message in messages:
             data = json.dumps(message, ensure_ascii=False).encode()
             with self._lock:
@@ -82,7 +82,7 @@ def _writer() -> type[Writer]:
 
 @contextmanager
 def mcap_log(path: Path) -> Iterator[McapLog]:
-    """Log a running session. The file is complete after the block, also after an error.
+    """Log a running session. The file is complete after the ``with`` block, also after an error.
 
     A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.
@@ -100,7 +100,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
     """Write the entries of one episode and return their number. ``run`` is the folder with its pictures.
 
-    A trace has no timestamps: entries are one second apart, or as long as the decision took, if that is more.
+    A trace has no timestamps: the next entry follows after one second, or after the decision's TTFT if that is longer.
     """
     at = count = 0
 

@@ -20,14 +20,14 @@ from keep_agent.robots.session import SessionOptions
 
 PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-RESULT_TIMEOUT = 2.0  # timeout in seconds for the result of a stopped goal on a busy machine
-TASK_END_TIMEOUT = 10.0  # timeout in seconds for the end of a task on a busy machine
+RESULT_TIMEOUT = 2.0  # seconds to wait for the result of a stopped goal; enough on a busy machine
+TASK_END_TIMEOUT = 10.0  # seconds to wait for the end of a stopped task; enough on a busy machine
 
 
 class Ros1Node:
     """Node ``name`` with topics and services below its name. Sets no signal handlers.
 
-    Raises NotInstalled without ROS 1, ConnectionLost without a master. Only one per process.
+    Raises NotInstalled without ROS 1, ConnectionLost without a master. A process can have only one node.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Ros1Node:
 
 
 def _reach_master() -> None:
-    """Raises ConnectionLost without a master: `rospy.init_node` would wait forever."""
+    """Raises ConnectionLost if no master answers, since `rospy.init_node` would wait for it forever."""
     rosgraph = ros1("rosgraph")
     if not rosgraph.is_master_online():
         uri = rosgraph.rosenv.get_master_uri()

@@ -1,8 +1,8 @@
 """ROS 2 node with the names of the ROS 1 node: action ``plan_and_execute``, services ``plan`` and ``report``, topics.
 
-***Never run with ROS 2**, which was not available. It follows rclpy's documentation, is tested against a
-mock, and only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the definitions
-of `keep_agent.robots.ros.messages` (docs/robots.md). Without one, use the rosbridge.
+This node has never run with ROS 2, which was not available: it follows rclpy's documentation and is tested against a
+mock. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the definitions of
+`keep_agent.robots.ros.messages` (docs/robots.md). Without that package, use the rosbridge.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-RESULT_TIMEOUT = 1.0  # seconds until the result of a stopped goal is sent
+RESULT_TIMEOUT = 1.0  # seconds to wait for the result of a stopped goal
 POLL = 0.1  # seconds
 THREADS = 8  # each running or waiting goal occupies one
 REPLACED = "another goal replaced it"
@@ -75,7 +75,7 @@ class Ros2Node:
         self.service.announce()
 
     def close(self) -> None:
-        """Reject further goals, stop the running one and inform its client; the node must spin until then."""
+        """Reject further goals, stop the running one and inform its client; the node must spin until this returns."""
         with self._changed:
             self._closed = True
             was_open = self._open > 0
@@ -98,8 +98,8 @@ class Ros2Node:
         goal.execute()
 
     def _cancel(self, goal: Any) -> Any:
-        if goal is self._latest:  # older goals are being stopped
-            self._cancelled = goal  # rclpy sets its flag after this call, and the run may begin before
+        if goal is self._latest:  # an older goal is being stopped already
+            self._cancelled = goal  # rclpy sets the goal's own flag only after this call; its run may begin earlier
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
 

@@ -1,4 +1,4 @@
-"""Planner of a robot behind a rosbridge: plan service, tasks, status. ``--help`` lists the options."""
+"""Planner node behind a rosbridge: it serves plans, tasks and a status to a robot. ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TASK, STOP = "task", "stop"  # topics with standard message types
 
 
 class RosbridgeServer:
-    """Server under ``/name``: services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
+    """Server of ``/name``'s services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
 
-    With ROS 1 also the action ``plan_and_execute``, over actionlib's topics. ``task`` takes an instruction as a
+    With ROS 1 it also serves the action ``plan_and_execute`` by actionlib's topics. ``task`` takes an instruction as
     std_msgs/String, for clients without this project's messages, and for ROS 2, where roslibpy cannot serve actions.
     """
 
@@ -73,7 +73,7 @@ class RosbridgeServer:
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _advertise(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Advertise a service that runs on its own thread, since roslibpy has a single one."""
+        """Advertise a service that runs on its own thread, since roslibpy has one thread for all callbacks."""
         service, service_type = f"{self.name}/{key}", type_name(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ class ServiceReply:
 
 
 class RobotService:
-    """`RobotSession` whose errors become responses. ``send`` is called with the status as JSON after every change."""
+    """Session whose errors become responses. ``send`` is called with the status as JSON after every change of it."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RobotService:
             return _refusal(error)
 
     def facts(self, text: str) -> None:
-        """Add facts as JSON. Invalid ones are logged, since a topic has no answer."""
+        """Add facts as JSON. Invalid ones are logged, since a topic has no response."""
         try:
             self.session.tell(read_facts(text))
         except DataError as error:

@@ -54,18 +54,18 @@ class RobotSession:
         self._idle = ThreadEvent()
         self._idle.set()
         self._closed = ""  # reason given to `close`
-        self._stop_requested: Future[str] | None = None  # of the running task; its result is the reason
-        self._calls: list[BoundedCall[Any]] = []  # calls that may not have returned
+        self._stop_requested: Future[str] | None = None  # of the running task, None if idle; its result is the reason
+        self._calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self._pending = PendingFacts()
         self._single_plans = SinglePlans(planner, self._pending)
-        self._end_count = 0  # how often single plans were ended
+        self._end_count = 0  # how often a task, `close` or a time limit ended the single plans
 
     def run(self, instruction: str, watch: EventWatcher | None = None) -> TaskReport:
         """Run a task; block until it ends, which the limits guarantee.
 
-        A cancelled skill or a planner that does not return is abandoned; the next task waits for it up to
-        `Limits.answer`, and fails otherwise. ``watch`` is called with this task's events. Raises RobotError while
-        another task is running.
+        A cancelled skill or a planner call that does not return is abandoned; the next task waits for it up to
+        `Limits.answer`, and fails if it still has not returned. ``watch`` is called with this task's events. Raises
+        RobotError while another task is running.
         """
         emit = self._task_watcher(watch)
         with self._claim_task() as stop_requested:
@@ -96,7 +96,7 @@ class RobotSession:
             return self._single_plans.next_plan(instruction, tuple(skills))
 
         decision = self._call_planner("plan", begin)
-        if self._end_count != ends or self._stop_requested is not None:  # the planner's task of this plan has ended
+        if self._end_count != ends or self._stop_requested is not None:  # the plan's task has ended
             raise RobotError(self._closed or TASK_RUNNING)
         return decision
 
@@ -149,7 +149,7 @@ class RobotSession:
             self._idle.set()
 
     def _wait_for_calls(self, stop_requested: Future[str]) -> list[BoundedCall[Any]]:
-        """Return the calls that a task must wait for: earlier calls, and the end of single plans."""
+        """End single plans, wait for earlier calls up to `Limits.answer`, and return those still running."""
         with self._lock:
             self._end_plans("another task or plan has begun")
         clock = Clock(self.limits.answer)
@@ -171,7 +171,7 @@ class RobotSession:
             call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)
-        with self._lock:  # a new task also ends single plans
+        with self._lock:  # a new task may be ending the single plans on another thread
             if call.done:
                 return call.result
             self._end_plans("the answer came too late")

@@ -18,7 +18,7 @@ GROUNDED = {"skills": "grounded", "observability": "partial"}  # the default set
 
 
 class SymbolicExecutor:
-    """Executor in the house of one episode; plays its tasks one after another.
+    """Executor of skills in the symbolic house of one episode, for one of its tasks at a time.
 
     :param seconds: duration of a skill
     :param effect: share of the duration after which the skill takes effect; an earlier cancellation prevents it
@@ -32,7 +32,7 @@ class SymbolicExecutor:
         self.world = setting.begin(episode)
         self.knowledge = setting.knowledge(self.world)
         self._number = 0
-        self._lock = Lock()  # of world and knowledge
+        self._lock = Lock()  # guards world and knowledge
         self._skill_lock = Lock()
         self._cancelled = Event()
 
@@ -107,7 +107,7 @@ def symbolic(
     effect: float = 0.5,
     **choices: Any,
 ) -> SymbolicExecutor:
-    """Make a robot in a generated house of a world, by gymnasium id; ``choices`` of its setting replace `GROUNDED`."""
+    """Make a robot in a generated house. ``world`` is a gymnasium id; ``choices`` override options of `GROUNDED`."""
     spec = spec_of(world)
     house = spec.episodes(None, split, limit=episode + 1)[episode]
     return SymbolicExecutor(spec.setting(**GROUNDED | choices), house, seconds=seconds, effect=effect)

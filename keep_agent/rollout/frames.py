@@ -26,8 +26,8 @@ class Frames:
     """Encoded pictures of one episode."""
 
     episode: str
-    format: str = "jpeg"  # one of ENDINGS
-    files: dict[str, bytes] = field(default_factory=dict)  # by name
+    format: str = "jpeg"  # one of EXTENSIONS
+    files: dict[str, bytes] = field(default_factory=dict)  # by file name
 
     @property
     def folder(self) -> str:
@@ -49,7 +49,7 @@ class Frames:
         path = run / self.folder
         try:
             if path.exists():
-                shutil.rmtree(path)  # of an uncommitted attempt
+                shutil.rmtree(path)  # left by an uncommitted attempt
             with create_folder(path) as folder:
                 for name, content in self.files.items():
                     (folder / name).write_bytes(content)
@@ -63,11 +63,11 @@ class Frames:
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    ``quote`` keeps dots, and never puts ``%`` at the end or before a dot, so that the marks below are unique.
+    No output of ``quote`` contains ``%.`` or ends with ``%``, so that no two ids get the same name.
     """
     name = quote(episode, safe="")
     if name.startswith("."):
-        name = f"%2E{name[1:]}"  # neither a parent folder nor hidden
+        name = f"%2E{name[1:]}"  # otherwise hidden, or a parent folder
     if len(name) > MAX_NAME:
         digest = sha256(episode.encode()).hexdigest()[:32]
         return f"{name[: MAX_NAME - len(digest) - 2]}%.{digest}"
@@ -87,7 +87,7 @@ def encode_picture(frame: np.ndarray, format: str) -> bytes:
 
 
 def keep_frames(run: Path, episodes: Iterable[str]) -> None:
-    """Remove the pictures of all other episodes, and temporary files of a killed writer."""
+    """Remove the pictures of all episodes but ``episodes``, and temporary folders of a killed writer."""
     names = {folder_name(episode) for episode in episodes}
     for folder in (run / FRAMES).glob("*"):
         if folder.is_dir() and folder.name not in names:

@@ -64,7 +64,7 @@ class Rollout:
     def crash(self, error: Exception, met: int, total: int) -> None:
         """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        After the last task, that task is recorded.
+        If no task is left, the last one becomes a failure.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
@@ -73,7 +73,7 @@ class Rollout:
         for task in self.plan[self.task :]:
             steps = sum(step.task == self.task for step in self.steps)
             self.outcomes.append(self._outcome(task, False, met, total, steps, "crash"))
-            met, total = 0, 1  # of the following tasks
+            met, total = 0, 1  # the following tasks have not begun
 
     def result(self, start: float) -> EpisodeResult:
         """Return the result; ``start`` is the value of `perf_counter` before the reset."""
@@ -99,10 +99,10 @@ def run_episode(
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
 
-    An error of the reset means invalid data and is raised, unless it is an EpisodeError. That and every later error
-    make a failed episode with a traceback in the trace, except ModelError and KeyboardInterrupt, which are raised.
+    An error of the reset means invalid data and is raised. An EpisodeError of the reset and every later error make a
+    failed episode with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
-    :param demonstrate: returns the length of a demonstration from a task's first ``info``, for path weighting
+    :param demonstrate: takes a task's first ``info`` and returns its demonstration's length, for path weighting
     :param frames: receives the pictures of observations ("frame")
     """
     start = time.perf_counter()
@@ -126,8 +126,8 @@ def run_episode(
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
     except ModelError:
         raise
-    except Exception as error:  # any planner or world may raise
-        rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # else between tasks
+    except Exception as error:  # of any type, from planner or world
+        rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # else info is outdated
     return rollout.result(start), rollout.entries
 
 

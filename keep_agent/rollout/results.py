@@ -18,11 +18,11 @@ STOPS = ("success", "done", "max_steps", "crash")
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Cost of one decision; all zero for planners without a model. Times in ms, the rest in rows or row-layers."""
+    """Cost of one decision: `_ms` in ms, `_tokens` in prompt rows, `_token_layers` in rows x layers. 0: no model."""
 
     task: int = 0
     layers: int = 0  # 0 without a model
-    parts: Mapping[str, float] | None = None  # PARTS, which add up to ttft_ms
+    parts: Mapping[str, float] | None = None  # time in ms of each of PARTS; their sum is ttft_ms
     ttft_ms: float = 0.0
     ttft_overlapped_ms: float = 0.0
     score_ms: float = 0.0
@@ -32,13 +32,13 @@ class StepNumbers:
     hit_tokens: int = 0
     invalidated_tokens: int = 0
     token_layers: int = 0
-    recomputed_token_layers: int = 0  # memory rows that had a block, without layer 0
+    recomputed_token_layers: int = 0  # memory rows with a stored block, in all layers but 0
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
-    prefix_tokens: int = 0  # leading rows with KV from an identical prefix, context included
+    prefix_tokens: int = 0  # leading rows served from an identical prefix, context included
     live_tokens: int = 0  # rows kept after the turn's eviction
-    longest_tokens: int = 0  # longest prompt of the step, which has two if a goal is generated
+    longest_tokens: int = 0  # longest prompt of the step; a step has two if a goal is generated
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
     live_reads: int = 0  # rows of KV that they read
     cold: bool = False
@@ -92,7 +92,7 @@ class EpisodeResult:
     steps: tuple[StepNumbers, ...]
     seconds: float
     error: str = ""  # last line of the traceback of a crash
-    restarts: int = 0  # of the simulator
+    restarts: int = 0  # restarts of the simulator
     timed_on: str = ""  # machine, libraries and workers; "" where nothing was timed
 
     @property
@@ -106,7 +106,7 @@ class EpisodeResult:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeResult:
-        """Parse a row written by `to_json`. Raises KeyError, TypeError or ValueError for any other."""
+        """Parse a row written by `to_json`. Raises KeyError, TypeError or ValueError for an invalid row."""
         values = dict(row)
         values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
         if not values["tasks"]:
@@ -116,7 +116,7 @@ class EpisodeResult:
 
 
 def check_types(result: Row) -> Row:
-    """Make a dataclass from JSON values of its fields' types. Raises ValueError naming a wrong value."""
+    """Return a dataclass unchanged. Raises ValueError for a field whose value is not of the annotated type."""
     from pydantic import ValidationError  # lazy: a rollout needs no check
 
     try:

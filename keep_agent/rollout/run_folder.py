@@ -1,11 +1,12 @@
 """Run folder: config, one committed line per episode, the trace, and the summary written last.
 
-All files are bound to the config, which names the run: their hash chains begin with it, so that files of
-another run are rejected. A mark beside ``episodes.jsonl`` counts its lines; the summary identifies the last one.
+All files are bound to the config, which contains the run's random id: their hash chains begin with it, so that files
+of another run are rejected. A small file beside ``episodes.jsonl``, its mark, counts the lines of ``episodes.jsonl``;
+the summary holds the checksum of the last one.
 
-The line in ``episodes.jsonl`` is the commit mark of an episode: pictures and trace are written and synced before it,
-and it holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be
-killed at any moment and resumed. Committed content with a wrong checksum is rejected.
+A line in ``episodes.jsonl`` commits its episode: pictures and trace are written and synced before the line, which
+holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be killed
+at any moment and resumed. Committed content with a wrong checksum is rejected.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from memory.files.json_lines import Chain, Line, LineFile, encode_json, read_lin
 from memory.files.sealed_json import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
-TRACE_COUNT = "trace"  # of a committed line: number of trace lines at that time
-LINE_COUNT, LAST_SUM = "committed", "last"  # of a summary: number of committed lines, and checksum of the last
-RUN_ID = "run"  # of a saved config: distinguishes runs with equal settings; missing in older versions
+TRACE_COUNT = "trace"  # key in a committed line: number of trace lines at that time
+LINE_COUNT, LAST_SUM = "committed", "last"  # keys in a summary: number of committed lines, checksum of the last
+RUN_ID = "run"  # key in a saved config: distinguishes runs with equal settings; older runs lack it
 RESTORE = "restore the file, or start a new run"
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Result(Protocol):
 
 
 class RunFolder(AbstractContextManager):
-    """Results of one run on disk, made by `create` or `resume`. It is locked until `release`, or the end of a block."""
+    """Results of one run on disk, made by `create` or `resume`. It is locked until `release` or the end of `with`."""
 
     lines: ClassVar[str] = EPISODES  # file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
@@ -61,7 +62,7 @@ class RunFolder(AbstractContextManager):
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     def _open_files(self, start: Chain, line: Line | None = None, trace_line: Line | None = None) -> None:
-        """Prepare to append after these lines; None: to a new file."""
+        """Prepare to append after these last lines; None: the file is new."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
         self._trace = LineFile(self.path / TRACE, trace_line, start)
@@ -75,11 +76,11 @@ class RunFolder(AbstractContextManager):
             if any((candidate / name).exists() for name in (cls.lines, SUMMARY)):
                 continue
             try:
-                (candidate / CONFIG).touch(exist_ok=False)  # of several concurrent runs only one succeeds
+                (candidate / CONFIG).touch(exist_ok=False)  # only one of several concurrent runs succeeds
             except FileExistsError:
                 continue
             saved, start = bind_config(config)
-            MarkedFile.begin(candidate / cls.lines, start)  # first: a run with a config has a mark
+            MarkedFile.begin(candidate / cls.lines, start)  # before the config: every run with a config has a mark
             write_sealed(candidate / CONFIG, saved)
             run = cls(candidate, config)._lock()
             run._open_files(start)
@@ -98,7 +99,7 @@ class RunFolder(AbstractContextManager):
         return run
 
     def _restore(self) -> None:
-        remove_temp(self.path)  # of temporary files of a killed run
+        remove_temp(self.path)  # left by a killed run
         start, lines = chain_start(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
             log.warning("%s was made by a version without checksums: damage to it is not noticed", self.path)
@@ -121,7 +122,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def saved(cls, path: Path) -> dict[str, Any]:
-        """Return the config of an existing run. Raises DataError for no run, or another command's."""
+        """Return the config of an existing run. Raises DataError if there is no run, or another command made it."""
         config = read_config(path)
         foreign = sorted(file.name for file in path.glob("*.jsonl") if file.name not in (cls.lines, TRACE))
         if foreign:
@@ -136,7 +137,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def _committed(cls, path: Path) -> list[Line]:
-        """Return the committed lines. Raises CorruptError if one or the summary is damaged, missing or foreign."""
+        """Return the committed lines. Raises CorruptError if one or the summary is damaged, lost or another run's."""
         lines = read_committed(path, cls.lines)
         if (path / SUMMARY).exists():
             _check_summary(path, lines, chain_start(path))
@@ -148,7 +149,7 @@ class RunFolder(AbstractContextManager):
         return frozenset(result.index for result in self.results)
 
     def check_weights(self, weights: str | None, trained: str | None = None) -> None:
-        """Raises ConfigError if the results so far come from other weights; compares hashes.
+        """Raises ConfigError if the run was made with other weights, given by their hash.
 
         :param trained: hash of the weights trained for the memory method
         """
@@ -167,7 +168,7 @@ class RunFolder(AbstractContextManager):
         self.results.append(result)
 
     def release(self) -> None:
-        """Unlock the folder at once: a traceback may keep the last reference for long."""
+        """Unlock the folder now, even if a traceback still refers to this object."""
         self._release()
 
     def __exit__(self, *_: object) -> None:
@@ -199,7 +200,7 @@ def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def bind_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
-    """Return the config to save, with a name of the run, and the start of its files' hash chains."""
+    """Return the config to save, with a random run id, and the start of its files' hash chains."""
     saved = {**config, RUN_ID: token_hex(8)}
     return saved, Chain.for_owner(encode_json(saved))
 
@@ -221,7 +222,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders at or below ``path``, sorted by name, without temporary ones, or raise DataError."""
+    """Return the run folders at or below ``path``, sorted, without temporary ones. Raises DataError if none."""
     folders = [file.parent for file in path.rglob(CONFIG) if not file.parent.name.endswith(SUFFIX)]
     runs = [run for run in folders if (run / EPISODES).exists() or any(m.count for m in read_marks(run / EPISODES))]
     if not runs:
@@ -272,7 +273,7 @@ def check_trace(path: Path, lines: int, committed: int) -> None:
 
 
 def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
-    """Raises CorruptError for a summary of more lines than there are, or of another run."""
+    """Raises CorruptError if the summary counts more lines than there are, or belongs to another run."""
     summary = read_summary(path)
     count = summary.get(LINE_COUNT)
     if count is not None and (type(count) is not int or not 0 <= count <= len(lines)):
@@ -303,7 +304,7 @@ def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: se
     if count is None and not start.sealed:  # an older version did not count
         lines = (line for line in read_lines(path, RESTORE) if line.value.get("episode") in ids)
     else:
-        lines = islice(read_lines(path, RESTORE, start), count or 0)  # uncommitted lines may be anything
+        lines = islice(read_lines(path, RESTORE, start), count or 0)  # uncommitted lines may be damaged
     last = next(iter(deque(lines, maxlen=1)), None)
     check_trace(path.parent, last.number if last else 0, count or 0)
     return last

@@ -84,7 +84,8 @@ def step_entry(
 def prompt_entry(prefill: Prefill) -> Entry:
     """Return the fields of a prompt: tokens, units, segments, hops, and the times of loads and computations.
 
-    Rows are prompt rows, intervals are in ms from the first one, edges connect segment ids ("" is the query).
+    Rows are numbered within the prompt. Times are in ms since the first load or computation began. Edges connect
+    segment ids; "" is the query.
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]
@@ -145,8 +146,9 @@ def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
     """Return the numbers of one decision; those of a planner without a model are zero.
 
     Time before the logits that the memory does not measure (text of facts, tokens of the query) is added to the part
-    ``update``, so that ``ttft_ms`` is complete; harvesting and scoring come after the logits. ``ttft_overlapped_ms``
-    excludes the encoding of invalidated blocks, which may overlap the robot's motion, except at a cold start.
+    ``update``, so that ``ttft_ms`` is complete. Storing new blocks and scoring come after the logits and are excluded.
+    ``ttft_overlapped_ms`` also excludes the encoding of invalidated blocks, which may overlap the robot's motion; a
+    cold start includes it.
 
     :param wall_ms: wall time of observing and deciding
     """

@@ -1,7 +1,7 @@
 """Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact.
 
-Metrics of episodes have the prefix ``episode/`` and no summary; the summary has the keys of
-``summary.json``; the table is ``tables/episodes``.
+Metrics of episodes have the prefix ``episode/`` and are not in W&B's summary, which has the keys of
+``summary.json``. The table is ``tables/episodes``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WandbLog(NoLog):
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B uses the last episode's values
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B takes the last episode's
 
     def episode(self, result: EpisodeResult) -> None:
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
@@ -113,5 +113,5 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     except wandb.Error as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
-    write_atomic(id, run.id)  # W&B has created the folder
+    write_atomic(id, run.id)  # in a folder that W&B has created
     return WandbLog(run)

@@ -9,7 +9,7 @@ from keep_agent.viewer.runs import Run
 from keep_agent.viewer.trace_index import EpisodeIndex
 
 SUCCEEDED, FAILED, CRASHED, OPEN = "succeeded", "failed", "crashed", "open"
-STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # statuses with their signs
+STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # each status with its sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class EpisodeRow:
     types: tuple[str, ...]
     steps: int
     failures: int  # failed skills
-    goal: tuple[int, int] | None  # goal conditions met, and total, of the finished tasks; else after the last step
+    goal: tuple[int, int] | None  # conditions met, and total: of the finished tasks, if any, else after the last step
     status: str  # one of STATUSES
 
 

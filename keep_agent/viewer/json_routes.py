@@ -19,7 +19,7 @@ from keep_agent.viewer.step_model import overview, step_json
 
 
 def data_router(library: RunLibrary, prefix: str) -> APIRouter:
-    """Return the routes ``episodes``, ``episode``, ``step`` and ``picture`` below ``prefix``; 404 if one is missing."""
+    """Return the routes ``episodes``, ``episode``, ``step`` and ``picture`` below ``prefix``. Unknown keys: 404."""
     router = APIRouter(prefix=prefix, include_in_schema=False, dependencies=[Depends(_answer_404)])
 
     @router.get("/episodes")

@@ -108,7 +108,7 @@ class EpisodeList:
         self._show()
 
     def _set_options(self, select: ui.select, names: Sequence[str]) -> None:
-        """Set the options of a filter, and reset a value that is no longer one."""
+        """Set the options of a filter; its selected value stays an option."""
         options = {"": "all"} | {name: name for name in (*names, select.value) if name}
         if select.options != options:
             select.set_options(options, value=select.value)

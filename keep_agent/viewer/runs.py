@@ -88,7 +88,7 @@ def _trace_folders(root: Path) -> Iterator[Path]:
 
 
 def picture(run: Path, name: str) -> Path:
-    """Return the file of a trace's ``frame``. Raises DataError for a missing file or one outside the pictures."""
+    """Return the file that a trace names as ``frame``. Raises DataError if it is missing or in another folder."""
     folder = (run / FRAMES).resolve()
     path = (run / name).resolve()  # resolves links, so that none leads out of the folder
     if path.suffix not in MEDIA_TYPES or not path.is_relative_to(folder) or folder.parent != run.resolve():

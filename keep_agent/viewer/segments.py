@@ -1,4 +1,4 @@
-"""Segments of a prompt and their states: served from a block, repaired, changed, or new."""
+"""Segments of a prompt and their states: hit (served from blocks), recomputed (served and repaired), changed, fresh."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """One segment of a prompt. Rows are prompt rows, layers count from 0, steps are the episode's."""
+    """One segment of a prompt. A unit is a part of the prompt that is encoded as a whole. Indices start at 0."""
 
-    key: str  # its id, with "@1", "@2", ... for its older versions in a transcript
+    key: str  # its id; with "@1", "@2", ... for older versions in the same prompt
     id: str
     text: str | None  # None: not in the trace
     start: int
     stop: int
     first_unit: int  # first and last unit that contain its rows, -1 for none
     last_unit: int
-    kind: str  # static or dynamic; else the kind of its unit
+    kind: str  # kind of its unit; static or dynamic for a unit of memory
     block: str  # shortened identity of its unit's block; "" for none or several
     from_block: int  # rows served from blocks
     last_layer: int  # last layer that computed one of its rows, -1 for none

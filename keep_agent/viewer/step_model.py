@@ -19,7 +19,7 @@ from keep_agent.viewer.world import KnownWorld, known_world
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """Prefill of a prompt. Times in ms since the first load or computation; rows are prompt rows."""
+    """Prefill of a prompt. Times are in ms since the first load or computation began."""
 
     rows: int
     context: int  # rows before the memory
@@ -28,7 +28,7 @@ class PromptView:
     segments: tuple[SegmentView, ...]
     units: int
     units_hit: int
-    hops: tuple[Entry, ...]  # layer, hops, edges
+    hops: tuple[Entry, ...]  # with the keys layer, hops, edges
     loads: tuple[Sequence[Any], ...]  # first layer, layer after the last, start, end, bytes
     computes: tuple[Sequence[Any], ...]  # layer, piece, start, end
     flips: tuple[Entry, ...]
@@ -51,7 +51,7 @@ class StepView:
     message: str
     goal: tuple[int, int] | None
     understood: str  # the goal that the model wrote for the instruction
-    focus: str
+    focus: str  # next target, as the model wrote it
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None if the planner has no model
     world: KnownWorld
@@ -74,7 +74,7 @@ def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
-    """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, and for NaN and infinities."""
+    """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, also for NaN and infinities."""
     view = step_view(run, episode, step)
     with unpacking(f"{run.index.path}:{episode.positions[step].number}", "no step that can be shown", "run it again"):
         return view.to_json()

@@ -38,8 +38,8 @@ class GrowingFile:
     """Growing file of JSON lines; a line without a line break is left to the next read."""
 
     path: Path
-    count: int = 0  # of complete lines
-    _end: int = 0  # of the last complete line
+    count: int = 0  # number of complete lines read
+    _end: int = 0  # position after the last complete line
     _chain: Chain = field(default_factory=Chain)
     _file: tuple[int, int] = (0, 0)  # device and inode of the file
 
@@ -124,14 +124,14 @@ class EpisodeIndex:
 
     key: str
     opening: Entry
-    instruction: str = ""  # the first one
-    positions: list[LinePosition] = field(default_factory=list)  # of its steps
+    instruction: str = ""  # of the first step
+    positions: list[LinePosition] = field(default_factory=list)  # of its steps' lines
     outlines: list[Outline] = field(default_factory=list)
     texts: History[str] = field(default_factory=History)  # of segments
     facts: History[Entry] = field(default_factory=History)
-    task_ends: list[Entry] = field(default_factory=list)  # of tasks
+    task_ends: list[Entry] = field(default_factory=list)  # entries of ended tasks
     crash: Entry | None = None
-    frames: dict[int, str] = field(default_factory=dict)  # by step, -1 at the reset
+    frames: dict[int, str] = field(default_factory=dict)  # path of the picture after each step, -1: at the reset
 
     @property
     def id(self) -> str:
@@ -163,9 +163,9 @@ class TraceIndex:
         self.path = path
         self.problem = ""
         self._file, self._marks = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
-        self._committed = 0  # lines of the trace that the marks count
+        self._committed = 0  # number of trace lines that episodes.jsonl records as committed
         self._episodes: dict[str, EpisodeIndex] = {}
-        self._current: dict[str, EpisodeIndex] = {}  # current episode by id, to which new entries are added
+        self._current: dict[str, EpisodeIndex] = {}  # episode that gets new entries, by id
         self._lock = threading.Lock()
 
     def refresh(self) -> dict[str, EpisodeIndex]:
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = chain_start(self.path.parent)
                 self._file.forget(start)
                 self._marks.forget(start)
-            end = episodes_mark(self.path.parent)  # read in the reverse order of writing
+            end = episodes_mark(self.path.parent)  # before episodes and trace: it is written after them
             for _, mark in self._marks.new_lines():
                 self._committed = mark.get(TRACE_COUNT, self._committed)
             if end is not None:

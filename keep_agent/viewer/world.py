@@ -16,11 +16,11 @@ class Thing:
     """A line of the containment tree; things in or on it follow with depth + 1."""
 
     id: str
-    category: str  # "" for a place without its own fact
+    category: str  # "" for a place about which there is no fact
     depth: int
     states: tuple[str, ...]
-    step: int  # of its last fact, -1 for a place without one
-    visible: bool  # visible to the agent at this step
+    step: int  # step of its last fact, -1 without a fact
+    visible: bool  # to the agent at this step
 
 
 @dataclass(frozen=True, slots=True)

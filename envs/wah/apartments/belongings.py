@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from envs.wah.apartments.catalog import object_class
 
-# Goal classes: excluded from the clutter, so that the task generator determines every instance.
+# Classes of goal objects: the generator of tasks places them, and they are no part of an apartment's random things.
 GOAL_OBJECTS = (
     "apple", "book", "coffeepot", "cupcake", "cutleryfork", "juice", "pancake", "plate", "poundcake", "pudding",
     "waterglass", "wine", "wineglass",

@@ -78,7 +78,7 @@ def _draw_goals(rng: Random, stream: int, most: int, types: Sequence[str]) -> li
 
 
 def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
-    """Return the classes that a task of the type can still use; a book is read only once."""
+    """Return the classes that a task of the type can still use; a stream has one reading task at most."""
     if kind == READING:
         return [] if "holds_book" in used_predicates else ["book", *_free_things("prepare_snack", used_predicates)]
     relation, place, things = PUT_TASKS[kind]

@@ -14,7 +14,7 @@ GAP = 0.03  # metres between pieces along the walls
 PASSAGE = 0.4  # metres around furniture in the middle of the room
 TILE = 2.5  # metres: approximate size of the tiles of floors and ceilings
 PANEL = 2.0  # metres: approximate width of the panels of walls
-THICKNESS = 0.1  # of floors, walls and ceilings, outside the room's box
+THICKNESS = 0.1  # metres; floors, walls and ceilings lie outside the room's box
 _TRIES = 24
 
 # Height of the middle of things on walls, in metres.
@@ -36,7 +36,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Frame of reference of a wall: a point at its foot, the axis along it (0: x, 2: z), the direction inwards."""
+    """Frame of reference of a wall: a point at its foot, its axis (0: x, 2: z), and the sign of the way inwards."""
 
     corner: Vector
     axis: int
@@ -90,7 +90,7 @@ def shell(room: Box) -> Iterator[Fixture]:
 
 
 def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture] | None:
-    """Place all furniture; return None if a piece does not fit. ``clearances``: boxes to keep free, as doorways."""
+    """Place all furniture; return None if a piece does not fit. ``clearances``: boxes to keep free: doorways."""
     fitting = _Fitting(room, clearances, rng)
     widest_first = sorted(content.walls, key=lambda piece: -CLASSES[piece.kind].size[0])
     if not all(fitting.against_a_wall(piece) for piece in widest_first):

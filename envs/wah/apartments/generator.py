@@ -22,7 +22,7 @@ from envs.wah.graph import BETWEEN, INSIDE, Box
 
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
-# Least and most loose things in a room; copies of one class that are placed together.
+# Range of the number of loose things in a room (its clutter), and numbers of things of one class among them.
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip

@@ -103,11 +103,11 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
 
 
 Goal = tuple[tuple[str, int], ...]
-INSTANCES = (1, 1, 2, 2, 3)  # instances of a class of goal objects
+INSTANCES = (1, 1, 2, 2, 3)  # least number of things of a class, drawn for each
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
-    """Place the things of the goals, and at least one of each class ``distractors``, in a graph without them.
+    """Add the things that the goals need, and at least one of each class in ``distractors``, to a graph without them.
 
     :raises DataError: a thing has no likely place
     """
@@ -129,6 +129,7 @@ def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: 
     kinds = {node_id: row["class_name"] for node_id, row in rows.items()}
     last = {kind: node_id for node_id, kind in kinds.items()}
     holders = [holder for holder in likely_holders(graph["nodes"], thing) if kinds[holder] not in banned]
+    # the last thing must be in reach of LoTA-Bench's skills, which use only the last instance of each class
     reachable = [id for id in holders if "CLOSED" not in rows[id]["states"] or last[kinds[id]] == id]
     if not reachable:
         raise DataError(

@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 
 # Class names of the older simulator (before 2.0) and the current ones.
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
-FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # without FACING, and with CLOSE of the character only
+FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # read for all nodes; CLOSE only for the character
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:

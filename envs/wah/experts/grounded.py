@@ -113,7 +113,7 @@ class GroundedPlan:
         return sum(graph.room(place) == room for kind in likely for place in graph.of_class(kind))
 
     def _go_to(self, thing: int) -> str:
-        """Go to the place of a thing, unless the agent is there."""
+        """Return the skill that goes to the place of a thing; "" if the agent is there."""
         place = self.home.fixture_of(thing)
         return "" if self.home.at in (place, thing) else f"go to {self._words(place)}"
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 # LoTA-Bench's names of VirtualHome's classes (its resource wah_objects_sim2nl.json) that differ from the class name:
-# those that give the class name without their spaces, and the others. Its resource lacks the classes in the last line.
+# here those that differ by spaces and capitals only, below the others. Names in the last line are not in the resource.
 _SPACED_NAMES = """
     balance ball, bar soap, bathroom cabinet, bathroom counter, bell pepper, board game, candy bar, ceiling fan,
     cell phone, Chinese food, chocolate syrup, closet drawer, coat rack, coffee maker, coffee pot, coffee table,
@@ -73,7 +73,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "wineglass": ("wine glass", "wine glass", "glass for wine", "wineglass"),
 })  # fmt: skip
 
-# Units of names that are counted by a unit: "some juice", but "two bottles of juice".
+# Units in which names are counted: "some juice", but "two bottles of juice".
 MEASURES: Mapping[str, str] = MappingProxyType({
     "alcohol": "bottle", "bananas": "bunch", "cereal": "box", "chips": "bag", "Chinese food": "box", "chicken": "piece",
     "chocolate syrup": "bottle", "coffee": "pot", "crackers": "packet", "dishwashing liquid": "bottle",

@@ -24,7 +24,7 @@ EXPANSION = {
     "randomize": False, "randomize_execution": False, "random_seed": -1, "animate_character": False,
     "ignore_obstacles": False, "transfer_transform": True,
 }  # fmt: skip
-# Options of a script: without recording and animations, as in LoTA-Bench's evaluation. The limit is in seconds.
+# Options of a script: without recording and animations, as in LoTA-Bench's evaluation; the time limit is in seconds.
 SCRIPT = {
     "randomize_execution": False, "random_seed": -1, "processing_time_limit": 10, "skip_execution": False,
     "find_solution": False, "output_folder": "Output/", "file_name_prefix": "script", "frame_rate": 5,

@@ -1,4 +1,4 @@
-"""Errors of the simulator's client. Each message has the numbers of the call and the remedy."""
+"""Errors of the simulator's client. Each message states action, address, tries, duration and remedy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SimulatorAnswer(SimulatorError, ValueError):
 
 
 class SimulatorRefusal(SimulatorAnswer):
-    """A valid response with success=false to a call that cannot be repeated; the message quotes the simulator."""
+    """A valid response with success=false. The call is not repeated; the message quotes the simulator."""
 
     remedy = "change the request; the simulator's log, Player.log, may say more"
 

@@ -23,7 +23,7 @@ ADDED_IDS = 1000  # ids of added things are larger
 
 
 class SimulatedHome(HomeState):
-    """Household in the simulator. Copies run without it, so that trials on copies change nothing."""
+    """Household in the simulator. Copies run without it, so that trials on copies do not affect it."""
 
     __slots__ = ("_classes", "_simulator")
 

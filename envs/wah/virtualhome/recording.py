@@ -26,9 +26,9 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 
 
 class Recording:
-    """Transport that records the exchanges of another transport. `close` gives the file its name.
+    """Transport that records the exchanges of another transport.
 
-    Without exchanges there is no file.
+    The file is temporary until `close` gives it its name. It is removed if there was no exchange.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
@@ -118,7 +118,7 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A different request is rejected without consuming a line: requests without an answer are not recorded.
+    A different request is rejected and the line kept: the recorded run may have made it and got no answer.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -126,7 +126,7 @@ class Replay:
         self.name = f"recording {path}"
         self._path = Path(path)
         self._number = 0  # of the last line read
-        self._entry: dict[str, Any] | None = None  # its content, until it is requested
+        self._entry: dict[str, Any] | None = None  # its content, until it has been replayed
         with reading(self._path, "name a recording"):
             self._stream: IO[bytes] = (gzip.open if self._path.suffix == ".gz" else open)(self._path, "rb")
 

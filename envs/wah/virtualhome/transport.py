@@ -79,7 +79,7 @@ class HttpTransport:
             self._lock.release()
 
     def close(self) -> None:
-        """Return at once: every request has its own connection."""
+        """Return at once: every request has its own connection, closed already."""
 
     def _retry(self, request: Request, action: str, clock: Clock) -> Fields:
         tries = 1

@@ -71,10 +71,10 @@ IMAGE = _record(
 )
 
 
-# by key, the last part of the topic
+# schemas by channel key; the channel's topic is /keep/KEY
 CHANNELS = {"decision": DECISION, "facts": FACTS, "memory": MEMORY, "log": LOG, "frame": IMAGE}
 Message = tuple[str, Mapping[str, Any]]  # channel key, content
-INFO, WARNING, ERROR = 2, 3, 4  # of foxglove.Log
+INFO, WARNING, ERROR = 2, 3, 4  # levels of foxglove.Log
 FORMATS = {".jpg": "jpeg", ".png": "png"}
 DECISION_FIELDS = ("episode", "instruction", "task", "step", "skill", "ok", "message", "goal", "timings")
 MEMORY_FIELDS = ("active_rows", "units", "segments", "hops", "flips", "cold")
@@ -86,7 +86,7 @@ def timestamp(at: int) -> dict[str, int]:
 
 
 def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """Yield the messages of a trace entry at a time in nanoseconds. ``read`` returns a picture by path or None."""
+    """Yield the messages of a trace entry. ``at``: time in nanoseconds; ``read`` returns a picture by path, or None."""
     match entry["event"]:
         case "episode":
             instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none in an agent's trace
@@ -104,7 +104,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
 
 
 def event_messages(event: Event, at: int) -> Iterator[Message]:
-    """Yield the messages of a session event; those about the prompt come from the decision's trace."""
+    """Yield the messages of a session event. The memory message is made from the decision's trace."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")
@@ -132,7 +132,7 @@ def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
 
 
 def memory(entry: Mapping[str, Any]) -> Message:
-    """Return rows, units, segments and attention hops of a prompt."""
+    """Return the memory message of a prompt: token counts, units, segments and attention hops."""
     units = entry["units"]
     fields = {name: entry[name] for name in MEMORY_FIELDS if name in entry}
     counts = {"tokens": len(entry["token_ids"]), "context": entry["context"], "query": entry["query"]}

@@ -77,7 +77,7 @@ def field_at(message: Any, *names: str) -> Any:
 
 
 def text_of(message: Any, name: str) -> str:
-    """Return a field's text, "" for a missing one, with "?" for halves of surrogate pairs."""
+    """Return a field's text, "" for a missing one. "?" replaces unpaired surrogates."""
     value = message.get(name) if isinstance(message, Mapping) else None
     return "" if value is None else str(value).encode("utf-8", "replace").decode()
 

@@ -25,8 +25,8 @@ REMEDY = (
 def ros1(name: str) -> ModuleType:
     """Import a module of ROS 1, such as "rospy". Raises NotInstalled.
 
-    If it is missing, Debian's packages become the *last* entry of ``sys.path``, so that they shadow none of the
-    virtual environment.
+    If it is missing, Debian's packages become the *last* entry of ``sys.path``, so that they shadow no
+    package of the virtual environment.
     """
     if find_spec("rospy") is None and DEBIAN not in sys.path and Path(DEBIAN, "rospy").is_dir():
         sys.path.append(DEBIAN)
@@ -53,7 +53,7 @@ class MessageClasses:
 
 @cache
 def message_classes() -> MessageClasses:
-    """Make the classes of this package. Raises NotInstalled without ROS 1."""
+    """Make the classes of ``keep_agent_msgs``. Raises NotInstalled without ROS 1."""
     return MessageClasses(
         action(f"{PACKAGE}/Task", TASK_ACTION),
         service(f"{PACKAGE}/Plan", PLAN_SERVICE),
@@ -62,7 +62,7 @@ def message_classes() -> MessageClasses:
 
 
 def action(name: str, text: str) -> type[Any]:
-    """Make actionlib's specification of ``name`` ("package/Task") from the text of its .action file."""
+    """Make actionlib's message class of the action ``name`` ("package/Task") from the text of its .action file."""
     header = "Header header\n"
     status = f"{header}actionlib_msgs/GoalStatus status\n"
     definitions = {

@@ -1,6 +1,7 @@
 """Actionlib server over rosbridge topics, for one goal at a time; a new goal preempts the old one.
 
-roslibpy's server cannot abort a goal, sends no result for a cancelled one, and publishes after it is closed.
+It replaces roslibpy's server, which cannot abort a goal, sends no result for a cancelled one, and publishes after
+its end.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from keep_agent.robots.ros.messages import field_at, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
-ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # of actionlib_msgs/GoalStatus
+ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # values of actionlib_msgs/GoalStatus
 MAX_RECENT = 8  # ended goals in a status message: clients treat a missing goal as lost
-HEARTBEAT_SECONDS = 0.2  # seconds; actionlib clients wait for a status before they send a goal
+HEARTBEAT_SECONDS = 0.2  # actionlib clients wait for a status before they send a goal
 REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
@@ -49,7 +50,7 @@ class BridgeActionServer:
         self._next: Message | None = None
         self._current: Message | None = None
         self._recent_statuses: deque[Message] = deque(maxlen=MAX_RECENT)  # statuses of ended goals
-        self._unsent_results: deque[Message] = deque(maxlen=MAX_RECENT)  # results during a lost connection
+        self._unsent_results: deque[Message] = deque(maxlen=MAX_RECENT)  # results that wait for a connection
         self._cancel = self._closed = False
         bridge.on_ready(self._send_results)
         bridge.subscribe(f"{name}/goal", f"{kind}Goal", self._on_goal)
@@ -82,7 +83,7 @@ class BridgeActionServer:
             self._end(goal, end)
 
     def _on_cancel(self, message: Any) -> None:
-        """Cancel a goal by id, or all. A message with a stamp cancels all, since at most two exist."""
+        """Cancel the goal with the message's id; without an id, all goals. The stamp is ignored."""
         name = text_of(message, "id")
         with self._changed:
             goal = self._next if self._next is not None and _matches(self._next, name) else None
@@ -93,7 +94,7 @@ class BridgeActionServer:
             self._end(goal, GoalEnd(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
 
     def _end_current(self, applies: bool) -> None:
-        """Cancel the current goal; the lock ensures that it is not the next one."""
+        """Cancel the current goal if ``applies``. Under the caller's lock the next goal cannot become current."""
         if applies:
             self._cancel = True
             self._cancel_work()
@@ -137,13 +138,13 @@ class BridgeActionServer:
             self._send_results()
 
     def _send_results(self) -> None:
-        """Send waiting results, also after a reconnection: a goal ends at the client by its result, not a status."""
+        """Send unsent results, also after a reconnection: for a client only the result ends a goal, no status does."""
         with self._changed:
             while self._unsent_results and self._publish(self._result, self._unsent_results[0]):
                 self._unsent_results.popleft()
 
     def _publish_status(self) -> None:
-        """Publish the statuses; the lock keeps them in order."""
+        """Publish the statuses. The caller's lock keeps the messages in order."""
         known = [*self._recent_statuses]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))

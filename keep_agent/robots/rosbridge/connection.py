@@ -27,17 +27,17 @@ def roslibpy() -> ModuleType:
 
 
 class Bridge(AbstractContextManager["Bridge"]):
-    """One connection. After a break roslibpy reconnects, with all advertisements and subscriptions.
+    """One connection. After a break roslibpy reconnects, and restores all advertisements and subscriptions.
 
     Without a connection nothing is sent: roslibpy would send it later, and the robot would move unexpectedly. The
-    asyncio transport is used, since a Twisted reactor runs once per process and its threads outlive `main`.
+    asyncio transport is used, since a Twisted reactor starts only once per process and its threads outlive `main`.
     """
 
     def __init__(self, host: str = "localhost", port: int = 9090, timeout: float = 10.0, secure: bool = False) -> None:
         """Connect. Raises ConnectionLost if there is no answer within ``timeout`` seconds."""
         self.library = roslibpy()
         self.where = f"{host}:{port}"
-        self._listeners: dict[str, list[Listener]] = {}  # by operation
+        self._listeners: dict[str, list[Listener]] = {}  # by rosbridge operation
         self._closed = False
         try:
             self.ros = self.library.Ros(host, port, is_secure=secure, transport="asyncio")
@@ -73,7 +73,7 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.ros.on("close", lambda protocol: function())
 
     def publisher(self, name: str, kind: str, latch: bool = False) -> Any:
-        """Advertise a topic, and again at once after a reconnection, where roslibpy waits for a second."""
+        """Advertise a topic now and, without roslibpy's delay of a second, after every reconnection."""
         topic = self.library.Topic(self.ros, name, kind, latch=latch)
         topic.advertise()
         self.ros.on("ready", lambda protocol: self.send("advertise", topic=name, type=kind, latch=latch))
@@ -99,7 +99,7 @@ class Bridge(AbstractContextManager["Bridge"]):
             return
         self._closed = True
         self.ros.factory.maxRetries = 0  # roslibpy has no public call that stops reconnecting
-        with suppress(Exception):  # already closed
+        with suppress(Exception):  # the connection may be closed already
             self.ros.close(timeout=2)
 
     def __exit__(self, *error: object) -> None:

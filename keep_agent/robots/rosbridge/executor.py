@@ -23,15 +23,17 @@ MAX_FACTS = 100_000  # maximum of queued facts; the oldest are dropped
 
 
 class RosbridgeExecutor:
-    """Executor of skills by an action or service; facts and skills are JSON in std_msgs/String.
+    """Executor that calls a ROS action or service for each skill. The robot publishes facts as JSON in std_msgs/String.
 
-    A lost skill is cancelled before another skill begins.
+    A skill that ended with `SkillLost` is cancelled before another skill begins.
 
     :param skills: the skills, or a latched topic with a JSON array of those possible now
-    :param kind: protocol of the skills, under ``name``
+    :param kind: whether ``name`` is an action of ROS 2 or ROS 1, or a service
     :param type: type of the action or service; default: this project's action
     :param facts: topic of facts, see `read_facts`
-    :param timeout: seconds to wait for the list of skills
+    :param fields: field names in the robot's messages
+    :param cancel: std_srvs/Trigger service that cancels the skill, for kind=service
+    :param timeout: seconds to wait for the first message with skills
     :param silence: seconds after which a cancelled skill without a result counts as lost
     """
 
@@ -96,7 +98,7 @@ class RosbridgeExecutor:
             return pending.future.result()
         except SkillLost:
             self._skill_lost = True
-            self._cancel_lost()  # the connection may be restored
+            self._cancel_lost()  # in case the connection is restored already
             raise
         finally:
             pending.stop_timer()
@@ -111,11 +113,11 @@ class RosbridgeExecutor:
             pending.start_timer(self.silence)
 
     def _cancel_lost(self) -> None:
-        """Cancel a lost skill if there is a connection; the lock ensures that it is not the next one."""
+        """Cancel a lost skill if there is a connection. Under the lock no other skill can begin."""
         with self._send_lock:
             if self._skill_lost and self.bridge.connected:
                 self._skill_lost = False
-                with suppress(RobotError):  # a service that cannot be cancelled, or the connection is lost again
+                with suppress(RobotError):  # the service cannot be cancelled, or the connection is lost again
                     self._client.cancel()
 
     def _on_facts(self, message: Any) -> None:

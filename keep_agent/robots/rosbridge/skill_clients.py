@@ -33,8 +33,8 @@ class Fields:
         the result of move_base: the skill succeeded if the service answers, or the action's status is "succeeded"
     """
 
-    skill: str = "task"  # of the goal, or the request
-    ok: str | None = "success"  # of the result, or the response
+    skill: str = "task"  # in an action's goal or a service's request
+    ok: str | None = "success"  # in an action's result or a service's response
     message: str = "report"
     feedback: str = "current_status"
 
@@ -119,7 +119,7 @@ class ActionClient:
         return self.listener(lambda pending, message: pending.feedback(text_of(message.get(field), name)))
 
     def listener(self, handle: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
-        """Return a listener for messages about this goal; it raises DataError for a message without a goal id."""
+        """Return a listener for messages about the last goal; it raises DataError for a message without a goal id."""
 
         def listen(message: Any) -> None:
             id, (current, pending) = field_at(message, *self._path), self._last
@@ -130,7 +130,7 @@ class ActionClient:
 
 
 class Ros2Action(ActionClient):
-    """Operations ``send_action_goal`` and ``cancel_action_goal``. Any result ends the skill."""
+    """Client of a ROS 2 action, by the operations ``send_action_goal`` and ``cancel_action_goal``."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         super().__init__(bridge, fields, "id")
@@ -149,7 +149,7 @@ class Ros2Action(ActionClient):
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
-            status = values.get("status")  # of an older rosbridge
+            status = values.get("status")  # an older rosbridge puts it there
         known = type(status) is int and status in ROS2_STATUSES
         success = known and status == SUCCEEDED and message.get("result") is not False
         default = f"the robot says {ROS2_STATUSES[status] if known else repr(status)[:80]}"
@@ -157,7 +157,7 @@ class Ros2Action(ActionClient):
 
 
 class Ros1Action(ActionClient):
-    """Actionlib's topics. roslibpy's own client hides a goal's status, and fails without a result."""
+    """Client of a ROS 1 action, by actionlib's topics. roslibpy's own client hides a goal's status."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         super().__init__(bridge, fields, "status", "goal_id", "id")
@@ -182,7 +182,7 @@ class Ros1Action(ActionClient):
 
 
 class ServiceCall:
-    """Service that returns when the skill has ended. Another service may cancel it."""
+    """Client of a service that returns when the skill has ended. Another service can cancel the skill."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields, cancel: str = "") -> None:
         self.bridge, self.fields = bridge, fields

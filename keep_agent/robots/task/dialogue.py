@@ -22,8 +22,8 @@ TASK_OVER = "the task is over; nothing is planned any more"
 class Dialogue:
     """Planner calls of one task: one report per decision and one end. Call from any thread, one call at a time.
 
-    `end` may be called during another call, which then completes it: a planner that returns too late still receives
-    the report on its decision and the end of the task.
+    `end` may be called during another call. That call then ends the task when it returns, so that a slow planner
+    still receives the report on its decision and the end of the task.
     """
 
     def __init__(self, planner: Planning, instruction: str) -> None:
@@ -63,7 +63,7 @@ class Dialogue:
                 self._report(outcome)
 
     def end(self, outcome: Outcome) -> None:
-        """End the planner's task, and block until it has ended; ``outcome`` is the report on an open decision.
+        """End the planner's task, and block until it has ended; ``outcome`` is reported for an unreported decision.
 
         Planner errors are logged, since callers cannot act on them.
         """
@@ -91,7 +91,7 @@ class Dialogue:
     def _report(self, outcome: Outcome) -> None:
         decision = self._unreported
         self.planner.report(truncate_outcome(outcome))
-        self._unreported = None  # after the call: a failed report is repeated
+        self._unreported = None  # after the call, so that `_finish` repeats a failed report
         self._is_over = decision is not None and decision.skill == DONE and outcome.ok
 
     def _finish(self, outcome: Outcome) -> None:
@@ -115,11 +115,11 @@ def _log_exceptions() -> Iterator[None]:
 log = logging.getLogger(__name__)
 MAX_PENDING = 100_000  # maximum of pending facts; the oldest are dropped
 BATCH_FACTS = 100  # facts per call: requests to a server have a size limit
-INVALID, STORAGE_FULL = (400, 422), 507  # HTTP status for an invalid fact, and for one without room
+INVALID, STORAGE_FULL = (400, 422), 507  # HTTP statuses for an invalid fact, and for a full storage
 
 
 class PendingFacts:
-    """Latest fact of each thing, until a planner accepts it. The next observation, plan or task passes them on."""
+    """Latest fact of each thing, until a planner accepts it. The next observation, plan or task passes it on."""
 
     def __init__(self) -> None:
         self._facts: dict[str, FactView] = {}
@@ -138,8 +138,8 @@ class PendingFacts:
     def pass_to(self, dialogue: Dialogue) -> tuple[FactView, ...]:
         """Pass the facts to the planner and return those that it accepted. An invalid fact is logged and dropped.
 
-        Facts over capacity stay pending; that error is raised once all facts about removed things passed. Raises the
-        planner's other errors.
+        Once the planner's storage is full, later batches hold only facts about removed things, which free room; the
+        other facts stay pending, and the error is raised at the end. Raises the planner's other errors at once.
         """
         accepted: list[FactView] = []
         full: Exception | None = None
@@ -165,7 +165,7 @@ class PendingFacts:
 
 
 def _pass_facts(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
-    """Pass facts to the planner; after an error bisect to the rejected fact. Yield nothing after the end."""
+    """Pass facts to the planner; after an error bisect to the rejected fact. Yield nothing if the task is over."""
     if not facts:
         return
     try:

@@ -22,9 +22,9 @@ MAX_LIMIT = 1_000_000  # seconds: eleven days
 class Limits:
     """Limits of a session, in seconds except ``steps`` and ``failures``. Raises ConfigError for values out of range."""
 
-    skill: float = 120.0  # one skill, which is then cancelled; the task continues
+    skill: float = 120.0  # one skill; then the skill is cancelled, and the task continues
     task: float = 1800.0  # one task
-    answer: float = 60.0  # one call of the planner, or of the executor's skills or observe
+    answer: float = 60.0  # one call of the planner, or of the executor's `skills` or `observe`
     cancel: float = 10.0  # from cancelling a skill to its return
     period: float = 0.5  # between two observations during a skill
     steps: int = 100  # skills per task
@@ -101,7 +101,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Observed(Event):
-    """Facts that the planner has accepted; ``skill`` is the skill running at that time."""
+    """Facts that the planner has accepted; ``skill`` is the skill that was running, if any."""
 
     facts: tuple[FactView, ...]
     skill: str = ""
@@ -191,7 +191,7 @@ def status_after(status: Status, event: Event) -> Status:
 
 
 def describe_event(event: Event) -> str:
-    """Return a sentence about an event for people; "" for none."""
+    """Return a sentence about an event for people, or "" for events without one."""
     match event:
         case Planned():
             return f"next: {event.decision.skill}"

@@ -27,7 +27,7 @@ Judge = Callable[[], Outcome]
 
 @dataclass(eq=False)
 class TaskEnd(Exception):
-    """End of the task."""
+    """Exception that ends the loop of a task."""
 
     stop: StopReason
     message: str = ""
@@ -51,14 +51,14 @@ class TaskRun:
         self.dialogue = Dialogue(self.planner, self.instruction)
         self._observed_side: Literal["executor", "planner"] = "executor"
         self.clock = Clock(self.limits.task)
-        self.calls: list[BoundedCall[Any]] = []  # calls that may not have returned
+        self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
-        self._verdict: Outcome | None = None  # of the decision without a report
+        self._verdict: Outcome | None = None  # outcome that is not reported yet
         self._failures = 0
         self._hanging = ""
 
     def play(self) -> TaskReport:
-        """Run the task. Errors of planner and executor end it; an interrupt is raised once no call is running."""
+        """Run the task. Errors of planner and executor end it, and so does an interrupt, which is then raised again."""
         self.watch(events.Started(self.instruction))
         try:
             while True:
@@ -123,7 +123,7 @@ class TaskRun:
             self.watch(events.Executed(step.skill, step.outcome, step.seconds))
 
     def _carry_out(self, skill: str, clock: Clock) -> Outcome:
-        self._check_stop()  # a watcher may stop the task at the decision
+        self._check_stop()  # a watcher may stop the task when it sees the decision
         execute = partial(self.executor.execute, skill, lambda text: self.watch(events.Feedback(skill, text)))
         skill_call = self._start_call("skill", execute)
         try:
@@ -170,7 +170,7 @@ class TaskRun:
         return outcome
 
     def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
-        """Cancel a skill, repeatedly, since the first call may come before its start; return whether it has returned.
+        """Cancel a skill, repeatedly, since the first call may precede the skill's start; return whether it ended.
 
         A skill that has not been sent to the robot is withdrawn.
         """
@@ -206,7 +206,7 @@ class TaskRun:
         return self._start_call("look", observe)
 
     def _wait_for(self, side: str, call: BoundedCall[T]) -> T:
-        """Wait for a call of one side ("": that of an observation) and return its result."""
+        """Wait for a call and return its result. ``side`` is blamed for errors; "": the one that is observing."""
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
         return self._result_of(side or self._observed_side, call)

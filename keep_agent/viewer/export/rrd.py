@@ -18,7 +18,7 @@ from memory.files.atomic import write_atomic
 if TYPE_CHECKING:
     from rerun import RecordingStream
 
-COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # of memory, then STATES
+COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # not computed, then STATES
 
 
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
@@ -72,7 +72,7 @@ def _log_prompt(recording: RecordingStream, prompt: PromptView) -> None:
     if prompt.active_rows and prompt.segments:
         recording.log("recomputation", rerun.Image(heat_map(prompt)))
         recording.log("active_rows", rerun.BarChart(list(prompt.active_rows)))
-    edges = next((hop["edges"] for hop in prompt.hops if hop["edges"]), ())  # of the first layer that chose segments
+    edges = next((hop["edges"] for hop in prompt.hops if hop["edges"]), ())  # of the first layer with edges
     pairs = [(source or "query", target) for source, target, _ in edges]
     ids = list(dict.fromkeys(id for pair in pairs for id in pair))
     recording.log("hops", rerun.GraphNodes(ids, labels=ids), rerun.GraphEdges(pairs, graph_type="directed"))
@@ -96,7 +96,7 @@ def heat_map(prompt: PromptView) -> np.ndarray:
 
 
 def _colour(segment: SegmentView) -> int:
-    """Return the colour of a segment's computed layers. A hit, computed at layer 0 at most, counts as recomputed."""
+    """Return the index in COLOURS for a segment's computed layers; a hit has that of a recomputed one."""
     return 1 + max(STATES.index(segment.state), 1)
 
 

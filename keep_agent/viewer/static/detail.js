@@ -39,7 +39,7 @@ function describe(segment, prompt) {
   ];
 }
 
-// Rank 1 on top. A layer that did not choose it has no point.
+// Draws rank 1 on top. A layer that did not choose the segment has no point.
 function ranks(segment, layers, width) {
   const height = 130;
   const worst = Math.max(3, ...segment.ranks.map(([, rank]) => rank));

@@ -1,4 +1,4 @@
-// Panel of the multi-hop path: the query attends to segments, these to others; one incoming edge each.
+// Panel of the multi-hop path: the query attends to segments, these to further ones. Each has one incoming edge.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 
@@ -50,7 +50,7 @@ function draw(hop, selected, width, events) {
   const places = arrange(hop.edges);
   const columns = Math.max(...[...places.values()].map((place) => place.column)) + 1;
   const rows = Math.max(...[...places.values()].map((place) => place.row)) + 1;
-  const step = Math.max((width - 2 * PAD) / columns, 150); // below that it scrolls
+  const step = Math.max((width - 2 * PAD) / columns, 150); // a narrower panel scrolls
   const box = Math.min(step - 56, 190);
   const x = (place) => PAD + place.column * step;
   const y = (place) => PAD + place.row * ROW + ROW / 2;

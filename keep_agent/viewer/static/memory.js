@@ -1,5 +1,5 @@
 // Memory table: one line per segment of the prompt, in its order. Lines are reused from step to step. They have a fixed
-// height and are no <table>, so that lines out of sight cost no layout.
+// height and are no <table>, so that the browser lays out only visible lines.
 
 import { STATES, absent, count, html, legend, panel } from "./draw.js";
 
@@ -57,7 +57,7 @@ function line(parent, events) {
   parent.append(root);
   const before = {};
 
-  // Writes a value only if it has changed: an unchanged line costs no layout.
+  // Writes a value only if it has changed: the browser does not lay out an unchanged line again.
   function put(name, value, write) {
     if (before[name] === value) return;
     before[name] = value;

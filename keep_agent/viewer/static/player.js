@@ -10,7 +10,7 @@ const POLL = 1000; // ms
 const SETTLED = 120; // ms without a move until the URL is updated
 const LEAP = 10; // steps, with shift
 
-// sources: { label, overview(since), step(number), picture(number) }; the last returns a URL.
+// sources: { label, overview(since), step(number), picture(number) }; picture returns a URL.
 // options: step, segment, live, onMove(step, segment). Dispatches "keep-step" on the root when a step is drawn.
 export function play(root, sources, options) {
   return new Player(root, sources, options);

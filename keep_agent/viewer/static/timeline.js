@@ -1,4 +1,4 @@
-// Timeline of loads and computations, a lane per layer: a block's slice has to be loaded when its layer begins.
+// Timeline of loads and computations, a lane per layer: a layer's part of a block is needed when the layer begins.
 
 import { absent, bytes, count, html, legend, milliseconds, panel, svg, ticks, widthOf } from "./draw.js";
 
