@@ -22,9 +22,9 @@ _CGROUP = (  # folder, limit, usage, and the part of the usage that is reclaimab
 class WeightSizes:
     """Size of a model's loaded parameters."""
 
-    parameters: int  # their number
-    bytes: int  # of all of them; packed ones with their scales
-    format: str  # as text
+    parameters: int  # number of parameters
+    bytes: int  # of all parameters; packed ones with their scales
+    format: str  # name of their format, for error texts
 
 
 def available_bytes(device: torch.device) -> int | None:
