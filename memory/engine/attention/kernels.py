@@ -227,7 +227,7 @@ class LayerAttention:
         return self._weights
 
     def output(self, weights_out: WeightReceiver | None = None) -> torch.Tensor:
-        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, by default `weights`."""
+        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, or to `weights`."""
         if self._out is None:
             weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
             self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()

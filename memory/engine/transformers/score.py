@@ -37,7 +37,7 @@ class TriePlan:
     token: torch.Tensor  # (all tokens,)
     candidate: torch.Tensor  # (all tokens,) candidate of the token
     lengths: torch.Tensor  # (candidates,)
-    levels: int  # positions of the nodes after the prompt
+    levels: int  # number of positions that the nodes take after the prompt
 
     @property
     def nbytes(self) -> int:
@@ -46,12 +46,12 @@ class TriePlan:
         return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
-        """Return sorted nodes: the ``count`` (None: all) unknown ones of the best candidates, and their ancestors.
+        """Return sorted nodes: ``count`` (None: all) unknown ones of the best candidates, and all of their ancestors.
 
         Ties go to the shallowest nodes, which most candidates share.
 
         :param bounds: (candidates,) upper bounds of the scores
-        :param known: (all tokens,) bool
+        :param known: (all tokens,) bool: whether a token's log-likelihood is computed; otherwise its node is unknown
         """
         best = bounds.new_full((self.tokens.numel() + 1,), -inf)
         best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
@@ -121,8 +121,8 @@ class Scorer:
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Compute the most promising nodes until the ``best`` candidates are known.
 
-        Unknown tokens count as 0, an upper bound of any log-likelihood. Few rows are much cheaper on a CPU, not on a
-        GPU.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. A forward over fewer rows is much cheaper on a
+        CPU, but not on a GPU.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
@@ -164,7 +164,7 @@ class Scorer:
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield numbers as in ``parent``, and logits (numbers, vocab), float32 or wider, of ``nodes`` in parts."""
+        """Yield parts of ``nodes``: numbers as in ``parent``, and logits (numbers, vocab) in float32 or wider."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
