@@ -170,7 +170,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Fill ``cache`` with shared rows of a prefix of ``ids``, if over ``more_than``; returns their number or 0."""
+        """Give ``cache`` shared rows of a prefix of ``ids`` if more than ``more_than``; returns their number, or 0."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:

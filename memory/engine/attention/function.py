@@ -1,7 +1,7 @@
 """Attention function that the model's own layers call; it is registered once, and gets a forward's state in kwargs.
 
-The function writes the pass's keys and values into its cache, rotates them, and hands a `LayerAttention` to the pass's
-`AttentionHook`: the one object between a layer's attention and the code that observes it or chooses its rows.
+The function writes a pass's rotated keys and its values into the cache, and gives a `LayerAttention` to the pass's
+`AttentionHook`. Only through this hook other code observes a layer's attention or chooses its rows.
 """
 
 from __future__ import annotations

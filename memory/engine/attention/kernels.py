@@ -34,7 +34,7 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class RowPadding:
-    """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then larger steps."""
+    """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
 
     multiple: int
     steps: int  # from ``steps`` multiples on, at most 2 / steps of the rows are padding
@@ -49,7 +49,7 @@ class RowPadding:
         return -(-count // step) * step
 
     def rows_to_add(self, x: torch.Tensor, count: int) -> int:
-        """Count the rows to add to ``count`` rows of ``x``; 0 if oneDNN is not used."""
+        """Return the number of padding rows for ``count`` rows of ``x``; 0 if oneDNN is not used."""
         return self.round_up(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
@@ -166,7 +166,7 @@ def grouped_attention(
     parts = []
     for block in blocks:
         rows = block.q1 - block.q0
-        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # rows of the next block, or zeros, are padding
+        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # the padding is rows of the next block, or zeros
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
         if weights_out is not None:
             weights_out.append(weights[:, :rows])
@@ -234,7 +234,7 @@ class LayerAttention:
         return self._out
 
     def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """Compute the output of active rows number ``rows``, by ``blocks``; the others' is undefined, but finite."""
+        """Compute the output for active rows number ``rows``; that for the others is undefined, but finite."""
         if self._out is not None:
             return self._out
         out = self.query.new_zeros(self.query.transpose(1, 2).shape)
@@ -299,7 +299,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
     """Split ``rows`` into blocks of one size, on a CPU also before wide gaps; return the indices [first, last) of each.
 
-    A block reads all keys up to that of its last row. Across a gap, its first rows would read keys that are masked.
+    A block reads all keys up to that of its last row. If it spanned a gap, its first rows would read many masked keys.
     """
     count = rows.numel()
     step = _block_rows(count, dtype, rows.device)

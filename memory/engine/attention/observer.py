@@ -48,7 +48,7 @@ class WeightCollector:
 class AttentionObserver:
     """Recorder of queries and attention by position while rows are appended to one cache.
 
-    Attention is kept per query row, one float32 for each live row it attended to, and removed with the query row.
+    Attention is kept per query row, one float32 for each live row it attended to; `cut` removes it with the query row.
 
     :param recent: number of last rows whose queries are kept
     :param mass: add up the attention that every row receives, over layers, heads and query rows
@@ -76,7 +76,7 @@ class AttentionObserver:
             raise
 
     def begin(self, positions: torch.Tensor, count: int) -> None:
-        """Begin a pass over the last ``count`` of the rows at ``positions``."""
+        """Begin a pass that computes the last ``count`` of the rows at ``positions``."""
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
@@ -164,6 +164,6 @@ def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
 
 
 def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Queries:
-    """Return both without the rows from ``position`` on."""
+    """Return ``places`` and ``queries`` without the rows from ``position`` on."""
     mask = places < position
     return places[mask], {layer: rows[:, mask] for layer, rows in queries.items()}

@@ -94,7 +94,7 @@ class _RunningSoftmax:
         self.out = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
         self.mass = self.out.new_zeros(*q.shape[:3], 1)
         self.top = torch.full_like(self.mass, float("-inf"))
-        self._packed: RunningSums | None = None  # over packed keys, joined at the end
+        self._packed: RunningSums | None = None  # sums over packed keys, added at the end
 
     def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
@@ -120,7 +120,7 @@ class _RunningSoftmax:
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
         """Return the output (requests, rows, heads, head_dim); ``sinks``, a logit per head, have no values."""
-        if (packed := self._packed) is not None:  # sums of several splits
+        if (packed := self._packed) is not None:  # its sums, one per split of the keys
             self._rescale(packed.top.amax(0))
             factor = (packed.top - _finite(self.top)).exp_()
             self.mass.add_((packed.mass * factor).sum(0))

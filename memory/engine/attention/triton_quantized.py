@@ -62,7 +62,7 @@ class RunningSums:
     def add(
         self, k: Packed, v: Packed, first: int, last: int, block: Block, column: int, softcap: float | None
     ) -> None:
-        """Add rows ``first:last`` of ``k``, ``v`` (requests, kv_heads, n, head_dim), the columns from ``column`` on."""
+        """Add rows ``first:last`` of ``k``, ``v``, which are the block's columns from ``column`` on."""
         q, dim = self._q, k.head_dim
         bias = None if block.bias is None else block.bias.contiguous()
         columns = 0 if bias is None else bias.shape[-1]

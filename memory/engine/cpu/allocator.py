@@ -21,7 +21,7 @@ LOADING_BLOCK = 256 << 10  # bytes of the largest block on the heap while a mode
 
 @cache
 def keep_freed_memory() -> bool:
-    """Set the options, once, on Linux with glibc; returns whether all were accepted."""
+    """Set the allocator's options, once, on Linux with glibc; returns whether all were accepted."""
     options = {M_MMAP_THRESHOLD: HEAP_BLOCK, M_TRIM_THRESHOLD: HEAP_RESERVE, M_ARENA_MAX: 1}
     return sum(_set(option, value) for option, value in options.items()) == len(options)
 
@@ -30,8 +30,8 @@ def keep_freed_memory() -> bool:
 def return_freed_memory() -> Iterator[None]:
     """Return blocks of the size of weights to the system when they are freed.
 
-    Several threads read weights, and free each tensor after conversion. Their heaps would keep as much memory as the
-    model takes.
+    Several threads read weights, and free each tensor after conversion. Otherwise their heaps would keep as much memory
+    as the model takes.
     """
     _set(M_MMAP_THRESHOLD, LOADING_BLOCK)
     try:

@@ -33,7 +33,7 @@ _BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales p
 
 @dataclass(frozen=True, slots=True)
 class PackingMethod:
-    """Method of packing weights, and the extra that installs its kernels."""
+    """Method of packing weights, and the pip extra that installs its kernels."""
 
     title: str
     extra: str
@@ -57,7 +57,7 @@ class Packing:
 
     method: PackingMethod
     bits: int
-    scale_bits: float  # of the scale of a group, and of its zero point if it has one
+    scale_bits: float  # bits of the scale of a group, and of its zero point if it has one
     group: int  # weights that share a scale; 0: a whole row of the matrix
     format: str = ""
     skipped: tuple[str, ...] = ()  # names of modules that are not packed
@@ -77,7 +77,7 @@ class Packing:
                 f"model {name!r} in {self} needs {' and '.join(missing)}: "
                 f"pip install 'keep-agent[{self.method.extra}]'."
             )
-        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers makes bfloat16 float16
+        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers runs it in float16
         dtypes = (torch.float16,) if awq_on_cuda else self.method.dtypes
         if dtype not in dtypes:
             known, actual = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)

@@ -186,7 +186,7 @@ StepResult = torch.Tensor | Exception  # logits (vocab,) of a member, or the err
 class BatchGroups:
     """Batches, one per kind of cache; a failing member is removed without affecting the others.
 
-    Every step gets the caches of the last one in the same order, without removed ones, and new ones after them.
+    Every step must get the caches of the previous one in the same order, without removed ones, then the new ones.
     """
 
     def __init__(self, decoder: Decoder) -> None:

@@ -110,7 +110,7 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """Count the requests of a run from ``column`` on, which ends with the last request that has more columns."""
+    """Count the requests of a run from ``column`` on: all up to the last one whose ``counts`` of columns is larger."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 

@@ -204,7 +204,7 @@ class Scheduler:
         job.stream.end(reason, self.turns, error)
 
     def _decode(self) -> None:
-        """Decode one token of each sequence, of at most ``batch`` of them."""
+        """Decode one token of each of the first ``batch`` sequences."""
         jobs = self._active[: self._config.batch]
         results = self._groups.step([job.cache for job in jobs], [job.token for job in jobs])
         for job, result in zip(jobs, results, strict=True):

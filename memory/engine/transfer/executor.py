@@ -40,8 +40,8 @@ class Staging:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-        self._turns: Counter[str] = Counter()  # jobs copied from pinned memory, by name
-        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded after the copy out of it
+        self._turns: Counter[str] = Counter()  # number of jobs copied from pinned memory, by name
+        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: event after the copy out of it
 
     def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
         """Return a buffer of ``shape``, valid until ``name`` is taken again; ``like`` gives dtype and device.
@@ -74,7 +74,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copies runs of rows of blocks into a cache; packed rows are unpacked on the cache's device."""
+    """Copier of runs of blocks' rows into a cache; packed rows are unpacked on the cache's device."""
 
     layout: Layout
     cache: DenseCache
@@ -234,7 +234,7 @@ class TransferExecutor:
         self._current: int | None = None  # the layer that is being moved
         self._last_submitted = 0  # the layer that last submitted transfers
         self._submitted_at = [0.0] * layers  # time of the layer's latest submission
-        self._link_free_at = 0.0  # when a throttled link can start its next job
+        self._link_free_at = 0.0  # time at which a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache must be allocated first
@@ -332,7 +332,7 @@ class TransferExecutor:
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Take a layer's queued runs, in order of rows; adjacent ones are joined."""
+        """Take a layer's queued runs in order of rows, about ``chunk`` bytes for a later layer; join adjacent ones."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._last_submitted:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)

@@ -13,7 +13,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 
-CHUNK = 1e6  # bytes: twice what a link of 50 GB/s moves within a latency of 10 microseconds
+CHUNK = 1e6  # bytes of a short job: twice what a link of 50 GB/s moves within a latency of 10 microseconds
 
 
 def choose_device(device: torch.device | None) -> None:
@@ -26,7 +26,7 @@ def choose_device(device: torch.device | None) -> None:
 class Throttle:
     """Simulated bandwidth of a slower link, such as PCIe or a disk.
 
-    :param gigabytes: per second, 1e9 bytes each
+    :param gigabytes: bandwidth in 1e9 bytes per second
     :param microseconds: latency before the first byte of a job
     """
 

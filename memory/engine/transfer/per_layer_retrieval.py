@@ -29,7 +29,7 @@ class PrefetchedChoice:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection. A layer's choice is prefetched for the next one if the transport has a thread."""
+    """MemArt's per-layer selection. With a thread, the blocks that a layer chose are prefetched for the next layer."""
 
     layer_rows: PerLayerRows
     loader: TransferExecutor

@@ -1,4 +1,4 @@
-"""Encoding of units, many per forward: each attends to itself and a shared context. Fused: in a prompt's forward."""
+"""Encoding of units, many per forward, or fused: in the forward of a prompt. Each attends to itself and a context."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class FusedEncoding:
         self._copier.copy(self._decoder.spec.layers - 1)
 
     def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Return unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of prompt rows.
+        """Return (kv_heads, len(rows), head_dim) of prompt rows per kind: unrotated keys for ``k``, values for ``v``.
 
         :raises ConfigError: a row is in no fused unit, or ``layer`` is later than the next one to compute
         """
@@ -191,7 +191,7 @@ def to_host(x: torch.Tensor) -> torch.Tensor:
 def query_states(
     decoder: Decoder, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (ascending), of rows after ``context``."""
+    """Return unrotated queries (heads, rows, head_dim) of ``token_ids`` after ``context``, at ascending ``layers``."""
     check_ids(token_ids, decoder.spec.vocab)
     spec, device, before = decoder.spec, decoder.device, 0 if context is None else context.k.shape[2]
     stop = before + len(token_ids)

@@ -177,7 +177,7 @@ class TransformersEngine:
         importance: str = "before",
         chunk: float | None = None,
     ) -> None:
-        """:param transport: inline | thread | stream | auto: thread of the transfers of blocks, see `Transport.of`
+        """:param transport: inline | thread | stream | auto: way to run transfers of blocks, see `Transport.of`
         :param throttle: simulates the link of another machine
         :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
             rows, or ``beside`` (in parallel with) it in a thread (KEEP's three workers)
@@ -197,7 +197,7 @@ class TransformersEngine:
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode units; those with the same context share one packed forward."""
+        """Encode units; those with the same context are computed together, many per forward."""
         return self._worker.call(partial(self._encode, units, identities), priority)
 
     def prefill(
@@ -243,7 +243,7 @@ class TransformersEngine:
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make session caches: quantized with a ``format``, else paged."""
+        """Make a provider of session caches: quantized ones with a ``format``, else paged ones."""
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)

@@ -63,7 +63,7 @@ class KeepInterfaces:
         return self._attention
 
     def active_ids(self) -> list[str]:
-        """Return the ids of the memories that have rows which the next layer computes."""
+        """Return the ids of the memories of which the next layer computes rows."""
         owners = self._run.layout.segment_of[self._run.active.rows].unique().tolist()
         return [self._run.layout.segments[i].segment for i in owners if i >= 0]
 

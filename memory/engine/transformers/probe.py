@@ -152,7 +152,7 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Read `cached_kv` of rows, of which ``new`` (rows,) bool are being encoded."""
+        """Read `cached_kv` of rows; this prefill encodes those where ``new`` (rows,) bool is True."""
         if layer > self.layer:
             self.output.get()  # the next layer needs this one's output
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)

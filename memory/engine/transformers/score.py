@@ -18,7 +18,7 @@ from memory.engine.transformers.decoder import Decoder, are_finite, check_ids, n
 from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
-PLAN_BYTES = 64 << 20  # of the plans of the latest candidate sets
+PLAN_BYTES = 64 << 20  # maximum for the plans of the latest candidate sets
 TOKEN_BYTES = 36  # approximate size of an int in a tuple
 TRIE_SIZE = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are computed at once
@@ -46,12 +46,12 @@ class TriePlan:
         return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
-        """Return sorted nodes: ``count`` (None: all) unknown ones of the best candidates, and all of their ancestors.
+        """Return the sorted nodes to compute next: ``count`` (None: all) of the best candidates, and their ancestors.
 
         Ties go to the shallowest nodes, which most candidates share.
 
         :param bounds: (candidates,) upper bounds of the scores
-        :param known: (all tokens,) bool: whether a token's log-likelihood is computed; otherwise its node is unknown
+        :param known: (all tokens,) bool: whether the token's log-likelihood is known
         """
         best = bounds.new_full((self.tokens.numel() + 1,), -inf)
         best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
@@ -96,7 +96,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
 
 
 class Scorer:
-    """Scores candidate sets; keeps the plans of the latest ones."""
+    """Scorer of candidate sets, which keeps the plans of the latest ones."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -183,7 +183,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens, or one longer candidate."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate is a group."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TRIE_SIZE:
