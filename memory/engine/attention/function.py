@@ -113,7 +113,7 @@ class RopeTables:
 
 
 class AttentionHook(Protocol):
-    """Hook that computes the attention of a pass, layer by layer; it may observe it, or choose the rows that attend."""
+    """Hook that computes the attention of a pass layer by layer, and may observe it or choose the rows that attend."""
 
     def on_queries(self, layer: int, query: torch.Tensor) -> None:
         """Receive unrotated queries (1, heads, rows, head_dim) before a layer's keys are read; only if `unrotated`."""

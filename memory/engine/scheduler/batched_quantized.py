@@ -18,7 +18,7 @@ Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last, unpacked rows; every member's ``tail`` is a view."""
+    """Packed blocks of the members, and one tensor of their last, unpacked rows, of which each ``tail`` is a view."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -92,7 +92,7 @@ def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
 
 @dataclass
 class _VisibleBlocks:
-    """Visible blocks of every member, first to last as in ``spans``; their views are concatenated at every read."""
+    """Blocks of every member in its range of ``spans``; every read concatenates their views."""
 
     spans: list[tuple[int, int]]
     extents: list[list[Extent]]  # by member

@@ -67,13 +67,13 @@ class _Job:
 class Scheduler:
     """Scheduler in turns. A turn decodes a token of each sequence, computes one queued chunk, then starts new requests.
 
-    The queue is round-robin: of n requests, one with c chunks has a first token within n * c turns of its first chunk.
-    Warm requests are computed in the turn that accepts them, in order of arrival. Requests of one agent (or one cache)
-    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
-    engine's worker.
+    The queue is round-robin: with n requests, one of c chunks has its first token within n * c turns of its first
+    chunk. Warm requests are computed in the turn that accepts them, in order of arrival. Requests of one agent (or one
+    cache) run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on
+    the engine's worker.
 
     A request that is cancelled or fails leaves its cache with the exact rows computed so far, from which a later
-    request may continue: whole chunks of its prompt; once it decodes, the prompt and all tokens but the last.
+    request may continue: whole chunks of its prompt; once it decodes, the prompt and its stream without the last token.
 
     :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """

@@ -104,7 +104,7 @@ class Decoder:
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def unrotated_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Project (1, rows, hidden) to unrotated keys (kind ``k``), values (``v``), (kv_heads, rows, head_dim) each."""
+        """Project (1, rows, hidden) to unrotated keys (``k``) or values (``v``), each (kv_heads, rows, head_dim)."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
         return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))

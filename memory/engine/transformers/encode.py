@@ -1,4 +1,4 @@
-"""Encoding of units, many per forward, or fused: in the forward of a prompt. Each attends to itself and a context."""
+"""Encoding of units, many per forward or in a prompt's forward (fused). Each unit attends to itself and a context."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class RowChoiceHook(RecordingHook):
 
 
 class LayerwisePrefill:
-    """Prefill of one prompt: call ``run``; or ``embed``, ``compute`` and ``choose`` for each layer, and ``finish``.
+    """Prefill of one prompt: call ``run``; or ``embed``, for each layer ``compute`` and ``choose``, then ``finish``.
 
     On CUDA the trace's intervals measure issuing the work; the total includes its execution.
     """
