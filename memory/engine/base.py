@@ -40,10 +40,10 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True)
 class ChunkSchedule:
-    """Rows per pass: fewer after a longer cache, so that the memory of a pass stays bounded.
+    """Rows of each chunk of a prefill: fewer after a longer cache, so that the memory of a pass stays bounded.
 
-    Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
-    of a chunk while there are fewer); fewer new rows than ``one_pass`` are computed at once.
+    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size): chunks have ``size`` rows while
+    the cache has fewer than ``limit`` rows, later ``rest`` rows. Fewer than ``one_pass`` new rows are one chunk.
     """
 
     one_pass: int = 2048
@@ -55,7 +55,7 @@ class ChunkSchedule:
             raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
 
     def size(self, cached: int, remaining: int) -> int:
-        """Return the rows of the next chunk of ``remaining`` rows after ``cached``."""
+        """Return the rows of the next chunk, with ``cached`` rows in the cache and ``remaining`` ones to compute."""
         return min(remaining, next((size for below, size in self.steps if cached < below), self.rest))
 
 
@@ -64,7 +64,7 @@ class EngineCapabilities:
     """Abilities of an engine beyond plain prefill, scoring and decoding."""
 
     selective_recompute: bool = True  # computes the rows that a recompute stage chooses, layer by layer
-    per_layer_rows: bool = True  # fills rows at every layer (MemArt with ``layers=each``)
+    per_layer_rows: bool = True  # fills prompt rows with blocks that each layer chooses (MemArt with ``layers=each``)
     session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
     quantized_caches: bool = True  # has caches that store rows in 4 or 8 bits
 
@@ -84,8 +84,8 @@ class ModelInfo(Protocol):
     kv_heads: int
     head_dim: int
     hidden: int
-    mlp_width: int  # per row: an expert's width times the active experts
-    experts: int  # routed; 0: dense
+    mlp_width: int  # per row; with experts: an expert's width times the number of active experts
+    experts: int  # number of routed experts; 0: dense model
     vocab: int
     max_positions: int
     dtype: torch.dtype
@@ -93,15 +93,15 @@ class ModelInfo(Protocol):
     parameter_bytes: int  # as loaded
     bytes_per_token: int  # of keys and values, over all layers
     model_key: str  # hash of weights, dtype and configuration: the first part of every block's identity
-    weights_key: str  # hash of weights and configuration, whatever the dtype
+    weights_key: str  # hash of weights and configuration, without the dtype
 
 
 @dataclass(slots=True)
 class ReadCounts:
     """Counts of the rows of keys and values that forward passes over a cache read, each pass counted once."""
 
-    raw: int = 0  # rows of all positions, evicted ones included: the reads of a cache without retention
-    live: int = 0
+    raw: int = 0  # rows that would be read without retention: evicted ones count too
+    live: int = 0  # rows that are read
 
     def add(self, raw: int, live: int) -> None:
         self.raw += raw
@@ -125,11 +125,11 @@ class KVCache(Protocol):
 
 
 class SessionCache(KVCache, Protocol):
-    """Cache that lasts from turn to turn: it has its tokens, drops rows, and forks."""
+    """Cache that lasts from turn to turn: it knows its tokens, can drop rows, and can be forked."""
 
     tokens: list[int]  # by position, evicted ones included
     exact: int  # number of first positions that are live and equal to a plain forward
-    observer: AttentionObserver | None  # records attention and late queries for a retention stage
+    observer: AttentionObserver | None  # records attention and the last queries for a retention stage
 
     def cut(self, position: int) -> None:
         """Delete everything from ``position`` on."""
@@ -148,18 +148,18 @@ class PersistentCache(SessionCache, Protocol):
     """Quantized cache of one session, which may be stored in a file."""
 
     format: PackFormat
-    nbytes: int  # of its rows
+    nbytes: int  # bytes of its rows
     requests: int  # open requests of a scheduler
 
     def freeze(self) -> None:
         """Make its blocks read-only, so that forks copy what they change."""
 
     def unshared_bytes(self, caches: Iterable[PersistentCache]) -> int:
-        """Count the bytes of its rows, without blocks shared with one of ``caches``."""
+        """Count the bytes of its rows that are not in blocks shared with one of ``caches``."""
 
 
 class CacheProvider(Protocol):
-    """Session caches of one model, and the exact rows that their sessions share; by default they share none."""
+    """Provider of session caches of one model, whose sessions may share exact rows; by default they share none."""
 
     @property
     def block_size(self) -> int:
@@ -170,7 +170,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Replace the rows by shared rows of a prefix of ``ids`` if more than ``more_than``; returns their number."""
+        """Give ``cache`` shared rows of a prefix of ``ids`` if more than ``more_than``; returns their number, or 0."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -178,7 +178,7 @@ class CacheProvider(Protocol):
         return []
 
     def withdraw(self, cache: SessionCache, names: Sequence[str]) -> None:
-        """Stop sharing these blocks of ``cache``, unless another session uses them."""
+        """Stop sharing the blocks ``names`` of ``cache``, except those that another session uses."""
 
     def shares(self, name: str) -> bool:
         """Tell whether a block of this name is shared."""
@@ -192,7 +192,7 @@ class PrefillResult:
     logits: torch.Tensor
     cache: KVCache
     trace: PrefillTrace
-    encoded: tuple[KVBlock, ...] = ()  # blocks of fused units
+    encoded: tuple[KVBlock, ...] = ()  # blocks of the units that the prefill encoded
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ class Engine(Protocol):
         """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
 
         :param context_block: exact keys and values of the context rows
-        :param keep_raw: keep unrotated keys, so that rows can be harvested
+        :param keep_raw: keep unrotated keys, so that `harvest` can copy rows
         :param layer_rows: rows whose blocks are chosen at every layer
-        :param unit_context: context of the fused units, which the prefill encodes
+        :param unit_context: context of the fused units: those without a block, which the prefill encodes
         """
 
     def extend(
@@ -245,7 +245,7 @@ class Engine(Protocol):
         """Return the log-likelihood of every candidate after the prompt in ``cache``, which stays unchanged.
 
         :param reduce: sum or mean over a candidate's tokens
-        :param best: number of best candidates needed; others may be -inf
+        :param best: number of best candidates whose scores are needed; others may get -inf
         """
 
     def generate(
@@ -264,7 +264,7 @@ class Engine(Protocol):
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make session caches: quantized with a ``format``, else with exact rows shared as a prefix.
+        """Make a provider of session caches: with a ``format`` quantized, else sharing prefixes of exact rows.
 
         :param block_size: tokens of a shared block
         :param prefix_tokens: maximum of shared tokens that are kept although no session uses them
@@ -287,10 +287,10 @@ class Engine(Protocol):
         """Run ``work``, which may call the engine, on the worker; returns its result."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` after all queued plans, without waiting for it."""
+        """Queue ``work`` after all other queued `Priority.PLAN` work, without waiting for it."""
 
     def in_background(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` in the background, after every queued plan."""
+        """Queue ``work`` that runs only when no `Priority.PLAN` work is queued."""
 
     def close(self) -> None:
         """Stop the worker after the queued work."""

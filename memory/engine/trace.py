@@ -21,7 +21,7 @@ class LoadInterval:
 class ComputeInterval:
     """Interval of a layer's ``attention``, of the ``importance`` that chooses the next layer's rows, or of its ``mlp``.
 
-    A choice by attention mass alone precedes the attention of the chosen rows, which then counts as ``mlp``.
+    If rows are chosen by attention mass alone, they attend after the choice, and that attention counts as ``mlp``.
     """
 
     layer: int
@@ -44,11 +44,11 @@ class PrefillTrace:
     """Counts and times of one prefill. Rows are prompt rows, including the context prefix and the query."""
 
     rows: int
-    active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed
+    active_rows: list[int] = field(default_factory=list)  # per layer: number of computed rows
     recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
     last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
     hops: list[HopReport] = field(default_factory=list)
-    chosen_blocks: list[tuple[int, ...]] = field(default_factory=list)  # per layer: numbers, if layers choose
+    chosen_blocks: list[tuple[int, ...]] = field(default_factory=list)  # per layer: block numbers, if layers choose
     loads: list[LoadInterval] = field(default_factory=list)
     computes: list[ComputeInterval] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)  # load: time spent waiting for transfers; prefill: the rest

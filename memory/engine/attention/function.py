@@ -1,7 +1,7 @@
-"""Attention function that the model's own layers call. Registered once; all state of a forward is in kwargs.
+"""Attention function that the model's own layers call; it is registered once, and gets a forward's state in kwargs.
 
-The function writes the pass's keys and values into its cache, rotates them, and hands a `LayerAttention` to the pass's
-`AttentionHook`: the one object between a layer's attention and the code that observes it or chooses its rows.
+The function writes a pass's rotated keys and its values into the cache, and gives a `LayerAttention` to the pass's
+`AttentionHook`. Only through this hook other code observes a layer's attention or chooses its rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def at_rows(angles: Angles, rows: slice | torch.Tensor) -> Angles:
 
 
 def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate ``x`` (batch, heads, rows, head_dim) as the family of ``attention`` does; cos, sin (1, rows, width)."""
+    """Rotate ``x`` (batch, heads, rows, head_dim) by the model family's own function; cos, sin (1, rows, width)."""
     apply = sys.modules[type(attention).__module__].apply_rotary_pos_emb
     return apply(x, x[:, :0], cos, sin)[0]
 
 
 @dataclass
 class RopeTables:
-    """Tables of cos and sin by RoPE key for positions 0, 1, ..., computed once by the model's own rotary module."""
+    """Tables of cos and sin by RoPE key (`ModelSpec.rope_keys`) for positions 0, 1, ..., by the model's own module."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -51,7 +51,7 @@ class RopeTables:
         self._tables: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def angles_at(self, positions: torch.Tensor, top: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return angles of ``positions`` (rows,), all below ``top``.
+        """Return cos and sin of ``positions`` (rows,), all below ``top``, by RoPE key.
 
         :raises CapacityError: positions beyond the length at which the model's RoPE changes (longrope).
         """
@@ -77,7 +77,7 @@ class RopeTables:
         return result
 
     def place_block(self, cache: DenseCache, block: KVBlock, start: int) -> None:
-        """Write all layers of a block at rows from ``start``, whose positions are their row numbers."""
+        """Write all layers of a block to the cache's rows from ``start`` on, where a row's number is its position."""
         device, stop = cache.k.device, start + block.k.shape[2]
         k, v = block.k.to(device)[:], block.v.to(device)[:]
         angles = self.angles_at(torch.arange(start, stop, device=device), stop)
@@ -89,7 +89,7 @@ class RopeTables:
     def place(
         self, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
     ) -> None:
-        """Write unrotated keys, and values (1, kv_heads, rows, head_dim), at ``rows``, which have ``angles``."""
+        """Write ``k``, rotated to ``angles``, and values ``v`` at ``rows``, both (1, kv_heads, rows, head_dim)."""
         rotated = self.rotate_layers(k, angles, layer)
         cache.write_raw(layer, rows, k)
         cache.write(layer, rows, rotated, v)
@@ -113,10 +113,10 @@ class RopeTables:
 
 
 class AttentionHook(Protocol):
-    """Observer of the attention of a pass, layer by layer, which may choose its rows."""
+    """Hook that computes the attention of a pass layer by layer, and may observe it or choose the rows that attend."""
 
     def on_queries(self, layer: int, query: torch.Tensor) -> None:
-        """Receive a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; `unrotated` only."""
+        """Receive unrotated queries (1, heads, rows, head_dim) before a layer's keys are read; only if `unrotated`."""
         ...
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -131,8 +131,8 @@ ATTENTION_NAME = "kv_memory"
 class PromptPass:
     """State of one forward over some rows of a prompt.
 
-    ``angles`` by RoPE key belong to the rows of this pass. If unrotated keys are needed (``unrotated``), the layers get
-    identity angles and keys are rotated here; otherwise the layers rotate.
+    ``angles`` are those of this pass's rows. By default the model's layers rotate queries and keys. With ``unrotated``
+    they get angles of no rotation, and the attention function rotates, so that it has unrotated keys too.
     """
 
     cache: WorkingCache
@@ -153,21 +153,21 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
-    In every layer ``second`` attends, then ``copier`` copies its keys and values to ``first``.
+    In every layer ``second`` attends, then ``copier`` copies its keys and values to ``first``, then ``first`` attends.
     """
 
     first: PromptPass
     second: PromptPass
-    angles: Angles  # of the rows of both, identity for ``second``; unused if ``first`` is unrotated too
-    unrotated: bool  # that of ``first``
+    angles: Angles  # of the rows of both, no rotation for ``second``; empty if ``first`` is unrotated too
+    unrotated: bool  # whether ``first`` is unrotated
     copier: KVCopier
 
 
 @dataclass(slots=True)
 class KVCopier:
-    """Copier of unrotated keys, and values, of the rows ``source`` of one cache to ``rows`` of another, layer by layer.
+    """Copier of keys and values from rows ``source`` of the cache ``units`` to ``rows`` of ``cache``, layer by layer.
 
-    ``angles`` are those of ``rows``, to which the keys are rotated.
+    It reads unrotated keys, and rotates them to ``angles``, which are those of ``rows``.
     """
 
     rope: RopeTables
@@ -183,7 +183,7 @@ class KVCopier:
 
 
 class BatchPass(Protocol):
-    """State of one forward over one row of each of several requests, with their caches."""
+    """State of one forward that computes one row for each of several requests; it has access to their caches."""
 
     @property
     def angles(self) -> Angles:
@@ -196,7 +196,7 @@ class BatchPass(Protocol):
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
-        """Store keys and values (requests, kv_heads, 1, head_dim), and attend: (requests, 1, heads, head_dim)."""
+        """Store keys and values (requests, kv_heads, 1, head_dim); returns attention (requests, 1, heads, head_dim)."""
         ...
 
 
@@ -214,7 +214,7 @@ def memory_attention(
     attention_hook: AttentionHook | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Write the pass's keys and values into its cache and attend over the visible rows: (1, rows, heads, head_dim)."""
+    """Write the pass's keys and values into its cache; returns attention (requests, rows, heads, head_dim)."""
     state, params = memory_pass, AttentionParams(scaling, sliding_window, softcap, s_aux)
     if state is None:
         raise ModelError("this model is driven by the memory engine; use its forward_plain for a plain forward.")

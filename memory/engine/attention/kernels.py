@@ -1,11 +1,11 @@
-"""Attention over explicit blocks: mask plans, grouped matrix products on the CPU, SDPA elsewhere.
+"""Attention by blocks of query and key rows: mask plans, grouped matrix products on the CPU, SDPA elsewhere.
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
 matrix product, and the query rows are cut into blocks that read only keys visible to them.
 
 Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one, and memory
 would grow without bound (docs/engine.md#memory-of-a-long-run). Padding changes no result: rows of a product are
-independent, and zeros add nothing. A processor without instructions for a type needs no padding.
+independent, and zeros add nothing. Without processor instructions for a type, oneDNN is not used and nothing is padded.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class RowPadding:
-    """Allowed numbers of rows of products: 1, a quarter of ``multiple``, ``steps`` multiples, then larger steps."""
+    """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
 
     multiple: int
-    steps: int  # beyond the first multiples at most 2 / steps are padding
+    steps: int  # from ``steps`` multiples on, at most 2 / steps of the rows are padding
 
     def round_up(self, count: int) -> int:
         """Return the smallest allowed number from ``count`` on."""
@@ -49,7 +49,7 @@ class RowPadding:
         return -(-count // step) * step
 
     def rows_to_add(self, x: torch.Tensor, count: int) -> int:
-        """Count the rows to add to ``count`` rows of ``x``; 0 if oneDNN is not used."""
+        """Return the number of padding rows for ``count`` rows of ``x``; 0 if oneDNN is not used."""
         return self.round_up(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ class RowPadding:
 
 
 QUERY_PADDING = RowPadding(32, 16)
-KEY_PADDING = RowPadding(32, 8)  # with their values
+KEY_PADDING = RowPadding(32, 8)  # also of values
 
 
 def attention_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -74,16 +74,16 @@ def weighted_sum(weights: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return (QUERY_PADDING.padded(wide) @ KEY_PADDING.padded(v))[..., : weights.shape[-2], :]
 
 
-KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
+KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time if its rows' length is a multiple of this
 
 
 def padding(keys: int) -> int:
-    """Return the masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
+    """Return the number of masked columns that fill ``keys`` columns up to a multiple of ``KEY_MULTIPLE``."""
     return -keys % KEY_MULTIPLE
 
 
 class WeightReceiver(Protocol):
-    """Receiver of the weights (requests * heads, rows, keys) of one block after another."""
+    """Receiver of attention weights (requests * heads, rows, keys), one block after another."""
 
     def append(self, weights: torch.Tensor, /) -> None: ...
 
@@ -100,10 +100,10 @@ class AttentionParams:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
+    """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
-    ``bias`` (q1 - q0, n), 0 or -inf, covers the last n of those keys; the keys before are visible to all rows. ``k1``
-    may be up to ``KEY_MULTIPLE`` rows after the last key: those columns are masked, and must be finite.
+    ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; the keys before are visible
+    to all rows. ``k1`` may be up to ``KEY_MULTIPLE`` rows after the last key: the bias masks them; they must be finite.
     """
 
     q0: int
@@ -155,8 +155,8 @@ def grouped_attention(
 ) -> torch.Tensor:
     """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
-    Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. The weights of each block,
-    if they exist as a tensor (requests * heads, rows, keys), are appended to ``weights_out``.
+    Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. The weights of each block
+    (requests * heads, rows, keys) are appended to ``weights_out``, unless `device_attention` is used, which has none.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
@@ -166,7 +166,7 @@ def grouped_attention(
     parts = []
     for block in blocks:
         rows = block.q1 - block.q0
-        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # rows of the next block, or zeros, are padding
+        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # the padding is rows of the next block, or zeros
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
         if weights_out is not None:
             weights_out.append(weights[:, :rows])
@@ -179,7 +179,7 @@ def grouped_attention(
 def device_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], scale: float
 ) -> torch.Tensor:
-    """Compute the same through torch's SDPA, one call per block (plans for an accelerator have few).
+    """Compute the output of `grouped_attention` with torch's SDPA, one call per block; plans for a GPU have few blocks.
 
     Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one for masks
     and any shape, does not support grouped queries. cuDNN is not used: it builds a plan for each new shape, which takes
@@ -205,7 +205,7 @@ def device_attention(
 class LayerAttention:
     """Attention of one layer over one pass: its inputs, and its output on demand.
 
-    A tiled cache has no ``keys`` and ``values`` in one piece: the output is computed tile by tile, without weights.
+    ``keys`` and ``values`` are None for a tiled cache: its output is computed tile by tile, without weights.
     """
 
     layer: int
@@ -227,14 +227,14 @@ class LayerAttention:
         return self._weights
 
     def output(self, weights_out: WeightReceiver | None = None) -> torch.Tensor:
-        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, else to `weights`."""
+        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, or to `weights`."""
         if self._out is None:
             weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
             self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()
         return self._out
 
     def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """Compute the output of the row numbers ``rows``, with their ``blocks``; others are undefined, but finite."""
+        """Compute the output for active rows number ``rows``; that for the others is undefined, but finite."""
         if self._out is not None:
             return self._out
         out = self.query.new_zeros(self.query.transpose(1, 2).shape)
@@ -255,7 +255,7 @@ BlocksByWindow = Callable[[int | None], list[Block]]
 
 @dataclass
 class MaskPlan:
-    """Blocks by sliding window, made on first use."""
+    """Blocks of a pass for each sliding window of its layers, made on first use."""
 
     make_blocks: BlocksByWindow
     _blocks: dict[int | None, list[Block]] = field(default_factory=dict)
@@ -277,7 +277,7 @@ def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
 
 
 def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
-    """Plan causal attention of query rows ``rows`` (sorted); ``positions`` of all rows increase."""
+    """Plan causal attention of the rows number ``rows`` (sorted); ``positions`` are those of all rows, and increase."""
 
     def blocks(window: int | None) -> list[Block]:
         bounds = _bounds(rows, dtype)
@@ -297,9 +297,9 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 
 
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
-    """Return the numbers [first, last) of the rows of each block: of one size, but ending before wide gaps on a CPU.
+    """Split ``rows`` into blocks of one size, on a CPU also before wide gaps; return the indices [first, last) of each.
 
-    A block reads all keys up to its last row's, so rows before a gap would read keys that are masked for all of them.
+    A block reads all keys up to that of its last row. If it spanned a gap, its first rows would read many masked keys.
     """
     count = rows.numel()
     step = _block_rows(count, dtype, rows.device)
@@ -331,14 +331,14 @@ def _causal_bias(
 def unit_plan(
     lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
-    """Plan packed units: each row attends to the leading ``context`` rows and the earlier rows of its own unit.
+    """Plan units in one forward: each row attends to the leading ``context`` rows and to its own unit up to itself.
 
     Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. The first unit has
     ``extra`` leading rows that are keys only.
     """
     sizes = torch.tensor([extra + lengths[0], *lengths[1:]], device=device)
     unit = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
-    starts = (sizes.cumsum(0) - sizes)[unit]  # first packed row of each row's unit
+    starts = (sizes.cumsum(0) - sizes)[unit]  # first row of each row's unit; rows are numbered after the context
     total = unit.numel()
 
     def blocks(window: int | None) -> list[Block]:
@@ -368,7 +368,7 @@ def tree_plan(
     :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents come before their children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
-    :param following: position of the first token after the prompt; rows before it may be missing
+    :param following: position of the first token after the prompt; with evicted rows it exceeds their number
     """
     nodes, prompt = ancestry.shape[0], positions.numel()
 

@@ -29,11 +29,11 @@ class SummedAttention:
 
 @dataclass(frozen=True, slots=True)
 class WeightCollector:
-    """Collector that sums the weights of one block after another over heads."""
+    """Sum of attention weights over heads, to which one block after another is added."""
 
     blocks: Sequence[Block]
     totals: torch.Tensor  # (query rows, key rows) float32
-    blocks_done: list[int]  # key columns of each block so far
+    blocks_done: list[int]  # number of key columns of each block that was added
 
     def append(self, weights: torch.Tensor) -> None:
         """Add ``weights`` (heads, rows, keys) of the next block."""
@@ -46,13 +46,13 @@ class WeightCollector:
 
 
 class AttentionObserver:
-    """Records of queries and attention, by position, while rows are appended to one cache.
+    """Recorder of queries and attention by position while rows are appended to one cache.
 
-    Attention is kept per query row, one float32 for each live row it attended to, and removed with the query row.
+    Attention is kept per query row, one float32 for each live row it attended to; `cut` removes it with the query row.
 
     :param recent: number of last rows whose queries are kept
     :param mass: add up the attention that every row receives, over layers, heads and query rows
-    :param windows: per layer its sliding window, as `ModelSpec.windows`; empty: no layer has one
+    :param windows: sliding window of each layer, as `ModelSpec.windows`; empty: no layer has one
     """
 
     def __init__(self, recent: int = 0, mass: bool = False, windows: Sequence[int | None] = ()) -> None:
@@ -60,8 +60,8 @@ class AttentionObserver:
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: settings of its attention
-        self._saved: Queries = self.places, {}  # at the end of the last turn
-        self._attention: list[SummedAttention] = []  # in order; the last one grows during a pass
+        self._saved: Queries = self.places, {}  # those at the end of the last turn
+        self._attention: list[SummedAttention] = []  # of passes, oldest first; the last one grows during its pass
 
     @contextmanager
     def observing(self, positions: torch.Tensor, count: int) -> Iterator[None]:
@@ -76,21 +76,21 @@ class AttentionObserver:
             raise
 
     def begin(self, positions: torch.Tensor, count: int) -> None:
-        """Begin a pass over the last ``count`` of the rows at ``positions``."""
+        """Begin a pass that computes the last ``count`` of the rows at ``positions``."""
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
-            self._remove_from(int(new[0]))  # of a failed pass, whose rows are not in the cache
+            self._remove_from(int(new[0]))  # left by a failed pass, whose rows are not in the cache
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def collector(self, blocks: Sequence[Block]) -> WeightCollector | None:
-        """Return the collector of this pass's weights; None without attention mass."""
+        """Return a collector for one layer of this pass; None unless attention is added up."""
         if not self.counts_mass:
             return None
         return WeightCollector(blocks, self._attention[-1].weights, [])
 
     def on_queries(self, layer: int, query: torch.Tensor) -> None:
-        """Change nothing: rotated queries are recorded."""
+        """Ignore unrotated queries: `record` keeps the rotated ones."""
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         """Compute the attention of a layer and record it."""
@@ -100,7 +100,7 @@ class AttentionObserver:
         return out
 
     def record(self, attention: LayerAttention, collector: WeightCollector | None) -> None:
-        """Record a layer's last queries, and fill ``collector`` if the kernel has not."""
+        """Record a layer's last queries, and compute the weights for ``collector`` if it has received none."""
         layer, query, params = attention.layer, attention.query, attention.params
         self.params[layer] = replace(params, window=self._windows[layer] if self._windows else None)
         if self.recent:
@@ -123,14 +123,14 @@ class AttentionObserver:
         return total[positions]
 
     def save_queries(self) -> None:
-        """Store the last queries at the end of a turn, for a cut of later rows."""
+        """Save the last queries at the end of a turn, so that `cut` can restore them after later rows."""
         self._saved = self.places, dict(self.queries)
 
     def cut(self, position: int) -> None:
         """Delete the rows from ``position`` on, and their attention."""
         places, queries = self._saved = _before(position, *self._saved)
         self.places, self.queries = _before(position, self.places, self.queries)
-        if places.numel() and not (self.places == places[0]).any():  # removed rows had displaced these
+        if places.numel() and not (self.places == places[0]).any():  # deleted rows had displaced these saved queries
             older = places < self.places[0] if self.places.numel() else places < position
             self.places = torch.cat([places[older], self.places])[-self.recent :]
             for layer, earlier in queries.items():
@@ -139,7 +139,7 @@ class AttentionObserver:
         self._remove_from(position)
 
     def drop(self, live: torch.Tensor) -> None:
-        """Keep only the rows at positions ``live`` as receivers, also of evicted rows' attention."""
+        """Keep only the rows at positions ``live`` as receivers; the attention that evicted rows gave them stays."""
         if not self._attention:
             return
         places = torch.cat([attention.places for attention in self._attention])
@@ -164,6 +164,6 @@ def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
 
 
 def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Queries:
-    """Return both without the rows from ``position`` on."""
+    """Return ``places`` and ``queries`` without the rows from ``position`` on."""
     mask = places < position
     return places[mask], {layer: rows[:, mask] for layer, rows in queries.items()}

@@ -22,9 +22,10 @@ def supports(packed: Packed, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _HeadParts:
-    """Parts of the query heads, ``count`` each: one per group of numbers that overlaps the KV head.
+    """Parts of the query heads, ``count`` per head: one for each quantization group that overlaps its KV head.
 
-    ``groups`` (heads * count,) is the part's group, ``mask`` (heads * count, width) 1 for its numbers in the head.
+    ``groups`` (heads * count,) are the parts' groups; ``mask`` (heads * count, width) is 1 for numbers of the part's
+    group that belong to the KV head.
     """
 
     count: int
@@ -32,11 +33,11 @@ class _HeadParts:
     mask: torch.Tensor
 
     def spread(self, x: torch.Tensor) -> torch.Tensor:
-        """Repeat (requests, heads, n) once per part."""
+        """Repeat each head of ``x`` (requests, heads, n) ``count`` times."""
         return x if self.count == 1 else x.repeat_interleave(self.count, 1)
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum (requests, heads * count, n) by head."""
+        """Sum the parts of each head: (requests, heads * count, n) to (requests, heads, n)."""
         return x if self.count == 1 else x.unflatten(1, (-1, self.count)).sum(2)
 
     def select(self, x: torch.Tensor) -> torch.Tensor:

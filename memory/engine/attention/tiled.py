@@ -1,4 +1,4 @@
-"""Tiled attention: keys and values are read tile by tile, and packed ones never unpacked as a whole."""
+"""Tiled attention: keys and values are read tile by tile; packed (quantized) ones are never unpacked as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each; packed only where `reads_packed` holds.
 Tile = tuple[torch.Tensor, torch.Tensor] | tuple[Packed, Packed]
-TILE = 2048  # rows; with shorter tiles launches cost more than processor caches gain
+TILE = 2048  # rows; shorter tiles fit processor caches better, but cost more kernel launches than that saves
 
 
 def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
@@ -76,7 +76,7 @@ def tiled_attention(
 
 
 def _pieces(block: Block, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a block's parts in key rows ``first:last``: first row, the row after the last, column of the first."""
+    """Yield the parts of a block in key rows ``first:last``: first row, row after the last, column of the first row."""
     for low, high, column in ((0, block.prefix, 0), (block.k0, block.k1, block.prefix)):
         start, stop = max(low, first), min(high, last)
         if start < stop:
@@ -94,11 +94,11 @@ class _RunningSoftmax:
         self.out = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
         self.mass = self.out.new_zeros(*q.shape[:3], 1)
         self.top = torch.full_like(self.mass, float("-inf"))
-        self._packed: RunningSums | None = None  # over packed keys, joined at the end
+        self._packed: RunningSums | None = None  # sums over packed keys, added at the end
 
     def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
-        count = k.shape[0] * k.shape[1]  # products in which the query heads of one KV head are rows
+        count = k.shape[0] * k.shape[1]  # number of products; the query heads of one KV head are rows of one
         scores = attention_scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
         scores = scores.reshape(*self.q.shape[:3], -1).to(self.out.dtype)  # (requests, heads, rows, n)
         if softcap is not None:
@@ -120,7 +120,7 @@ class _RunningSoftmax:
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
         """Return the output (requests, rows, heads, head_dim); ``sinks``, a logit per head, have no values."""
-        if (packed := self._packed) is not None:  # sums of several splits
+        if (packed := self._packed) is not None:  # its sums, one per split of the keys
             self._rescale(packed.top.amax(0))
             factor = (packed.top - _finite(self.top)).exp_()
             self.mass.add_((packed.mass * factor).sum(0))
@@ -133,7 +133,7 @@ class _RunningSoftmax:
         return (self.out / mass).to(self.q.dtype).transpose(1, 2)
 
     def _rescale(self, top: torch.Tensor) -> None:
-        """Raise the largest score to ``top``, and rescale the sums."""
+        """Raise the largest score of each row to at least ``top``, and rescale the sums."""
         before, self.top = self.top, torch.maximum(self.top, top)
         factor = (before - _finite(self.top)).exp_()
         self.mass.mul_(factor)
@@ -150,7 +150,7 @@ def _mask(scores: torch.Tensor, block: Block, column: int) -> None:
     if block.bias is None:
         return
     bias = block.bias if block.bias.dim() == 2 else block.bias[:, None]
-    free = block.prefix + block.k1 - block.k0 - bias.shape[-1] - column  # columns from here on without a bias
+    free = block.prefix + block.k1 - block.k0 - bias.shape[-1] - column  # columns before those of the bias
     if free < scores.shape[-1]:
         stop = scores.shape[-1] - free
         scores[..., max(free, 0) :] += bias[..., max(-free, 0) : stop]

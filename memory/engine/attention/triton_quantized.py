@@ -1,6 +1,6 @@
 """Triton kernel for attention over packed keys and values, which are unpacked in registers only.
 
-It computes the sums of `tiled` over one tile. Import it only if `tiled.reads_packed` holds.
+It computes the running softmax sums of `tiled_attention` over one tile. Import it only if `tiled.reads_packed` holds.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class RunningSums:
     def add(
         self, k: Packed, v: Packed, first: int, last: int, block: Block, column: int, softcap: float | None
     ) -> None:
-        """Add rows ``first:last`` of ``k``, ``v`` (requests, kv_heads, n, head_dim), the block's ``column`` and on."""
+        """Add rows ``first:last`` of ``k``, ``v``, which are the block's columns from ``column`` on."""
         q, dim = self._q, k.head_dim
         bias = None if block.bias is None else block.bias.contiguous()
         columns = 0 if bias is None else bias.shape[-1]
-        free = block.prefix + block.k1 - block.k0 - columns - column  # columns from here on without a bias
+        free = block.prefix + block.k1 - block.k0 - columns - column  # columns before those of the bias
         shared = bias is None or bias.dim() == 2
         wide = max(triton.next_power_of_2(dim), 16)
         tiling = _tiling(self._folded, wide, q.dtype)
@@ -114,9 +114,9 @@ RUNTIME = ["folded", "rows", "tokens", "first", "last", "part", "free", "columns
 
 @triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: no specialised kernels
 def _tile_kernel(
-    q,  # (products, folded, DIM), a product is a request's KV head
+    q,  # (products, folded, DIM): one product for each KV head of each request
     k_codes, k_scale, k_bias, v_codes, v_scale, v_bias,
-    bias,  # (requests, rows, columns), requests ``bias_request`` apart
+    bias,  # (requests, rows, columns); ``bias_request`` is the stride between requests
     top, mass, out,  # (splits, products, folded), (splits, products, folded, DIM)
     folded, rows, tokens, first, last, part, free, columns, bias_request, softcap,
     K_WIDTH: tl.constexpr, K_SIZE: tl.constexpr, K_SPAN: tl.constexpr, V_WIDTH: tl.constexpr, V_SIZE: tl.constexpr,
@@ -127,7 +127,7 @@ def _tile_kernel(
     rounded: tl.constexpr = q.dtype.element_ty  # precision of keys and values in an unpacked cache
     product, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     request = product // KV_HEADS
-    place = request * tokens  # of a request's first row; offsets from there on take 32 bits
+    place = request * tokens  # number of the request's first row; offsets from it fit into 32 bits
     k_codes += place * (K_WIDTH * BITS // 8)
     v_codes += place * (V_WIDTH * BITS // 8)
     k_groups, v_groups = place // K_SPAN * (K_WIDTH // K_SIZE), place * (V_WIDTH // V_SIZE)

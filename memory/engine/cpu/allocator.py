@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h
-HEAP_RESERVE = 1 << 30  # bytes that stay with the process
+HEAP_RESERVE = 1 << 30  # free bytes that stay with the process
 HEAP_BLOCK = 32 << 20  # bytes of the largest block on the heap: glibc's maximum
-LOADING_BLOCK = 256 << 10  # the same while a model is loaded
+LOADING_BLOCK = 256 << 10  # bytes of the largest block on the heap while a model is loaded
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Set the options, once, on Linux with glibc; returns whether all were accepted."""
+    """Set the allocator's options, once, on Linux with glibc; returns whether all were accepted."""
     options = {M_MMAP_THRESHOLD: HEAP_BLOCK, M_TRIM_THRESHOLD: HEAP_RESERVE, M_ARENA_MAX: 1}
     return sum(_set(option, value) for option, value in options.items()) == len(options)
 
@@ -30,8 +30,8 @@ def keep_freed_memory() -> bool:
 def return_freed_memory() -> Iterator[None]:
     """Return blocks of the size of weights to the system when they are freed.
 
-    Several threads read weights, and free each tensor after conversion. Their heaps would keep as much memory as the
-    model takes.
+    Several threads read weights, and free each tensor after conversion. Otherwise their heaps would keep as much memory
+    as the model takes.
     """
     _set(M_MMAP_THRESHOLD, LOADING_BLOCK)
     try:

@@ -10,7 +10,7 @@ import torch
 
 from keep_agent.errors import CapacityError
 
-HEADROOM, HEADROOM_BYTES = 0.1, 256 << 20  # share of the parameters, and bytes, for activations and caches
+HEADROOM, HEADROOM_BYTES = 0.1, 256 << 20  # for activations and caches: share of the weights' bytes, and a constant
 _GIB = 1 << 30
 _CGROUP = (  # folder, limit, usage, and the part of the usage that is reclaimable file cache
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
@@ -22,9 +22,9 @@ _CGROUP = (  # folder, limit, usage, and the part of the usage that is reclaimab
 class WeightSizes:
     """Size of a model's loaded parameters."""
 
-    parameters: int  # their number
-    bytes: int  # of all of them; packed ones with their scales
-    format: str  # as text
+    parameters: int  # number of parameters
+    bytes: int  # of all parameters; packed ones with their scales
+    format: str  # name of their format, for error texts
 
 
 def available_bytes(device: torch.device) -> int | None:

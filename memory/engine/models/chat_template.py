@@ -43,7 +43,7 @@ def parts_around(
 ) -> list[str]:
     """Split the rendered text of messages at every ``mark``.
 
-    :raises ModelError: as `render`, or the template omits, repeats or changes contents
+    :raises ModelError: `render` fails, or the template omits, repeats or changes contents
     """
     parts = render(tokenizer, messages, **values).split(mark)
     due = sum(content.count(mark) for _, content in messages)
@@ -66,7 +66,7 @@ class SpecialTokens:
 def special_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> SpecialTokens:
     """Collect a model's special tokens.
 
-    Ends are the EOS tokens of the tokenizer, config.json and generation_config.json; without any, every special token.
+    `ends` are the EOS tokens of tokenizer, config.json and generation_config.json; without any, all special tokens.
     """
     added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special = frozenset(added | set(tokenizer.all_special_ids))

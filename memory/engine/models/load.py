@@ -1,4 +1,4 @@
-"""Model loader: supported families and safetensors only, after a check of memory."""
+"""Model loader: supports known families with safetensors weights, after checking that they fit into memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def from_config(
 
 
 def _wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
-    """Wrap a model with the engine's attention; ``revision`` names its weights."""
+    """Make the `LoadedModel` of a module with the engine's attention; ``revision`` names its weights."""
     module.eval().requires_grad_(False)
     spec = make_spec(module, revision, files.key if files else "")
     prepack(module.model.layers)
@@ -143,7 +143,7 @@ def _read(
     view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
-    config = _copy_config(_config(str(view)))  # of the hashed files: an earlier one from a hub may be outdated
+    config = _copy_config(_config(str(view)))  # of the hashed files; the one read before from a hub may be outdated
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
         None,  # a folder would be memory-mapped
@@ -153,7 +153,7 @@ def _read(
         dtype=dtype,
         attn_implementation=ATTENTION_NAME,
         trust_remote_code=False,
-        ignore_mismatched_sizes=True,  # reported, to raise an error with names instead of a bare RuntimeError
+        ignore_mismatched_sizes=True,  # `_check_report` raises an error with their names instead
         output_loading_info=True,
     )
     if packing is None:
@@ -221,7 +221,7 @@ def _copy_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
-    """Make the model in full precision, without storage."""
+    """Make the model in full precision, without memory for its weights."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
 

@@ -47,7 +47,7 @@ _YARN = {
     "rope_type": "yarn", "rope_theta": 1.5e5, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 256,
 }  # fmt: skip
-TINY_FAMILIES: dict[str, dict[str, Any]] = {  # values in addition to `TINY`; layer types repeat
+TINY_FAMILIES: dict[str, dict[str, Any]] = {  # values in addition to `TINY`; `tiny_model` repeats the layer types
     "qwen2": {},
     "qwen2_sliding": {"model_type": "qwen2", "use_sliding_window": True, **_SLIDING},
     "qwen3": {"head_dim": 16},

@@ -19,7 +19,7 @@ ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 ROPE_KINDS = {"default", "linear", "llama3", "yarn", "longrope"}
 # Settings of saving or running a model that do not change its output.
 _IGNORED_SETTINGS = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
-_IGNORED_PACKED = {"bnb_4bit_compute_dtype"}  # of quantised weights; ``model_key`` includes the dtype
+_IGNORED_PACKED = {"bnb_4bit_compute_dtype"}  # settings of quantised weights; ``model_key`` includes the dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class ModelSpec:
     kv_heads: int
     head_dim: int
     hidden: int
-    mlp_width: int  # per row: an expert's width times the active experts
-    experts: int  # routed; 0: dense
+    mlp_width: int  # per row; with experts: an expert's width times the number of active experts
+    experts: int  # number of routed experts; 0: dense model
     vocab: int
     max_positions: int
     windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: full attention
     rope_keys: tuple[str, ...]  # per layer: name of its RoPE table ("" if all layers share one)
-    position_limit: int | None  # positions beyond it would change RoPE itself (longrope)
-    sinks: bool
+    position_limit: int | None  # longrope changes its frequencies beyond so many positions; None: no limit
+    sinks: bool  # whether each head has an attention sink: a learned logit without a value
     dtype: torch.dtype
     parameter_bytes: int  # as loaded: quantised weights with their scales
-    model_key: str  # dtype, configuration (RoPE and quantisation included) and every file, for block identity
-    weights_key: str  # weights and configuration, whatever the dtype: for parts trained for a model
+    model_key: str  # hash of dtype, configuration (RoPE and quantisation included) and every file; names blocks
+    weights_key: str  # hash of weights and configuration, without the dtype; names parts trained for them
 
     @property
     def bytes_per_token(self) -> int:
@@ -107,7 +107,7 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
         if rope.get("rope_type") == "longrope"
     ]
     tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
-    dtype = model.get_input_embeddings().weight.dtype  # the activations'; linear layers may be packed
+    dtype = model.get_input_embeddings().weight.dtype  # dtype of activations; linear layers may be packed
     settings = {k: v for k, v in config.to_dict().items() if k not in _IGNORED_SETTINGS}
     packed = settings.get("quantization_config") or {}
     settings |= {"quantization_config": {k: v for k, v in packed.items() if k not in _IGNORED_PACKED}} if packed else {}

@@ -1,4 +1,4 @@
-"""Quantized checkpoints: required packages, supported devices, bytes.
+"""Quantized checkpoints: the packages and devices that they need, and their bytes in memory.
 
 transformers reads them and replaces ``nn.Linear`` by modules of the packages. AWQ: arXiv 2306.00978, GPTQ: arXiv
 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
@@ -33,7 +33,7 @@ _BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales p
 
 @dataclass(frozen=True, slots=True)
 class PackingMethod:
-    """Method of packing weights, and the extra that installs its kernels."""
+    """Method of packing weights, and the pip extra that installs its kernels."""
 
     title: str
     extra: str
@@ -57,7 +57,7 @@ class Packing:
 
     method: PackingMethod
     bits: int
-    scale_bits: float  # of the scale of a group, and of its zero point if it has one
+    scale_bits: float  # bits of the scale of a group, and of its zero point if it has one
     group: int  # weights that share a scale; 0: a whole row of the matrix
     format: str = ""
     skipped: tuple[str, ...] = ()  # names of modules that are not packed
@@ -67,7 +67,7 @@ class Packing:
         return f"{self.bits}-bit {self.method.title}"
 
     def check(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
-        """Check for a packing that would fail, or be converted silently, while the weights are read.
+        """Check that reading the weights will neither fail nor convert them silently.
 
         :raises ConfigError: a package is missing, or the kernels do not support ``dtype``
         :raises ModelError: the format runs on CUDA only
@@ -77,7 +77,7 @@ class Packing:
                 f"model {name!r} in {self} needs {' and '.join(missing)}: "
                 f"pip install 'keep-agent[{self.method.extra}]'."
             )
-        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers: bfloat16 to float16
+        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers runs it in float16
         dtypes = (torch.float16,) if awq_on_cuda else self.method.dtypes
         if dtype not in dtypes:
             known, actual = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)
@@ -135,7 +135,7 @@ class Packing:
 
 @torch.no_grad()
 def run_packed_layers(module: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Run one row through every packed layer, before it is copied: packages change weights at the first call."""
+    """Run a row through every packed layer before the model is copied: packages change weights at the first call."""
     logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it logs its casts at every product
     for layer in module.modules():
         if type(layer) is not nn.Linear and hasattr(layer, "in_features"):
@@ -146,7 +146,7 @@ def find_packing(name: str, config: PretrainedConfig, quantization: str | None =
     """Return the packing of the checkpoint of ``config``, or the one to apply at load; None: not packed.
 
     :raises ModelError: a method that is not supported.
-    :raises ConfigError: an unknown ``quantization``, or one of weights that are packed already.
+    :raises ConfigError: an unknown ``quantization``, or the weights are packed already.
     """
     values = getattr(config, "quantization_config", None)
     if quantization is not None:
@@ -180,7 +180,7 @@ def _bitsandbytes(values: dict[str, Any], at_load: bool = False) -> Packing:
 
 
 def _grouped(method: str, values: dict[str, Any]) -> Packing:
-    """Make the packing of AWQ or GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a row."""
+    """Make the packing of AWQ or GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1``: per row."""
     bits, group = int(values.get("bits", 4)), max(int(values.get("group_size", 128)), 0)
     keys = ("checkpoint_format", "format", "version")
     format = next((str(values[key]).lower() for key in keys if values.get(key)), METHODS[method].on_cpu[0])

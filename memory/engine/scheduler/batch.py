@@ -1,4 +1,4 @@
-"""Batched greedy decoding: one forward over one row of each of several agents, each at its own position."""
+"""Batched greedy decoding: one forward computes one row for each of several agents, each at its own position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Member = QuantizedCache | PagedCache
 
 
 def batch_key(cache: WorkingCache) -> object:
-    """Return the kind of a cache, which is one per batch: the format of a packed cache, the pool of a paged one.
+    """Return the kind of a cache, which all caches of a batch share: a packed cache's format, or a paged cache's pool.
 
     :raises ConfigError: the cache is neither packed nor paged
     """
@@ -42,8 +42,8 @@ class Batch:
     def __init__(self, decoder: Decoder, members: Iterable[Member] = ()) -> None:
         self._decoder = decoder
         self._members: list[Member] = []
-        self._order: list[int] = []  # members, the longest first
-        self._rows: BatchedCache | None = None  # of members in that order; made by the next step
+        self._order: list[int] = []  # numbers of the members, the longest first
+        self._rows: BatchedCache | None = None  # rows of the members in that order; None until the next step
         for member in members:
             self.join(member)
 
@@ -74,7 +74,7 @@ class Batch:
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Append one token to each member; returns logits (members, vocab) after them, in float32 or wider.
 
-        The error of one member, or of logits that are not finite (ModelError), is raised after the others' step.
+        An error of one member, or a ModelError for logits that are not finite, is raised after the others' step.
         """
         logits, errors = self.advance(token_ids)
         for error in errors.values():
@@ -130,7 +130,7 @@ class Batch:
         return observers
 
     def _ordered(self) -> list[int]:
-        """Return the members in the order of the batched rows, which are rebuilt after changes of members."""
+        """Return the order of the members in the batched rows, which are rebuilt if the members have changed."""
         if self._rows is None or not self._rows.is_current:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
@@ -147,7 +147,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class _MemberObserver:
-    """Observer of one member of a batch."""
+    """Attention observer of a member, whose row in the pass is ``number``."""
 
     number: int
     member: Member
@@ -164,7 +164,7 @@ class _MemberObserver:
 
 @dataclass(frozen=True)
 class _DecodePass:
-    """State of one forward over a row of each member."""
+    """State of one forward that computes one row for each member: a `BatchPass`."""
 
     angles: Angles
     rows: BatchedCache
@@ -186,7 +186,7 @@ StepResult = torch.Tensor | Exception  # logits (vocab,) of a member, or the err
 class BatchGroups:
     """Batches, one per kind of cache; a failing member is removed without affecting the others.
 
-    Callers pass the same caches in the same order until one is removed.
+    Every step must get the caches of the previous one in the same order, without removed ones, then the new ones.
     """
 
     def __init__(self, decoder: Decoder) -> None:

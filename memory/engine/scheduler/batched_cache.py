@@ -1,4 +1,4 @@
-"""Batched caches: rows of several caches in one batch, packed ones still packed, for passes over one row of each."""
+"""Batched caches: rows of several caches for passes that compute one row of each; packed rows stay packed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from memory.kv_cache.quantization import Packed
 
 KEYS, VALUES = 0, 1
 C = TypeVar("C", bound=WorkingCache)
-Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (requests, kv_heads, rows, head_dim)
+Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim); packed: (requests, kv_heads, rows, head_dim)
 
 
 class BatchedCache(ABC, Generic[C]):
     """Rows of ``members`` as one pass reads and writes them.
 
-    The columns of its attention are numbered across all runs; a run holds consecutive requests. Members sorted from the
-    longest to the shortest share tiles best.
+    The attention has a row of scores per request, with a column per key. A run is a range of columns for consecutive
+    requests. Members should be sorted from the longest to the shortest, so that each run has many requests.
     """
 
     def __init__(self, members: Sequence[C], heads: int) -> None:
         self.members, self._heads = tuple(members), heads
-        self._bias: dict[int | None, torch.Tensor] = {}  # by window, (requests, 1, columns)
+        self._bias: dict[int | None, torch.Tensor] = {}  # by sliding window; (requests, 1, columns)
 
     def begin(self) -> None:
         """Begin a pass, for which every member has room for a row."""
@@ -41,7 +41,7 @@ class BatchedCache(ABC, Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether the members have changed by passes over single rows only."""
+        """Tell whether this object still fits its members: they have changed by passes over single rows only."""
         return True
 
     @abstractmethod
@@ -87,7 +87,7 @@ def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) 
 
 
 def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
-    """Compute scores (requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
+    """Compute scores (requests, heads, rows); scaled ``q`` (n, heads, head_dim) may have more requests than the run."""
     if isinstance(run, Packed):
         if supports(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
@@ -110,15 +110,15 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """Count the requests of a run from ``column`` on that includes all with more columns."""
+    """Count the requests of a run from ``column`` on: all up to the last one whose ``counts`` of columns is larger."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 
-ROWS = 8192  # of all requests in a tile, copied from the pool
+ROWS = 8192  # rows of a run over all its requests, which are copied from the pool
 
 
 class BatchedPagedCache(BatchedCache[PagedCache]):
-    """Rows of caches of one slot pool, copied for every layer by their slots."""
+    """Rows of paged caches in one pool; every layer's rows are copied from their slots."""
 
     def begin(self) -> None:
         super().begin()

@@ -1,4 +1,4 @@
-"""Batched packed caches: rows of several caches in one batch, whose bytes are joined tile by tile at every read."""
+"""Batched packed caches: packed rows of several caches, which every read concatenates tile by tile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
 from memory.kv_cache.quantized import BLOCK, PAGE, Extent, QuantizedCache
 
-ROWS = 2 * TILE  # of all requests in a tile of keys or of values; a single cache's tile is TILE rows of both
+ROWS = 2 * TILE  # rows of a tile over all requests: keys or values. A single cache's tile is TILE rows of both
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last rows; a member's ``tail`` rows are a view of it."""
+    """Packed blocks of the members, and one tensor of their last, unpacked rows, of which each ``tail`` is a view."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -34,7 +34,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether the members' last rows are views of this tensor, until a pass over several rows moves them."""
+        """Tell whether every member's ``tail`` is still a view of this tensor: a pass over several rows replaces it."""
         return all(member.tail is view for member, view in zip(self.members, self._views, strict=True))
 
     def end(self) -> None:
@@ -85,14 +85,14 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
 
 
 def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
-    """Return the number of the first block with visible packed rows, and the number after the last."""
+    """Return the number of a member's first block with visible packed rows, and the number after the last."""
     last = -(-member.packed // BLOCK)
     return (0 if window is None else min(last, max(0, member.next_position + 1 - window) // BLOCK)), last
 
 
 @dataclass
 class _VisibleBlocks:
-    """Blocks ``spans`` of every member, with views that are joined at every read."""
+    """Blocks of every member in its range of ``spans``; every read concatenates their views."""
 
     spans: list[tuple[int, int]]
     extents: list[list[Extent]]  # by member
@@ -100,7 +100,7 @@ class _VisibleBlocks:
     _views: dict[tuple[int, int], list[tuple[int, int, int, Packed, Views]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.count = max(last - first for first, last in self.spans)  # columns, in blocks
+        self.count = max(last - first for first, last in self.spans)  # number of columns, in blocks
         for extents, (first, last) in zip(self.extents, self.spans, strict=True):
             for extent, start, stop in _parts(extents, first, last):
                 if extent.check is not None:

@@ -29,8 +29,8 @@ class Request:
     """Request to append ``token_ids`` to ``cache`` and to continue with greedy decoding.
 
     :param agent: requests of one agent run in order
-    :param token_ids: or a function, called on the engine's worker when the request begins, that returns them; it may
-        read and cut the cache, which has the agent's earlier requests
+    :param token_ids: token ids, or a function that returns them. The engine's worker calls it with the cache when the
+        request begins; it may read and cut what the agent's earlier requests have left there
     """
 
     agent: str
@@ -50,11 +50,11 @@ class Stream:
 
     request: Request
     submitted_turn: int = 0  # turns of the scheduler before the request was submitted
-    first_turn: int | None = None  # of its first token
-    last_turn: int | None = None  # of its end
+    first_turn: int | None = None  # turn of its first token
+    last_turn: int | None = None  # turn of its end
     reason: FinishReason | None = None
     error: BaseException | None = None
-    trace: PrefillTrace | None = None  # of its prefill, once done
+    trace: PrefillTrace | None = None  # trace of its prefill, once that is done
     cancelled: bool = False  # whether `cancel` was called
     _tokens: list[int] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -89,7 +89,7 @@ class Stream:
         """Wait for the end of the request and return all tokens; raises its error.
 
         :param timeout: seconds
-        :raises ModelError: the request, which continues, has not ended in time
+        :raises ModelError: the request has not ended in time; it continues
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, timeout):

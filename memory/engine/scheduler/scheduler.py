@@ -1,4 +1,4 @@
-"""Scheduler of many agents' requests on one model: decoding alternates with chunks of long prompts (Semantic)."""
+"""Scheduler of many agents' requests on one model: decoding alternates with chunks of prompts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ EndCallback = Callable[[Stream, FinishReason], None]
 class SchedulerConfig:
     """Limits of a turn.
 
-    :param chunking: rows of a prefill's chunks while there is no other request
+    :param chunking: sizes of a prefill's chunks while there is no other request
     :param shared_chunk: rows of a chunk otherwise; a request of at most so many new tokens is warm and skips the queue
     :param warm: maximum of warm requests per turn
-    :param batch: most sequences that decode together; others wait until one has ended
+    :param batch: maximum of sequences that decode together; others wait until one has ended
     """
 
     chunking: ChunkSchedule = field(default_factory=ChunkSchedule)
@@ -41,7 +41,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class _SharedChunking(ChunkSchedule):
-    """Small chunks while ``crowded()``."""
+    """Chunk schedule with chunks of at most ``shared_chunk`` rows while there are other requests (``crowded()``)."""
 
     shared_chunk: int = 256
     crowded: Callable[[], bool] = bool
@@ -56,24 +56,24 @@ class _Job:
     stream: Stream
     done: EndCallback | None
     extension: ChunkedPrefill | None = None
-    token: int = -1  # to be appended next
+    token: int = -1  # the next token to append to the cache
     started: bool = False
 
     def __post_init__(self) -> None:
         self.request, self.cache = self.stream.request, self.stream.request.cache
-        self.names = {self.request.agent, id(self.cache)}  # one job at a time per agent and cache
+        self.names = {self.request.agent, id(self.cache)}  # one job at a time runs per name
 
 
 class Scheduler:
-    """Scheduler in turns: a token of each decoding sequence, one chunk of the prefill queue, then new requests.
+    """Scheduler in turns. A turn decodes a token of each sequence, computes one queued chunk, then starts new requests.
 
-    The queue is round-robin: a request of c chunks among n has its first token within n * c turns of its first chunk.
-    Warm requests are computed in the turn that accepts them, in order of arrival. Requests of one agent (or one cache)
-    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
-    engine's worker.
+    The queue is round-robin: with n requests, one of c chunks has its first token within n * c turns of its first
+    chunk. Warm requests are computed in the turn that accepts them, in order of arrival. Requests of one agent (or one
+    cache) run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on
+    the engine's worker.
 
     A request that is cancelled or fails leaves its cache with the exact rows computed so far, from which a later
-    request may continue: whole chunks of its tokens, or all of them and every token of its stream but the last.
+    request may continue: whole chunks of its prompt; once it decodes, the prompt and its stream without the last token.
 
     :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """
@@ -85,7 +85,7 @@ class Scheduler:
         schedule = self._config.chunking
         self._chunking = _SharedChunking(1, schedule.steps, schedule.rest, self._config.shared_chunk, self._crowded)
         self._incoming: list[_Job] = []
-        self._waiting: list[_Job] = []  # until another request of the same agent has ended
+        self._waiting: list[_Job] = []  # until another request of the same agent or cache has ended
         self._warm: list[_Job] = []
         self._queue: list[_Job] = []
         self._active: list[_Job] = []
@@ -97,10 +97,10 @@ class Scheduler:
         self, agent: str, cache: Member, token_ids: Tokens, max_new_tokens: int, stop_ids: Collection[int] = (),
         done: EndCallback | None = None,
     ) -> Stream:  # fmt: skip
-        """Append ``token_ids`` to ``cache`` and decode greedily; tokens come from the stream.
+        """Queue a request that appends ``token_ids`` to ``cache`` and decodes greedily; its stream yields the tokens.
 
-        :param done: called on the worker at every end of the request, before its stream ends and before the agent's
-            next request begins; its error becomes the stream's
+        :param done: called on the worker when the request ends for any reason, before its stream ends and the agent's
+            next request begins; an error of it becomes the stream's
         :raises ModelError: the scheduler or the engine is closed
         """
         batch_key(cache)
@@ -120,7 +120,7 @@ class Scheduler:
         return self._engine.run(self._turn)
 
     def run_until_idle(self) -> None:
-        """Run turns until all requests have ended, or wait for that."""
+        """Run turns until all requests have ended; if turns are automatic, wait for them."""
         while not self._automatic and self.turn():
             pass
         with self._idle:
@@ -145,7 +145,7 @@ class Scheduler:
         except Exception as error:
             self._abandon(error)
         while True:
-            with self._idle:  # the next `submit` starts another turn
+            with self._idle:  # if no work is left, the next `submit` starts the turns again
                 self._running = bool(self._incoming or self._jobs)
                 if not self._running:
                     self._idle.notify_all()
@@ -204,7 +204,7 @@ class Scheduler:
         job.stream.end(reason, self.turns, error)
 
     def _decode(self) -> None:
-        """Decode one token of each of the first sequences."""
+        """Decode one token of each of the first ``batch`` sequences."""
         jobs = self._active[: self._config.batch]
         results = self._groups.step([job.cache for job in jobs], [job.token for job in jobs])
         for job, result in zip(jobs, results, strict=True):
@@ -236,7 +236,7 @@ class Scheduler:
         return not self._busy & job.names
 
     def _compute(self, job: _Job) -> None:
-        """Compute one chunk of a job that is in no queue."""
+        """Compute one chunk of a job that was taken from its queue."""
         try:
             if job.extension.step():
                 self._queue.append(job)

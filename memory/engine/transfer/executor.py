@@ -1,6 +1,6 @@
 """Transfer executor: moves slices of blocks into a working cache, in the order of the layers that need them.
 
-The link works on one layer at a time, the next one to be computed. All queued slices of the current layer move in one
+The link always works on the lowest layer with queued slices. All slices of the layer that is computed next move in one
 job; a job for a later layer is short, so that urgent transfers do not wait long.
 """
 
@@ -28,7 +28,7 @@ from memory.kv_cache.dense import DenseCache, write_rows
 from memory.kv_cache.packed_rows import PackedRows
 from memory.prompt.layout import Layout, Transfer
 
-Run = tuple[int, tuple[int, int]]  # a placement, and rows (start, stop) of its unit
+Run = tuple[int, tuple[int, int]]  # number of a placement, and rows (start, stop) of its unit
 Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
 
 
@@ -40,8 +40,8 @@ class Staging:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-        self._turns: Counter[str] = Counter()  # jobs copied from pinned memory, by name
-        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded after the copy out of it
+        self._turns: Counter[str] = Counter()  # number of jobs copied from pinned memory, by name
+        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: event after the copy out of it
 
     def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
         """Return a buffer of ``shape``, valid until ``name`` is taken again; ``like`` gives dtype and device.
@@ -74,7 +74,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copies runs of rows of blocks into a cache; packed rows are unpacked on the cache's device."""
+    """Copier of runs of blocks' rows into a cache; packed rows are unpacked on the cache's device."""
 
     layout: Layout
     cache: DenseCache
@@ -114,7 +114,7 @@ class KVTransfer:
     def gather(self, name: str, pieces: Sequence[Piece]) -> torch.Tensor:
         """Concatenate pieces on the cache's device, (layers, kv_heads, rows, head_dim).
 
-        :param name: buffer of the result, which is valid until the name is gathered again
+        :param name: buffer of the result, which is valid until the next `gather` with this name
         """
         device = self.cache.k.device
         unpacked = [p.to(device)[:] if isinstance(p, PackedRows) else p for p in pieces]
@@ -125,7 +125,7 @@ class KVTransfer:
         if device.type != "cuda":
             whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
-        # token by token, the layout of blocks in pinned memory
+        # token by token, as blocks in pinned memory are laid out
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
             whole.copy_(self._join_pinned(name, unpacked), non_blocking=True)
@@ -214,9 +214,9 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA the intervals measure issuing the copies, and layers wait for their events.
+    """Transfers of one request. On CUDA ``intervals`` only measure issuing the copies; layers wait for their events.
 
-    :param present: rows without transfers: the context prefix, per-layer rows, and units that the prefill encodes
+    :param present: rows that need no transfer: the context prefix, per-layer rows, and units that the prefill encodes
     """
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:
@@ -234,13 +234,13 @@ class TransferExecutor:
         self._current: int | None = None  # the layer that is being moved
         self._last_submitted = 0  # the layer that last submitted transfers
         self._submitted_at = [0.0] * layers  # time of the layer's latest submission
-        self._link_free_at = 0.0  # when a throttled link can start its next job
+        self._link_free_at = 0.0  # time at which a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from this point
+            transport.stream.wait_stream(torch.cuda.current_stream())  # the cache must be allocated first
 
     def submit(self, layer: int, transfers: Sequence[Transfer]) -> None:
-        """Start the transfers scheduled at ``layer``, or queue them."""
+        """Queue the transfers scheduled at ``layer`` for the link's thread; without one, run them."""
         spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers])
         for transfer, (start, stop) in zip(transfers, spans, strict=True):
             self._covered[transfer.first : transfer.last, start:stop] = True
@@ -261,7 +261,7 @@ class TransferExecutor:
                 self._busy = True  # set last: submit may raise
 
     def record_copy(self, layer: int, start: float, nbytes: int) -> None:
-        """Count a copy that ``layer`` made synchronously since ``start``."""
+        """Record a synchronous copy for ``layer`` that lasted from ``start`` until now."""
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
         self.wait_seconds += end - start
@@ -332,7 +332,7 @@ class TransferExecutor:
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Take a layer's queued runs, in order of rows; adjacent ones are joined."""
+        """Take a layer's queued runs in order of rows, about ``chunk`` bytes for a later layer; join adjacent ones."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._last_submitted:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)

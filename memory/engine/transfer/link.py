@@ -13,7 +13,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 
-CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 10 microseconds
+CHUNK = 1e6  # bytes of a short job: twice what a link of 50 GB/s moves within a latency of 10 microseconds
 
 
 def choose_device(device: torch.device | None) -> None:
@@ -26,8 +26,8 @@ def choose_device(device: torch.device | None) -> None:
 class Throttle:
     """Simulated bandwidth of a slower link, such as PCIe or a disk.
 
-    :param gigabytes: per second, 1e9 bytes each
-    :param microseconds: before the first byte of a job
+    :param gigabytes: bandwidth in 1e9 bytes per second
+    :param microseconds: latency before the first byte of a job
     """
 
     gigabytes: float
@@ -67,13 +67,13 @@ class ChooserThread:
         return self._executor.submit(work, *args)
 
     def wait_for_caller(self) -> None:
-        """Make the worker's stream wait for the work queued on the caller's."""
+        """Make this thread's stream wait for the work queued on the caller's stream."""
         if self._stream is not None:
             self._stream.wait_stream(self._caller)
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """Run on this worker's stream, and wait for it at the end."""
+        """Run the body on this thread's stream, and wait for the stream at the end."""
         with torch.cuda.stream(self._stream):  # no effect without a stream
             try:
                 yield

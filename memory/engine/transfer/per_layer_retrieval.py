@@ -29,7 +29,7 @@ class PrefetchedChoice:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection, with a layer's choice prefetched for the next one if the transport has a thread."""
+    """MemArt's per-layer selection. The link's thread, if any, prefetches a layer's choice for the next layer."""
 
     layer_rows: PerLayerRows
     loader: TransferExecutor
@@ -63,7 +63,7 @@ class PerLayerRetrieval:
             return
         blocks, event = self._blocks(numbers), None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # the previous layer's buffer has been read
+            transport.stream.wait_stream(torch.cuda.current_stream())  # it may still read the buffer that is refilled
             event = torch.cuda.Event()
 
         def work() -> KV:
@@ -93,7 +93,7 @@ class PerLayerRetrieval:
 
 
 def _ordered(numbers: Sequence[int], present: Sequence[int], rows: Sequence[KV]) -> KV:
-    """Order the ``rows`` of blocks ``present`` by ``numbers``."""
+    """Return the rows of the blocks ``numbers``, in that order, from ``rows`` of the blocks ``present``."""
     index = torch.tensor([present.index(number) for number in numbers], device=rows[0][0].device)
     keys, values = (torch.cat(side, 2) if len(side) > 1 else side[0] for side in zip(*rows, strict=True))
     size = keys.shape[2] // len(present)

@@ -55,7 +55,7 @@ class ChunkedPrefill:
         return result
 
     def result(self) -> PrefillResult:
-        """Return logits of the last row. Raises ConfigError while rows are missing."""
+        """Return the result, with logits of the last row. Raises ConfigError while rows are not computed."""
         if self.remaining:
             raise ConfigError(f"{self.remaining} rows are not computed yet")
         layers = self._decoder.spec.layers

@@ -78,7 +78,7 @@ def compact(decoder: Decoder, cache: PagedCache) -> None:
     keys = torch.stack([cache.keys(layer)[:, first:] for layer in range(decoder.spec.layers)])
     back = {}
     for key, (cos, sin) in _doubled(decoder.rope.angles_at(old, top)).items():
-        factor = cos.square() + sin.square()  # not 1 with yarn
+        factor = cos.square() + sin.square()  # not 1 with yarn, which scales cos and sin
         back[key] = cos / factor, -sin / factor
     unrotated = decoder.rope.rotate_layers(keys.double(), back)
     rotated = decoder.rope.rotate_layers(unrotated, _doubled(decoder.rope.angles_at(new, top)))

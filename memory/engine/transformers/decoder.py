@@ -35,7 +35,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
-        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms on both sides of each half
+        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms before and after each half
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @cached_property
@@ -43,7 +43,7 @@ class Decoder:
         return self.module.device
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
+        """Return hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the model family requires."""
         return self.module.model.embed_tokens(token_ids[None])
 
     def layer(
@@ -63,7 +63,7 @@ class Decoder:
         state: PromptPass | CoupledPass | BatchPass,
         hook: AttentionHook | None = None,
     ) -> torch.Tensor:
-        """Compute a layer up to its attention, residual included; a row dropped afterwards needs no MLP (`feed`)."""
+        """Compute a layer's attention half, residual included; rows that are dropped after it need no MLP (`feed`)."""
         embeddings = self.no_rotation(hidden.shape[1]) if state.unrotated else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
         output, _ = layer.self_attn(
@@ -104,7 +104,7 @@ class Decoder:
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def unrotated_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Project (1, rows, hidden) to a layer's unrotated keys, or values: ``(kv_heads, rows, head_dim)`` per kind."""
+        """Project (1, rows, hidden) to unrotated keys (``k``) or values (``v``), each (kv_heads, rows, head_dim)."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
         return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))
@@ -142,13 +142,13 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
 
 
 def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
-    """Raise ModelError for ``logits`` that are not finite (law 11); ``caches`` have the rows that caused them."""
+    """Raise ModelError for ``logits`` that are not finite, after erasing the rows in ``caches`` that caused them."""
     if not bool(are_finite(logits)):
         raise not_finite(dtype, *caches)
 
 
 def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
-    """Return the token with the largest of ``logits`` (vocab,) after ``caches``, with one synchronisation.
+    """Return the token with the largest of ``logits`` (vocab,), with one synchronisation; ``caches``: see `not_finite`.
 
     :raises ModelError: they are not finite
     """
@@ -159,7 +159,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache)
 
 
 def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
-    """Make the error for logits that are not finite, and erase the rows that caused them."""
+    """Make the error for logits that are not finite, and erase the rows in ``caches`` that caused them."""
     for cache in caches:
         cache.erase()
     name = str(dtype).removeprefix("torch.")
@@ -170,7 +170,7 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     )
 
 
-LINEAR_PADDING = RowPadding(16, 16)  # of linear layers
+LINEAR_PADDING = RowPadding(16, 16)  # rows of linear layers
 PACK_BATCH = 256  # rows of a product for which the layout is optimised; any number works
 
 
@@ -181,7 +181,7 @@ def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> to
 
 
 class Prepacked(nn.Module):
-    """Linear layer in bfloat16 for inference: its weight is no parameter. A deep copy is an `nn.Linear`."""
+    """Linear layer for inference: bfloat16 weight in oneDNN's layout, no parameter. A deep copy is an `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Prepacked(nn.Module):
 
 
 def prepack(layers: nn.Module) -> None:
-    """Replace the linear layers of ``layers`` if the machine has products for them; quantised ones stay.
+    """Make bfloat16 linear layers on the CPU `Prepacked` if oneDNN computes their products; quantised ones stay.
 
     Layers are replaced one by one, each freed before the next is packed.
     """

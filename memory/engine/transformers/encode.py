@@ -1,4 +1,4 @@
-"""Encoding of units: many in one forward, block-diagonal after a shared context, alone or fused with a prefill."""
+"""Encoding of units, many per forward or in a prompt's forward (fused). Each unit attends to itself and a context."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import DenseCache
 from memory.prompt.layout import Placement
 
-FORWARD_ROWS = 4096  # rows per forward: bounds the memory of its activations
+FORWARD_ROWS = 4096  # most rows per forward, which bounds the memory of its activations
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
-    """Encode each unit after ``context``: unrotated keys, and values, (layers, kv_heads, tokens, head_dim)."""
+    """Encode each unit after ``context``; returns unrotated keys and values (layers, kv_heads, tokens, head_dim)."""
     batches: list[list[Sequence[int]]] = []
     for unit in units:
         if not batches or sum(map(len, batches[-1])) + len(unit) > FORWARD_ROWS:
@@ -88,10 +88,10 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 
 
 class FusedEncoding:
-    """Units without a block, encoded in the forward of the prompt that reads them, which reads the weights only once.
+    """Units without a block, encoded in the forward of the prompt that uses them: weights are read only once.
 
     Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer their keys
-    and values are written to the prompt's cache before its attention, as if loaded; recomputed rows overwrite them.
+    and values are written to the prompt's cache before its rows attend, as if loaded; recomputed rows overwrite them.
     Units of the same identity are encoded once.
     """
 
@@ -120,7 +120,7 @@ class FusedEncoding:
         self._copier = KVCopier(decoder.rope, self._batch.cache, self._source, cache, self._rows, angles)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
-        self._attended, self._layers_done = -1, 0  # last layer with attention done; layers done
+        self._attended, self._layers_done = -1, 0  # last layer whose attention is done; number of layers done
 
     def attend(
         self, layer: int, hidden: torch.Tensor, state: PromptPass, hook: AttentionHook | None = None
@@ -146,9 +146,9 @@ class FusedEncoding:
         self._copier.copy(self._decoder.spec.layers - 1)
 
     def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Return unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of prompt rows.
+        """Return (kv_heads, len(rows), head_dim) of prompt rows per kind: unrotated keys for ``k``, values for ``v``.
 
-        :raises ConfigError: a row is in no fused unit, or ``layer`` is after the next one
+        :raises ConfigError: a row is in no fused unit, or ``layer`` is later than the next one to compute
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
         if layer > max(self._attended, self._layers_done) or not torch.equal(self._rows[place], rows):
@@ -166,7 +166,7 @@ class FusedEncoding:
         return tuple(KVBlock(name, to_host(k), to_host(v)) for name, (k, v) in pairs)
 
     def _join_angles(self, angles: Angles) -> Angles:
-        """Append identity angles for the units' rows to ``angles``; cached for the same ``angles``."""
+        """Append angles of no rotation for the units' rows to ``angles``; cached for the same ``angles``."""
         if self._joined is None or self._joined[0] is not angles:
             still = self._still
             joint = {
@@ -191,7 +191,7 @@ def to_host(x: torch.Tensor) -> torch.Tensor:
 def query_states(
     decoder: Decoder, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (ascending), of rows after ``context``."""
+    """Return unrotated queries (heads, rows, head_dim) of ``token_ids`` after ``context``, at ascending ``layers``."""
     check_ids(token_ids, decoder.spec.vocab)
     spec, device, before = decoder.spec, decoder.device, 0 if context is None else context.k.shape[2]
     stop = before + len(token_ids)

@@ -59,14 +59,14 @@ class _Job:
     number: int
     work: Callable[[], Any] | None = field(compare=False)
     result: Future = field(compare=False)
-    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of the caller
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's threads in the caller
 
     def run(self) -> bool:
         """Run the work, and drop the reference to it before the future completes; False if it was cancelled."""
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
-        if torch.get_num_threads() != self.threads:  # torch's number of threads is per thread: use the caller's
+        if torch.get_num_threads() != self.threads:  # torch has one number per thread
             torch.set_num_threads(self.threads)
         try:
             with torch.inference_mode():
@@ -93,7 +93,7 @@ class Worker:
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # no job is queued after the last one
+        self._closed, self._lock = False, threading.Lock()  # the lock ensures that no job is queued after the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _WORKERS.add(self)
@@ -110,7 +110,7 @@ class Worker:
     def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
         """Run ``work`` and return its result; on the worker's own thread it runs at once.
 
-        After this the thread has no reference to the work, its result or its error.
+        Afterwards the worker's thread keeps no reference to the work, its result or its error.
         """
         if threading.current_thread() is self._thread:
             return work()
@@ -177,11 +177,11 @@ class TransformersEngine:
         importance: str = "before",
         chunk: float | None = None,
     ) -> None:
-        """:param transport: inline | thread | stream | auto: place of transfers of blocks, see `Transport.of`
+        """:param transport: inline | thread | stream | auto: way to run transfers of blocks, see `Transport.of`
         :param throttle: simulates the link of another machine
-        :param importance: a layer's rows are chosen ``before`` the MLP of the layer above, which then skips dropped
+        :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
             rows, or ``beside`` (in parallel with) it in a thread (KEEP's three workers)
-        :param chunk: bytes of a transfer job for a later layer; None: by the link
+        :param chunk: bytes of a transfer job for a later layer; None: a default that suits the link
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
@@ -197,7 +197,7 @@ class TransformersEngine:
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode units; those with the same context share one packed forward."""
+        """Encode units; those with the same context are computed together, many per forward."""
         return self._worker.call(partial(self._encode, units, identities), priority)
 
     def prefill(
@@ -243,7 +243,7 @@ class TransformersEngine:
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make session caches: quantized with a ``format``, else paged."""
+        """Make a provider of session caches: quantized ones with a ``format``, else paged ones."""
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)

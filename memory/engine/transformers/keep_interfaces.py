@@ -1,4 +1,4 @@
-"""KEEP's three interfaces by their names, for one prompt whose layers the caller runs step by step."""
+"""KEEP's three interfaces under the paper's names, for one prompt whose layers the caller runs step by step."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class KeepInterfaces:
     """KEEP (arXiv 2602.23592, section 5): load, compute and choose, one layer after the other.
 
     Before ``prefill_layer`` of a layer, load every memory that is not recomputed there; a missing one raises an error.
-    Memory ids are segment ids. Made by ``Engine.steps``.
+    Memory ids are segment ids. `TransformersEngine.steps` makes this object.
     """
 
     def __init__(self, run: LayerwisePrefill, call: Call) -> None:
         self._run, self._call = run, call
         self._place = {span.segment: number for number, span in enumerate(run.layout.segments)}
-        self._rows = run.active.rows  # of the next input of `prefill_layer`
+        self._rows = run.active.rows  # rows of the next input of `prefill_layer`
         self._attention: LayerProbe | None = None
 
     @property
@@ -63,7 +63,7 @@ class KeepInterfaces:
         return self._attention
 
     def active_ids(self) -> list[str]:
-        """Return the memories with rows that the next layer computes."""
+        """Return the ids of the memories of which the next layer computes rows."""
         owners = self._run.layout.segment_of[self._run.active.rows].unique().tolist()
         return [self._run.layout.segments[i].segment for i in owners if i >= 0]
 

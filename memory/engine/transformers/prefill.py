@@ -1,8 +1,8 @@
-"""Layer-by-layer prefill: active rows, fewer at every layer, are computed, the others are loaded from blocks.
+"""Layer-by-layer prefill: each layer computes its active rows, ever fewer, and loads the others from blocks.
 
 Three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows by importance, and
-load the others over the link. A layer starts when its rows are chosen and its slices are loaded; importance starts when
-the layer's attention is done.
+load the others over the link. A layer starts when its rows are chosen and its slices are loaded; the choice of the next
+layer's rows starts when the layer's attention is done.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RowChoiceHook(RecordingHook):
 
 
 class LayerwisePrefill:
-    """Prefill of one prompt: ``run``, or ``embed``, ``compute`` and ``choose`` layer by layer, and ``finish``.
+    """Prefill of one prompt: call ``run``; or ``embed``, for each layer ``compute`` and ``choose``, then ``finish``.
 
     On CUDA the trace's intervals measure issuing the work; the total includes its execution.
     """
@@ -189,7 +189,7 @@ class LayerwisePrefill:
         self.trace.chosen_blocks.append(blocks)
 
     def feed(self, layer: int, mixed: torch.Tensor, began: float | None = None) -> torch.Tensor:
-        """Compute the rest of the layer after its attention."""
+        """Compute the MLP half of a layer."""
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._fused is None else self._fused.feed
         hidden = feed(layer, mixed)
@@ -265,7 +265,7 @@ class LayerwisePrefill:
         return hidden
 
     def _begin(self, layer: int) -> float:
-        """Wait until all slices of the layer are loaded; returns that time."""
+        """Wait until all slices of the layer are loaded; returns the time at the end of the wait."""
         if layer == 0 or not self.loading.overlaps:
             self._load(layer)
         self.loader.wait(layer, self.active.inactive)

@@ -49,7 +49,7 @@ class AwaitedOutput:
 
     def get(self) -> torch.Tensor:
         hidden = self.future.result()
-        self.chooser.wait_for_caller()  # on CUDA the MLP may only be queued
+        self.chooser.wait_for_caller()  # on CUDA the MLP may be queued but not done
         return hidden
 
 
@@ -63,7 +63,7 @@ class MissingOutput:
         raise ConfigError(f"{self.stage} declares a choice by attention mass alone, but reads later values.")
 
 
-DIVISOR = 4  # active rows divided by this are the limit for few rows
+DIVISOR = 4  # weights of at most 1 / DIVISOR of the active rows are computed again instead of read
 
 
 @dataclass
@@ -112,7 +112,7 @@ class LayerProbe:
         self.used_mass = True
         owner = self.prompt.layout.segment_of[self.active]
         selected = torch.zeros(len(self.prompt.layout.segments) + 1, dtype=torch.bool, device=owner.device)
-        selected[segments] = True  # index -1 is no segment
+        selected[segments] = True  # index -1 stands for rows of no segment
         rows = selected[owner].nonzero()[:, 0]
         if causal and self._are_kept(rows.numel()):
             return self._kept_mass[segments]
@@ -152,7 +152,7 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Read `cached_kv` of rows, of which ``new`` (rows,) bool are being encoded."""
+        """Read `cached_kv` of rows; this prefill encodes those where ``new`` (rows,) bool is True."""
         if layer > self.layer:
             self.output.get()  # the next layer needs this one's output
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
@@ -182,13 +182,13 @@ class LayerProbe:
     def _are_kept(self, rows: int) -> bool:
         """Decide whether to read the layer's own weights, or compute those of ``rows`` rows again.
 
-        All weights are read at once: for a few rows that is slower than a product.
+        All weights are read at once: for a few rows that takes longer than to compute theirs.
         """
         return "_kept_mass" in self.__dict__ or (DIVISOR * rows > self.active.numel() and bool(self.attention.weights))
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """Sum the layer's own weights to (segments + 1, segments) mass from each segment, and last from the query."""
+        """Average the layer's own weights: (segments + 1, segments) mass from each segment and last from the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
         memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped
@@ -204,7 +204,7 @@ class LayerProbe:
         return mass[:-1]
 
     def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sum the layer's own weights of the active rows number ``rows``, over them and heads: (prompt rows,)."""
+        """Sum the layer's own weights over heads and over the active rows number ``rows``; returns (prompt rows,)."""
         total, dtype = self.prompt.layout.rows, self.prompt.averaging.dtype
         mass = torch.zeros(total, dtype=dtype, device=rows.device)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
@@ -236,6 +236,6 @@ class LayerProbe:
 
 
 def join_parts(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Concatenate (kv_heads, rows, head_dim) of blocks; those of several devices move to ``device``."""
+    """Concatenate parts (kv_heads, rows, head_dim); if they are on several devices, all move to ``device``."""
     together = len({part.device for part in parts}) == 1
     return torch.cat(parts if together else [part.to(device) for part in parts], 1)

@@ -18,7 +18,7 @@ from memory.engine.transformers.decoder import Decoder, are_finite, check_ids, n
 from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
-PLAN_BYTES = 64 << 20  # of the plans of the latest candidate sets
+PLAN_BYTES = 64 << 20  # maximum for the plans of the latest candidate sets
 TOKEN_BYTES = 36  # approximate size of an int in a tuple
 TRIE_SIZE = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are computed at once
@@ -37,7 +37,7 @@ class TriePlan:
     token: torch.Tensor  # (all tokens,)
     candidate: torch.Tensor  # (all tokens,) candidate of the token
     lengths: torch.Tensor  # (candidates,)
-    levels: int  # positions of the nodes after the prompt
+    levels: int  # number of positions that the nodes take after the prompt
 
     @property
     def nbytes(self) -> int:
@@ -46,12 +46,12 @@ class TriePlan:
         return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
-        """Return sorted nodes: the ``count`` (None: all) unknown ones of the best candidates, and their ancestors.
+        """Return the sorted nodes to compute next: ``count`` (None: all) of the best candidates, and their ancestors.
 
         Ties go to the shallowest nodes, which most candidates share.
 
         :param bounds: (candidates,) upper bounds of the scores
-        :param known: (all tokens,) bool
+        :param known: (all tokens,) bool: whether the token's log-likelihood is known
         """
         best = bounds.new_full((self.tokens.numel() + 1,), -inf)
         best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
@@ -96,7 +96,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
 
 
 class Scorer:
-    """Scores candidate sets; keeps the plans of the latest ones."""
+    """Scorer of candidate sets, which keeps the plans of the latest ones."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -121,8 +121,8 @@ class Scorer:
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Compute the most promising nodes until the ``best`` candidates are known.
 
-        Unknown tokens count as 0, an upper bound of any log-likelihood. Few rows are much cheaper on a CPU, not on a
-        GPU.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. A forward over fewer rows is much cheaper on a
+        CPU, but not on a GPU.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
@@ -164,7 +164,7 @@ class Scorer:
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield numbers as in ``parent``, and logits (numbers, vocab), float32 or wider, of ``nodes`` in parts."""
+        """Yield parts of ``nodes``: numbers as in ``parent``, and logits (numbers, vocab) in float32 or wider."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
@@ -183,7 +183,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens, or one longer candidate."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate is a group."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TRIE_SIZE:
