@@ -38,7 +38,11 @@ def _offset_bias(offset: int, inverse_frequencies: torch.Tensor, head_dim: int, 
 def seed_induction(
     model: Qwen2ForCausalLM, seed: int = 0, write: float = 0.15, copy: float = 0.15, peak: float = 14.0
 ) -> None:
-    """Overwrite the first heads of every layer and the embedding in place; other weights stay as initialised."""
+    """Overwrite the first heads of every layer and the embedding in place, but no other weights.
+
+    :param write: scale of the heads' outputs in layer 0; ``copy``: in later layers
+    :param peak: attention logit of layer 0 at a head's offset
+    """
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.num_key_value_heads != heads or heads < len(OFFSETS):
@@ -49,7 +53,7 @@ def seed_induction(
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    # values of layer 0, keys of later layers
+    # projections of values in layer 0, and of queries and, rotated, keys in later layers
     readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn

@@ -77,13 +77,13 @@ def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: ra
 
 
 def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:
-    """Return a function that draws a number of lessons, each lesson once per round."""
+    """Return a function that draws a number of lessons; each lesson is drawn once per round."""
     lessons = [lesson for path in files for lesson in read_lessons(path)]
     stack: list[Lesson] = []
 
     def draw(count: int) -> list[Lesson]:
         if len(stack) < count:
-            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the previous round first
+            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the previous round is drawn first
         return [stack.pop() for _ in range(min(count, len(stack)))]
 
     return draw
