@@ -74,7 +74,7 @@ class KVPlanner:
         ``generate``: decode greedily, and fall back to ``score`` if the text is not an admissible skill
     :param reduce: ``sum`` or ``mean`` of the log-likelihoods of a skill's tokens
     :param max_new_tokens: maximum tokens of a generated skill
-    :param retry: allow skills again that had no effect; for worlds in which skills fail at random, such as robots
+    :param retry: allow skills that had no effect in the same situation, since a real robot's skills fail at random
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class KVPlanner:
         self._log = text.TaskLog()
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
-        self._edits: dict[str, str | None] = {}  # segments changed since the last decision, None if removed
+        self._edits: dict[str, str | None] = {}  # text (None: removed) of segments changed since the last decision
         self._acting = False  # the last decision is being executed
         self._restarted = False  # the transcript's next query repeats the task and its turns
 
@@ -209,7 +209,7 @@ class KVPlanner:
         return Decision(skill, scores, prefill, score_ms, tokens + len(focus), extra)
 
     def _best(self, prefill: Prefill, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
-        """Return the best of ``skills``, the best candidates with scores, and the count of scored rows and tokens."""
+        """Return the best of ``skills``, the best scores, and the number of scored rows and decoded tokens."""
         tokens = 0
         if self._policy == "generate":
             ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
@@ -227,7 +227,7 @@ class KVPlanner:
         self._last_skill, self._last_focus = leader._last_skill, list(leader._last_focus)
 
     def act(self) -> None:
-        """Mark the start of execution: later changes belong to the next step. `feedback` also does so if needed."""
+        """Mark the start of execution: later changes belong to the next step. `feedback` calls it if needed."""
         if not self._acting:
             self._acting = True
             self.session.advance()

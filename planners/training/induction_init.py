@@ -40,8 +40,7 @@ def seed_induction(
 ) -> None:
     """Overwrite the first heads of every layer and the embedding in place, but no other weights.
 
-    :param write: scale of the heads' outputs in layer 0; ``copy``: in later layers
-    :param peak: attention logit of layer 0 at a head's offset
+    ``write`` and ``copy`` scale these heads' outputs in layer 0 and later layers; ``peak`` is layer 0's highest logit.
     """
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
@@ -53,7 +52,7 @@ def seed_induction(
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    # projections of values in layer 0, and of queries and, rotated, keys in later layers
+    # projections: values of layer 0; queries and (rotated) keys of later layers
     readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
