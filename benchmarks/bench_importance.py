@@ -1,4 +1,4 @@
-"""Benchmark of importance: KEEP's selection of the next layer's rows, including the probe's computations."""
+"""Benchmark of importance: KEEP's selection of the next layer's rows, including the attention scores it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmark of loading: transfer of stored segments into the working cache, while only the query is computed."""
+"""Benchmark of loading: transfer of segments' KV blocks into the prompt's cache, while only the query is computed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def candidates(vocab: int) -> list[list[int]]:
 
 
 def measure(engine: Engine, tokens: int, repeats: int) -> tuple[dict[str, float], float]:
-    """Return the milliseconds of each contender, and the share of token-layers that ``keep`` computes."""
+    """Return the milliseconds of each contender, and the share of rows x layers that ``keep`` computes."""
     prompt, vocab = Prompt.random(tokens, engine.info.vocab), engine.info.vocab
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
     done = engine.prefill(layout, Full(), Serial())

@@ -62,7 +62,7 @@ class MemorySetting:
 
 
 def run(engine: Engine, method: MemoryMethod, setting: MemorySetting) -> Iterator[tuple[Prefill, float]]:
-    """Yield the prefill of each step, and the milliseconds of its recompute stage; the house changes before each."""
+    """Yield the prefill of each step, and the milliseconds of its recompute stage; the house changes after each."""
     session = MemorySession(engine, method, make_encoder("hashed"), encode_text, setting.budget)
     house = House(setting.size, setting.steady, session.store)
     query = encode_text(f"task {QUERY}\nnext " * 2)

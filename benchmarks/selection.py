@@ -55,7 +55,7 @@ STAGES: dict[str, Recompute] = {
 class SelectionTimes:
     prefill: float  # ms
     choice: float  # ms
-    computed: float  # share of token-layers
+    computed: float  # share of rows x layers
 
     @property
     def share(self) -> float:

@@ -1,8 +1,8 @@
 """Benchmark of the symbolic worlds in steps per second: `python -m benchmarks.world [alfred] [wah] [--data PATH]`.
 
 Each step executes a random skill (first a random verb, so that all verbs are equally frequent), updates the agent's
-knowledge and lists the admissible skills. The column ``environment`` adds observations, goal conditions, info and
-resets.
+knowledge and lists the admissible skills. The column ``environment`` also includes observations, goal conditions,
+info and resets.
 """
 
 from __future__ import annotations

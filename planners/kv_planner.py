@@ -65,7 +65,7 @@ class AttemptedSkills:
 
 
 class KVPlanner:
-    """Planner whose prompt memory comes from the KV cache.
+    """Planner whose prompts reuse a KV cache. Layout `memory` rebuilds the prompt at every step, `append` extends it.
 
     :param session: the agent's memory, which prefills and scores prompts
     :param format: token ids of a prompt's parts, for the session's model
@@ -257,7 +257,7 @@ class KVPlanner:
         return PlannerState(*texts, self._log.copy(), self._acting, self.session.snapshot())
 
     def load(self, state: PlannerState, blocks: bool = True) -> None:
-        """Replace memory and task by ``state``. ``blocks=False`` keeps encoded KV blocks in the pool."""
+        """Replace memory and task by ``state``; release KV blocks in the pool unless ``blocks`` is False."""
         self.session.load(state.memory, blocks)
         self._style.restore(self.session.store)
         self._clear()

@@ -1,7 +1,7 @@
 """Prompt formats: token ids of a prompt's parts for a given model.
 
-A prompt is ``[context][memory segments][query]``. The parts are encoded one by one and spliced as ids, never joined
-as text and re-tokenised. Each segment ends with a newline, which is a separate token.
+A prompt is ``[context][memory segments][query]`` (`memory` layout) or a growing transcript (`append` layout). Its parts
+are encoded one by one and joined as ids. Each segment ends with a newline, which is a separate token.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def candidate_text(skill: str) -> str:
 
 
 class FactView(Protocol):
-    """Protocol of a fact: the fields that a style reads."""
+    """Protocol of a fact: the fields that a style reads, as in `envs.fact.Fact`."""
 
     id: str
     category: str
@@ -128,7 +128,7 @@ class Edit:
     id: str
     category: str
     text: str | None
-    parent: str | None = None
+    parent: str | None = None  # id of the segment that this one refers back to
 
 
 class PromptStyle(Protocol):

@@ -71,7 +71,7 @@ ROWS, WIDTH, ROUNDS = 2048, 192, 5  # shape and repetitions of the timed matrix 
 
 @cache
 def faster_precision(device: str) -> torch.dtype:
-    """Return bfloat16 on accelerators, float32 on CPUs without bfloat16 instructions, else the faster in a test."""
+    """Return bfloat16 on accelerators, float32 on CPUs without bfloat16 instructions, else the faster of both."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
     if not onednn_multiplies(torch.bfloat16):

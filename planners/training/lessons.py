@@ -25,7 +25,7 @@ MAX_STEPS = 3  # maximum steps of a draw
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One annotation."""
+    """An annotated task: instruction and goal, and those of its steps."""
 
     text: str
     goal: str  # "find mug heat mug put coffeemachine"

@@ -19,7 +19,7 @@ TRANSCRIPT_TOKENS = 1500  # default maximum of a trajectory
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A numeric option, or a list of numbers if the default is one; ``limits`` are the least and greatest value."""
+    """A numeric option, or a list of numbers if the default is a list; ``limits`` are the least and greatest value."""
 
     name: str
     type: type

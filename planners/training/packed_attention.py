@@ -123,7 +123,7 @@ def packed_attention(
         memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
         return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
     memory_query, slot_query = queries
-    if pack.memory_bias is None:  # padded rows come last and are never read
+    if pack.memory_bias is None:  # causal is enough: padded rows come last and are never read
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))

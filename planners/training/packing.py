@@ -88,7 +88,7 @@ class SlotMix:
 
 
 class Packer:
-    """Packer of rollouts: at most one pack per task and style. Its only state is a random state and a token cache."""
+    """Packer of rollouts: at most one pack per task and style. State: the mix, a random generator, a token cache."""
 
     def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0) -> None:
         self.mix = mix
@@ -244,7 +244,7 @@ class Packer:
 
 
 def _pick_count(task: TaskRecord) -> int:
-    """Count successfully executed pick-up labels; after a perturbed step the same label repeats."""
+    """Count the successful pick-ups that follow their label; labels alone repeat after perturbed steps."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 

@@ -3,8 +3,8 @@
 All three kinds need attention between lines:
 
 * *needle*: ``desk desk_1``, ``there mug mug_2``: a member line's place is its header;
-* *two_hop*: ``keychain keychain_1 box_2`` in one place, ``there box box_2`` under a header elsewhere: the place of the
-  keychain needs both lines;
+* *two_hop*: ``keychain keychain_1 box_2``, and elsewhere, under a header, ``there box box_2``: only both lines together
+  give the place of the keychain;
 * *tracking*: ``did go to shelf_3``, ``did put mug_2``: things are moved repeatedly, and the latest line holds.
 
 By its *cue*, the question follows the lines, precedes them as a separate line, or both. If it only precedes them, the

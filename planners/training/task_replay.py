@@ -102,7 +102,7 @@ class TaskReplay:
     def _make_focus_texts(self) -> list[str]:
         """Return the focus of each step: type, name and place of the next target.
 
-        While no such thing is known, the focus names the next place to search.
+        While the target is unknown or gone, the focus names the next place to search.
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):

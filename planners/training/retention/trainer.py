@@ -45,7 +45,7 @@ class Progress:
     epoch: int = 0
     session: int = 0  # sessions done in this epoch
     steps: int = 0
-    rows: int = 0
+    rows: int = 0  # turns trained on
     dropped: int = 0  # turns without both positive and negative rows
     curve: list[dict] = field(default_factory=list)
     weighed: list[dict] = field(default_factory=list)  # candidates for alpha, with the surprisal of each
@@ -184,7 +184,7 @@ class Trainer:
         self.head.spread.copy_(features.std(0).clamp(min=1e-6))
 
     def _choose_alpha(self) -> None:
-        """Publish the head with the alpha, among shares of the trained one, of highest likelihood in held-out sessions.
+        """Publish the head with the best alpha of `ALPHA_SHARES`, by the likelihood of the held-out sessions.
 
         A fully trained head outweighs the rule, whose scores are softmax shares and differ by hundredths only.
         """
