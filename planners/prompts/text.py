@@ -204,7 +204,7 @@ class LinkedStyle(PromptStyle):
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         facts = list(facts)
-        # a receptacle gets a header when it is new, and a second one when its contents are first seen
+        # a receptacle's header is written when it is new, and again when its contents are first seen
         headers = [
             fact for fact in facts if fact.category == "receptacle"
             and (fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states))
