@@ -1,4 +1,4 @@
-"""Benchmarks of stages and methods. keep_agent is imported first, because it configures OpenMP before torch loads."""
+"""Benchmarks of stages and methods. Importing the package configures OpenMP; torch must be imported later."""
 
 from keep_agent.startup import start_up
 

@@ -4,12 +4,13 @@
         [--parts latency matching peak capacity] [--turns N] [--markdown] [--peak-tokens N] [--budget-gib N]
 
 Random weights in bfloat16. Times are medians in milliseconds from the text to the logits of its last token, including
-matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks, ``plain`` does so without
+matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks, ``plain`` does the same without
 quantization, ``hot`` appends a short message to a prompt in memory, ``exact`` repeats a prompt, and ``warm`` appends a
 short message to a prompt on disk, after verifying its checksum; the file is in the page cache, as after a restart of
 the program. The measurements of one row run one after another, so use an otherwise idle machine.
 
-``peak``: growth of a separate process during a prefill, in one pass and in chunks (Linux only).
+``peak``: growth of a separate process's memory during a prefill, in one pass and in chunks (Linux only). ``capacity``:
+the agents that fit into --budget-gib, calculated from the sizes of their rows.
 
 ``matching``: one conversation, in which each turn is matched by its text and, after tokenising the whole conversation
 again, by its tokens. Replies are ``tokenised`` sentences or ``random`` tokens, which no tokenizer would produce.
@@ -131,7 +132,7 @@ class AgentBenchmark:
         return timed(work)
 
     def hot(self, memories: AgentMemories, text: str) -> tuple[float, float, str]:
-        """Return the milliseconds of extended and of exact prompts after ``text``, and the final text."""
+        """Return the median milliseconds of extended and of repeated prompts, and the final text."""
         extended, exact = [], []
         for _ in range(self.repeats + 1):
             text += MESSAGE
@@ -169,7 +170,7 @@ class AgentBenchmark:
     def matching(self, tokens: int, random_replies: bool, turns: int) -> list[str]:
         """Run one conversation with both ways of matching; return their shares of reused rows and milliseconds."""
         text, rng, cache = text_of(tokens, self.coder), random.Random(0), self.empty()
-        hits, lengths, times = [], [], []  # one pair per turn: by text, by tokens
+        hits, lengths, times = [], [], []  # pairs (by text, by tokens), one per turn
         with self.memories() as memories:
             for turn in range(turns + 1):
                 prompt, by_text = self.open(memories, text)
@@ -263,7 +264,7 @@ def capacity(gib: float) -> Table:
     table = Table(*columns, title="What fits", caption=caption)
     for shape, values in SHAPES.items():
         kv_heads, head_dim = values["num_key_value_heads"], values["hidden_size"] // values["num_attention_heads"]
-        sizes = 2 * 2 * kv_heads * head_dim, bytes_per_token(kv_heads, head_dim, PackFormat())  # of a layer
+        sizes = 2 * 2 * kv_heads * head_dim, bytes_per_token(kv_heads, head_dim, PackFormat())  # per layer
         full, packed = (values["num_hidden_layers"] * size for size in sizes)
         longest = [int(gib * (1 << 30)) // size for size in (full, packed)]
         agents = (tokens // AGENT_TOKENS for tokens in longest)

@@ -1,4 +1,4 @@
-"""Benchmark of key boxes: construction, bounds and block selection. Eight layers of Qwen2.5-0.5B's shape."""
+"""Benchmark of key boxes (least and greatest keys of a KV block): construction, bounds, and selection of blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.conftest import Note
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.retrieval.latent import Latent
 
-LAYERS, HEADS, KV_HEADS, DIM = 8, 14, 2, 64
+LAYERS, HEADS, KV_HEADS, DIM = 8, 14, 2, 64  # eight layers of Qwen2.5-0.5B's shape
 BLOCK, QUERY = 16, 32  # tokens
 BLOCKS = [1_000, 10_000]
 
@@ -37,7 +37,7 @@ def queries() -> torch.Tensor:
 
 
 def work(blocks: int, layers: int) -> dict[str, int]:
-    """Return the floor: both corners of every box are read once and multiplied with all tokens of every query head."""
+    """Return the minimum work: both corners of every box are read once and multiplied with all query states."""
     corners = 2 * layers * blocks * DIM
     return {"flops": 2 * corners * HEADS * QUERY, "copied": 4 * corners * KV_HEADS, "blocks": blocks, "layers": layers}
 

@@ -1,4 +1,4 @@
-"""Benchmark of importance: KEEP's selection of the next layer's rows, including the probe's computations."""
+"""Benchmark of importance: KEEP's selection of the next layer's rows, including the attention scores it needs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def first_selection(engine: Engine, layout: Layout) -> Call:
 def test_importance(
     benchmark: BenchmarkFixture, note: Note, engine: Engine, stored: Callable[[int], Layout], segments: int
 ) -> None:
-    """Floor: scores of the query's and the selected rows with all keys, or one read of weights that were stored."""
+    """Floor: attention scores of the returned rows with all keys; if the probe stores all weights, one read of them."""
     layout = stored(segments)
     layer, active, probe = first_selection(engine, layout)
 

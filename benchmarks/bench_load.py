@@ -1,4 +1,4 @@
-"""Benchmark of loading: transfer of stored segments into the working cache, while only the query is computed."""
+"""Benchmark of loading: transfer of segments' KV blocks into the prompt's cache, while only the query is computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_load(
 ) -> None:
     """Floor: every stored key and value is read once and written once.
 
-    The time is the whole prefill, including the query's rows; ``waited_ms`` is the time spent waiting for slices.
+    The time is the whole prefill, including the query's rows; ``waited_ms`` is its time spent waiting for transfers.
     """
     layout = stored(segments)
     result = benchmark(lambda: engine.prefill(layout, Nothing(), stage()))

@@ -1,4 +1,4 @@
-"""Benchmark of quantization: packing and unpacking of keys in 4 and 8 bits. 800 tokens of Qwen2.5-0.5B's shape."""
+"""Benchmark of quantization: packing and unpacking of 800 tokens' keys in 4 and 8 bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks.conftest import Note
 from memory.kv_cache.quantization import PackFormat, pack
 
-SHAPE = 24, 2, 800, 64  # layers, kv_heads, tokens, head_dim
+SHAPE = 24, 2, 800, 64  # layers, kv_heads, tokens, head_dim; as in Qwen2.5-0.5B
 BITS = pytest.mark.parametrize("bits", [4, 8])
 
 

@@ -20,9 +20,9 @@ BUDGET = 40
 def test_embedding(
     benchmark: BenchmarkFixture, note: Note, house_of: Callable[[int], House], segments: int, groups: str
 ) -> None:
-    """Floor: every embedding is read once and multiplied with the query's.
+    """Floor: every embedding is read once and multiplied with that of the query.
 
-    If all groups are static, few fit into the rest of the budget, so that many candidates are tried.
+    If all groups of segments are static, few groups fit into the rest of the budget, so that many are tried.
     """
     store = house_of(segments).store
     if groups == "static":

@@ -2,9 +2,9 @@
 
     make bench [ARGS="-k retrieval"]
 
-Every benchmark records its size in ``extra_info`` and, if defined, its floor: the minimum operations and bytes of the
-work, divided by the rates of this machine (one matrix product, one memory copy). Work that fits into the processor's
-caches can be faster than its floor.
+Every benchmark records its size in ``extra_info``, and most record a floor: the time that the minimum operations and
+bytes of the work take at the rates of a matrix product and a memory copy on this machine. Work that fits into the
+processor's caches can be faster than its floor.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def house_of() -> Callable[[int], House]:
-    """Return a function that makes and caches a house by its number of segments, which benchmarks must not change."""
+    """Return a function from a number of segments to a shared house; benchmarks must keep its number of segments."""
     return cache(House)
 
 
@@ -87,7 +87,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def stored(engine: Engine) -> Callable[[int], Layout]:
-    """Return a function that makes a prompt of stored segments, one unit each, and a query."""
+    """Return a function that makes a prompt of a number of segments with KV blocks, one unit each, and a query."""
 
     @cache
     def layout(segments: int) -> Layout:

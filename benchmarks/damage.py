@@ -1,17 +1,17 @@
 """Robustness test against kills and damage: ``python -m benchmarks.damage [--kills N] [--damages N] [--seed N]``.
 
 Processes are killed with SIGKILL at random times: agents with a journal, agents that save, and resumed runs. Then files
-are damaged, one at a time, and read by all their readers. A damage is a flipped bit (half of the tries), a truncation,
+are damaged, one at a time, and read by all their readers. A damage is a flipped bit (most often), a truncation,
 appended bytes, zeros, a repeated piece or, in files of lines, a missing line. Each try has one of these outcomes:
 
-    same        the content equals what was written
+    same        the reader returns what was written
     recomputed  lost keys and values are computed again: the tokens are the same, and a warning is logged
     cut off     a tail without a commit mark is ignored, and a warning is logged
     refused     a one-sentence error names the file
-    silent      the content differs, without error or warning
+    silent      the reader returns something else, without error or warning
     raw         an unexpected error with a traceback
 
-Files without a checksum, which people write by hand, come last: a changed letter cannot be detected in them. The exit
+Files that people write by hand have no checksum and come last: a changed letter cannot be detected in them. The exit
 code is 1 if acknowledged data were lost, a file with a checksum was read silently, or any error was raw.
 """
 
@@ -212,7 +212,7 @@ def runs(folder: Path) -> Iterator[Target]:
 
 
 def blocks(resources: PlannerResources, folder: Path) -> Iterator[Target]:
-    """Yield the files of keys and values."""
+    """Yield the files that store keys and values."""
     file, root = folder / "blocks.safetensors", folder / "agents"
     tensors = {"k": torch.randn(6, 4, 8, 8), "v": torch.randn(6, 4, 8, 8).half()}
     write_blocks(file, tensors, {"about": list(range(30))}, {"open": torch.randn(3, 3)})
@@ -282,7 +282,7 @@ def record_warnings() -> Iterator[list[str]]:
 
 
 def small_resources() -> PlannerResources:
-    """Make the bundled model with KEEP."""
+    """Make the bundled model with the `keep` planner."""
     return make_resources(["planner=keep", "eval.threads=1", "prompt.encoder=hashed", "prompt.examples=0"])
 
 

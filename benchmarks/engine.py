@@ -2,9 +2,9 @@
 
     python -m benchmarks.engine [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
 
-Milliseconds per shape, dtype and prompt length: ``plain`` is transformers' forward with SDPA and a KV cache (the head
-on the last row only), ``full`` the engine's prefill of every row, ``none`` full reuse, ``keep`` KEEP's recomputation
-with layer-balanced loading, ``score`` a trie of 214 candidates after the prompt, ``encode`` one changed segment.
+Milliseconds per shape, dtype and prompt length: ``plain`` is transformers' forward with SDPA, a KV cache, and logits of
+the last row only; ``full`` the engine's prefill of every row; ``none`` a prefill that reuses all blocks; ``keep``
+KEEP's prefill with layer-balanced loading; ``score`` scores a trie of 214 candidates, ``encode`` encodes one segment.
 Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
 """
 
@@ -68,7 +68,7 @@ def candidates(vocab: int) -> list[list[int]]:
 
 
 def measure(engine: Engine, tokens: int, repeats: int) -> tuple[dict[str, float], float]:
-    """Return the milliseconds of each contender, and the share of token-layers that ``keep`` computes."""
+    """Return the milliseconds of each contender, and the share of rows x layers that ``keep`` computes."""
     prompt, vocab = Prompt.random(tokens, engine.info.vocab), engine.info.vocab
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
     done = engine.prefill(layout, Full(), Serial())

@@ -4,7 +4,7 @@
     python -m benchmarks.expert --data PATH/json_2.1.0 --split valid_seen
     python -m benchmarks.expert --skills grounded --observability partial --stream 5
 
-Failures are listed with the executed skills. The exit code is 1 if a task in a generated house fails.
+Failures are listed with the executed skills. Exit codes: 1 if a task in a generated house fails, 2 for invalid input.
 """
 
 from __future__ import annotations

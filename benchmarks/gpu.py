@@ -1,4 +1,4 @@
-"""GPU benchmark on one CUDA device: the laws, then the time to first token of large shapes.
+"""GPU benchmark on one CUDA device: the tests of the engine's laws, then the time to first token of large shapes.
 
     python -m benchmarks.gpu [--out FOLDER] [--page FILE] [--parts laws qwen2.5-7b qwen2.5-14b]
 
@@ -53,7 +53,7 @@ class Report:
 
 
 def laws(folder: Path, device: str) -> Report:
-    """Test the laws on the device; report a table by file and the names of failed tests."""
+    """Run tests/laws on the device; report a table by file and the names of failed tests."""
     report = folder / "laws.xml"
     command = [sys.executable, "-m", "pytest", "tests/laws", "-n", str(min(14, os.cpu_count() or 1))]
     report.unlink(missing_ok=True)  # left by an earlier run
@@ -80,7 +80,7 @@ PARTS: Mapping[str, Callable[[Path, str], Report]] = {
 
 
 def play(part: str, folder: Path, device: str) -> int:
-    """Run a part that has not succeeded yet and write its file; return the exit code of its command."""
+    """Run a part and write its file, unless an earlier run succeeded; return the exit code of its command."""
     file, failed = folder / f"{part}.md", folder / f"{part}.failed.md"
     if file.exists():
         return 0
@@ -129,7 +129,7 @@ def _failures(report: Path) -> str:
 
 
 def _text(part: str, folder: Path) -> str:
-    """Return the text of a part, whether it succeeded, failed or has not run."""
+    """Return the text of a part that succeeded or failed, else `PENDING`."""
     for file in (folder / f"{part}.md", folder / f"{part}.failed.md"):
         if file.exists():
             return file.read_text(encoding="utf-8")

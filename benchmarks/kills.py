@@ -1,4 +1,4 @@
-"""Kill tests: child processes end by SIGKILL at random times; acknowledged work must survive.
+"""Kill tests: child processes are killed with SIGKILL at random times; the work that they acknowledged must survive.
 
 Children are forked from a process that has already imported all modules, so that they start fast. That process must not
 have threads.
@@ -28,8 +28,8 @@ from keep_agent.config.planner_factory import PlannerResources
 from keep_agent.rollout.run_folder import EPISODES, TRACE, find_runs
 
 COMPACT_EVERY = 9  # acknowledged calls between two compactions; few, so that kills also hit a compaction
-MAX_SECONDS = 0.3  # seconds of work before a kill, at most
-START_SECONDS = 120.0  # seconds until a child must start to work
+MAX_SECONDS = 0.3  # maximum seconds of work before a kill
+START_SECONDS = 120.0  # maximum seconds until a child starts to work
 TIME_FIELDS = ("seconds",)  # fields of an episode's line that differ between runs
 Report = Callable[[dict[str, Any]], None]
 
@@ -143,7 +143,7 @@ class _ChildProcess:
         return messages
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition; return whether the process has ended instead."""
+        """Wait until a condition holds; return whether the process ended before."""
         while not condition():
             if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True

@@ -1,12 +1,12 @@
-"""Benchmark of latent retrieval: selection of stored blocks by their key boxes, without their keys.
+"""Benchmark of latent retrieval: selection of stored KV blocks by their key boxes, without reading their keys.
 
     python -m benchmarks.latent [tokens in memory ...]
 
 The shape is qwen2.5-0.5b's (24 layers, 14 heads, 2 KV heads, 64 dimensions), with blocks of 16 tokens, 32 query tokens,
 float32 and one thread; times are medians in milliseconds over all 24 layers. ``scan`` multiplies the queries with every
-key, the minimum work of an exact selection; ``boxes`` bounds these products by two vectors per block; ``softmax`` and
-``rank`` are complete selections of 128 blocks, ``one layer`` a selection by a single layer; ``append`` adds the boxes
-of 32 tokens. The keys are deleted before a selection is timed. All values are random: only the times are meaningful.
+key, the minimum work of an exact selection; ``boxes`` bounds these products by two vectors per block (least and
+greatest keys). ``softmax`` and ``rank`` are complete selections of 128 blocks, ``one layer`` a selection by a single
+layer; ``append`` adds the boxes of 32 tokens. The keys are deleted before a selection is timed. All values are random.
 """
 
 from __future__ import annotations

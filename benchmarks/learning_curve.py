@@ -32,7 +32,7 @@ KINDS = {
 COLORS = dict(zip(KINDS, ("#2a9d8f", "#c1443c", "#a7862a", "#8a5aa8", "#d9702b", "#3b6fb5"), strict=True))
 LOSS_COLOR = "#52626f"
 WINDOW = 7  # reports in a median; a report covers about a minute
-NARROWEST = 0.02  # share of the width that a level needs for its number
+NARROWEST = 0.02  # minimum share of the width at which a level shows its number
 PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
 
 

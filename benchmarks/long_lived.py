@@ -6,7 +6,7 @@
 The agent lives in a house of 31 entities. In every step two facts change, the agent plans one skill and gets its
 outcome; every 25 steps another task begins. Nine of ten skills succeed. ``rss`` is the resident memory of the process,
 ``heap`` the memory allocated by glibc, ``kv`` the stored keys and values, all in MiB; ``journal`` is the journal of a
-durable agent in KiB. The caption compares the last RSS with the RSS after a fifth of the steps.
+durable agent in KiB. The caption compares the final RSS with the RSS after the first fifth of the steps.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def growth(rows: Sequence[Row]) -> float:
-    """Return the relative growth of RSS since a fifth of the steps: 0.1 is ten percent more."""
+    """Return the relative growth of RSS after the first fifth of the steps: 0.1 means ten percent."""
     fifth = next(row for row in rows if row.step >= rows[-1].step / 5)
     return rows[-1].rss / fifth.rss - 1
 

@@ -1,10 +1,10 @@
-"""Benchmark of the memory session: its own cost per step.
+"""Benchmark of the memory session: its cost per step apart from the engine and the encoder.
 
     python -m benchmarks.memory [segments in the store ...] [--budget 40 160] [--churn 1 4 16] [--methods keep]
 
 Times are medians in milliseconds. ``update`` and ``retrieve`` (selection, plan, look-up, layout) are the session's own
 overhead, ``overhead`` is their sum and ``p90`` its 90th percentile; ``policy`` is the recompute stage's part of the
-prefill; the rest belongs to the engine or the encoder. ``--churn`` is the number of segments that change per step,
+prefill; the other times belong to engine or encoder. ``--churn`` is the number of segments that change per step,
 including the agent's. With ``--steady`` always the same few segments change, so that all other groups become static.
 """
 
@@ -62,7 +62,7 @@ class MemorySetting:
 
 
 def run(engine: Engine, method: MemoryMethod, setting: MemorySetting) -> Iterator[tuple[Prefill, float]]:
-    """Yield the prefill of each step, and the milliseconds of its recompute stage; the house changes before each."""
+    """Yield the prefill of each step, and the milliseconds of its recompute stage; the house changes after each."""
     session = MemorySession(engine, method, make_encoder("hashed"), encode_text, setting.budget)
     house = House(setting.size, setting.steady, session.store)
     query = encode_text(f"task {QUERY}\nnext " * 2)

@@ -3,8 +3,8 @@
     python -m benchmarks.packed [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N]
 
 Keys and values of all layers are random. ``bytes`` is the size relative to bfloat16, ``pack`` the microseconds per
-token of all layers when all tokens are packed together. For query rows after the tokens, in milliseconds over all
-layers: ``dense`` is attention over bfloat16, ``tiled`` over packed tiles, ``unpack`` its part that unpacks the tiles.
+token, for all layers, when all tokens are packed together. Attention of the last ``rows`` tokens, in milliseconds over
+all layers: ``dense`` over bfloat16, ``tiled`` over packed tiles; ``unpack`` is the part that unpacks the tiles.
 Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
 """
 
@@ -64,7 +64,7 @@ class PackedMemory:
 
 
 def pack_time(memory: PackedMemory, format: PackFormat, repeats: int) -> float:
-    """Return the milliseconds for all layers, packed one by one as in a prefill."""
+    """Return the milliseconds for packing all layers one by one, as in a prefill."""
 
     def work() -> None:
         pack(memory.k[0], format, format.keys)

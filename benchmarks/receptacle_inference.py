@@ -2,9 +2,9 @@
 
     python -m benchmarks.receptacle_inference --data PATH/json_2.1.0 [--split train]
 
-The score covers the first pick-up of each object, for which the demonstration names the receptacle. If the parent of
-the data folder contains receptacles.json and initial_receptacles_SPLIT.jsonl[.gz], the results of another inference,
-the command also prints the agreement with them.
+The score covers the first pick-up of each object, for which the demonstration names the receptacle. The parent of the
+data folder may contain the results of another inference as a reference: receptacles.json and
+initial_receptacles_SPLIT.jsonl[.gz]. The command then also prints the agreement with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position
 from keep_agent.errors import KeepError
 
-_SAME = 0.06  # metres; receptacles that are closer are the same
+_SAME = 0.06  # metres; receptacles of one type that are closer to each other are the same
 _SOURCES = {"g": "read from the demonstration", "k": "from neighbours", "p": "from positions", "n": "none near"}
 
 
@@ -52,7 +52,7 @@ def score(survey: Survey, trials: frozenset[str]) -> str:
 
 
 def agreement(folder: Path, split: str, trajectories: list[Trajectory], survey: Survey) -> str:
-    """Format the share of objects with the reference's receptacle, by the reference's source; "" without references."""
+    """Format the share of objects in the same receptacle as in the reference, by its source; "" without a reference."""
     places, lines = _read(folder / "receptacles.json"), _lines(folder, split)
     if places is None or not lines:
         return ""

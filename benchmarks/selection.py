@@ -2,13 +2,13 @@
 
     python -m benchmarks.selection [--threads N] [--repeats N] [--shapes qwen2.5-0.5b] [--tokens 1024 2048]
 
-Weights are random; all segments have nine tokens and are stored; the query has 30 tokens. ``choice`` is the time in the
-stage, including the probe's computations; ``prefill`` is the whole prefill. Stages take turns, so that other load
-affects all of them equally; the table shows medians.
+Weights are random; all segments have nine tokens and KV blocks; the query has 30 tokens. ``choice`` is the time in the
+stage, including the computations that it requests; ``prefill`` is the whole prefill. Stages take turns, so that other
+load affects all of them equally; the table shows medians.
 
 Latent retrieval selects 128 blocks of 16 tokens; ``prefill`` is the query's prefill over them, ``choice`` the scoring
-of the boxes by the early layers (as configured) or by all layers, and ``pass`` the extra pass that computes the query
-states, which per-layer retrieval does not need.
+of the key boxes by the early layers or by all layers, and ``pass`` the extra pass that computes the query states, which
+per-layer retrieval does not need.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STAGES: dict[str, Recompute] = {
 class SelectionTimes:
     prefill: float  # ms
     choice: float  # ms
-    computed: float  # share of token-layers
+    computed: float  # share of rows x layers
 
     @property
     def share(self) -> float:

@@ -89,7 +89,7 @@ class Robot:
     motion: float
     seconds: list[float] = field(default_factory=list)
     traces: list[dict[str, Any]] = field(default_factory=list)
-    known: dict[str, Fact] = field(default_factory=dict)  # acknowledged
+    known: dict[str, Fact] = field(default_factory=dict)  # facts that the server has acknowledged
     tasks: int = 0
     error: str = ""
 

@@ -3,8 +3,8 @@
     python -m benchmarks.serving [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--agents N]
 
 Weights are random, in bfloat16. The first table shows tokens per second of all agents, ``together`` in a batch and
-``alone`` one after another, over paged bfloat16 caches and over caches of 4 bits; the two take turns, so that other
-load affects both equally, and the ratio is the median over the turns. In the second table agent A sends a long prompt,
+``alone`` one after another, over paged bfloat16 caches and over caches of 4 bits. Both ways take turns, so that other
+load affects them equally, and the ratio is the median over the turns. In the second table agent A sends a long prompt,
 and agent B a short one after A's first chunk. It shows the milliseconds from each request to its first token:
 ``interleaved`` by the scheduler, or ``in order of arrival``, in which B waits for A's complete answer.
 """

@@ -1,7 +1,7 @@
 """Benchmark of the AI2-THOR environment: `python -m benchmarks.thor [--data FOLDER --split NAME] [--episodes N]`.
 
-The scripted expert plays. The environment's own time per skill is the duration of a step without the time of the
-client and the simulator: it selects the instance, checks the rules, ranks poses, and translates requests and replies.
+The scripted expert plays. The environment's own time per skill is the duration of a step minus the time of client and
+simulator: the time to select the instance, check the rules, rank poses, and translate requests and replies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envs.alfred.spec import load_episodes
 from keep_agent.errors import KeepError
 
 SKILLS = ("lota", "grounded")
-REQUIRED = 2.0  # ms per skill, at most
+REQUIRED = 2.0  # maximum ms of the environment per skill
 
 
 def skills_of(env: AlfredEnv, episodes: Sequence[Episode]) -> Iterator[tuple[float, float, int]]:

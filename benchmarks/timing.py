@@ -1,4 +1,4 @@
-"""Timing: one call, several contenders in turns, and a recompute stage that measures itself."""
+"""Timing of one call, of several contenders in turns, and of the calls of a recompute stage."""
 
 from __future__ import annotations
 

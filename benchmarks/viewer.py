@@ -5,8 +5,8 @@
 The command writes a run of 1,000 steps x 48 layers x 200 segments, serves it with `keep-agent view`, opens it in
 headless Chromium (needs chromium and chromedriver) and presses keys. A press is measured from the key event to the
 first frame with the new step. ``next``: arrow keys, one after another, to a step that is prefetched; ``leap``: shift
-and arrow, to a step that is not. ``open``: from the request to the first painted step, with the trace already indexed;
-``index``: the server's indexing of the trace.
+and arrow, to a step that is not prefetched. ``open``: from the request to the first painted step, with the trace
+already indexed; ``index``: the server's indexing of the trace.
 """
 
 from __future__ import annotations

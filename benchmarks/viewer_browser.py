@@ -1,4 +1,4 @@
-"""Headless Chromium that can only reach this machine, and the viewer's command for it to open."""
+"""Headless Chromium that can only reach this machine, and a server of the viewer for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chromium() -> str | None:
 
 @contextmanager
 def browser(width: int = 1440, height: int = 900) -> Iterator[webdriver.Chrome]:
-    """Start Chromium with logs of its console and network."""
+    """Start Chromium, recording its console and network logs."""
     options = Options()
     options.binary_location = chromium() or ""
     for flag in (*FLAGS, f"--window-size={width},{height}"):

@@ -1,8 +1,8 @@
 """Benchmark of the symbolic worlds in steps per second: `python -m benchmarks.world [alfred] [wah] [--data PATH]`.
 
 Each step executes a random skill (first a random verb, so that all verbs are equally frequent), updates the agent's
-knowledge and lists the admissible skills. The column ``environment`` adds observations, goal conditions, info and
-resets.
+knowledge and lists the admissible skills. The column ``environment`` also includes observations, goal conditions,
+info and resets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def draw_skill(skills: tuple[str, ...], random: Random) -> str:
 
 
 def world_rollout(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
-    """Return a rollout of the world alone, which returns its seconds without the reset and the draws."""
+    """Return a rollout of the world alone, which returns its seconds without the reset and the drawing of skills."""
     random, houses = Random(0), cycle(episodes)
 
     def rollout() -> float:
@@ -57,7 +57,7 @@ def world_rollout(setting: Setting, episodes: Sequence[Episode]) -> Callable[[],
 
 
 def environment_rollout(env: gymnasium.Env) -> Callable[[], float]:
-    """Return a rollout of the gymnasium environment, which returns its seconds with the reset, without the draws."""
+    """Return a rollout of the environment, which returns its seconds with the reset, without the drawing of skills."""
     random = Random(0)
 
     def rollout() -> float:
@@ -84,7 +84,7 @@ def steps_per_second(rollout: Callable[[], float]) -> float:
 
 
 def measure(name: str, world: WorldEntry, episodes: Sequence[Episode]) -> float:
-    """Print the rows of a world; returns its slowest rate."""
+    """Print the rows of a world; return the slowest rate of the world alone."""
     slowest = float("inf")
     for skills, observability in SETTINGS:
         setting = world.spec.setting(skills=skills, observability=observability, max_steps=EPISODE_STEPS)

@@ -1,4 +1,4 @@
-"""Planners: decision making of the agent. Importing this package prepares the process before torch is imported."""
+"""Planners: decision making of the agent. Importing the package prepares the process; torch must be imported later."""
 
 from keep_agent.startup import start_up
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
 
-POLICIES = ("score", "generate")  # of planners with a model
+POLICIES = ("score", "generate")  # ways in which a planner with a model chooses a skill
 DONE = "done"  # the skill that ends a task in every skill set
 
 
@@ -21,10 +21,10 @@ class Decision:
     """The next skill and the cost of deciding. Planners without a model leave all fields but ``skill`` empty."""
 
     skill: str
-    scores: tuple[tuple[str, float], ...] = ()  # the best candidates, best first
-    prefill: Prefill | None = None  # the prompt of this step: rows, units, counts and timings
-    score_ms: float = 0.0  # candidate scoring or decoding, after the logits of the last prompt row
-    score_tokens: int = 0  # trie rows or decoded tokens, not counted in the prompt
+    scores: tuple[tuple[str, float], ...] = ()  # skill and score of the best candidates, best first
+    prefill: Prefill | None = None  # report on this step's prompt: logits, cache, counts and timings
+    score_ms: float = 0.0  # time of scoring or decoding, after the logits of the last prompt row
+    score_tokens: int = 0  # rows of the candidates' trie, or decoded tokens; rows of the prompt are not included
     extra: Mapping[str, Any] = field(default_factory=dict)  # additional JSON values for the trace
 
 
@@ -56,7 +56,7 @@ class Planner(Protocol):
         """Record the facts that have changed since the last call."""
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        """Choose one of ``admissible``; ``info`` comes from the world, for the scripted expert."""
+        """Choose one of ``admissible``; ``info``: the environment's info, which only the baselines read."""
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """Record the result of the executed skill. ``message``: reason of a failure; may be empty."""
@@ -81,7 +81,7 @@ class ExpertPlanner(Planner):
 
 
 class RandomPlanner(Planner):
-    """Planner with a uniform choice that depends only on seed, episode and step, so that a resumed run repeats it."""
+    """Planner that draws skills uniformly, by seed, episode, task and step, so that a resumed run repeats the draws."""
 
     name = "random"
 

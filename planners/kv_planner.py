@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from planners.prompts.formats import Format
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
-GOAL_SEGMENTS = 40  # segments nearest to the instruction, all computed; with 80, 1 to 2 of 100 goals differ
+GOAL_SEGMENTS = 40  # maximum segments in the prompt of a goal; with 80, 1 to 2 of 100 goals differ
 TRACED_CANDIDATES = 5  # candidates kept for the trace
-MAX_SITUATIONS = 2000  # remembered situations and world states
+MAX_SITUATIONS = 2000  # maximum number of situations and world states that are remembered
 
 
 class AttemptedSkills:
@@ -34,12 +34,12 @@ class AttemptedSkills:
     """
 
     def __init__(self) -> None:
-        self._futile: dict[Hashable, set[str]] = {}  # by situation, and by world state; least recent first
+        self._futile: dict[Hashable, set[str]] = {}  # keys: situations and world states, oldest use first
         self._situation: tuple[Hashable, Hashable] | None = None
         self._skill: str | None = None
 
     def futile(self, world: Hashable, agent: Hashable) -> set[str]:
-        """Return the futile skills of the current situation, after the last recorded skill."""
+        """Judge the last recorded skill by the current situation; return the skills that are futile in it."""
         previous, self._situation = self._situation, (world, agent)
         if previous is not None and self._skill is not None and self._situation in self._futile:
             self._touch(previous if self._situation == previous else previous[0]).add(self._skill)
@@ -48,14 +48,14 @@ class AttemptedSkills:
         return in_world | self._touch(self._situation)
 
     def _touch(self, key: Hashable) -> set[str]:
-        """Return the skills of ``key``, which becomes the most recent key; the least recent is dropped if needed."""
+        """Return the skills of ``key`` and make it the most recent key; drop the oldest beyond `MAX_SITUATIONS`."""
         self._futile[key] = skills = self._futile.pop(key, set())
         if len(self._futile) > MAX_SITUATIONS:
             del self._futile[next(iter(self._futile))]
         return skills
 
     def record(self, skill: str) -> None:
-        """Record an executed skill; its effect is determined from the next situation."""
+        """Record an executed skill; the next call of `futile` determines its effect."""
         self._skill = skill
 
     def copy(self) -> AttemptedSkills:
@@ -65,11 +65,16 @@ class AttemptedSkills:
 
 
 class KVPlanner:
-    """Planner whose prompt memory comes from the KV cache.
+    """Planner whose prompts reuse a KV cache. Layout `memory` rebuilds the prompt at every step, `append` extends it.
 
-    :param policy: ``score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first;
-        ``generate``: greedy text; falls back to ``score`` if it is not an admissible skill
-    :param retry: allow skills again that had no effect; for worlds in which skills fail at random, such as robots
+    :param session: the agent's memory, which prefills and scores prompts
+    :param format: token ids of a prompt's parts, for the session's model
+    :param style: wording of facts, one of `planners.prompts.text.STYLES`
+    :param policy: ``score``: choose the admissible skill of highest log-likelihood, the first one in a tie;
+        ``generate``: decode greedily, and fall back to ``score`` if the text is not an admissible skill
+    :param reduce: ``sum`` or ``mean`` of the log-likelihoods of a skill's tokens
+    :param max_new_tokens: maximum tokens of a generated skill
+    :param retry: allow skills that had no effect in the same situation, since a real robot's skills fail at random
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class KVPlanner:
         self._log = text.TaskLog()
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
-        self._edits: dict[str, str | None] = {}  # segment texts by id since the last decision, for the trace
+        self._edits: dict[str, str | None] = {}  # text (None: removed) of segments changed since the last decision
         self._acting = False  # the last decision is being executed
         self._restarted = False  # the transcript's next query repeats the task and its turns
 
@@ -103,7 +108,7 @@ class KVPlanner:
 
     @property
     def trained(self) -> str | None:
-        """Hash of the weights that were trained for the memory method; None if it has none."""
+        """Hash of the weights that were trained for the memory method; None for a method without weights."""
         return self.session.method.trained
 
     @property
@@ -133,7 +138,7 @@ class KVPlanner:
         self.begin(instruction, skills)
 
     def begin(self, instruction: str, skills: str) -> None:
-        """Begin a task in the same house and keep the memory. The model generates ``goal`` before the first skill."""
+        """Begin a task and keep the memory. The model restates the instruction as ``goal`` before the first skill."""
         self._instruction, self._skills, self.goal = instruction, skills, ""
         self._attempts = AttemptedSkills()
 
@@ -141,7 +146,7 @@ class KVPlanner:
         self.write(self._style.edits(facts))
 
     def write(self, edits: Sequence[text.Edit]) -> None:
-        """Write or remove memory segments; the line about the agent is kept for the queries instead."""
+        """Write or remove memory segments. The line about the agent is no segment: every query contains it."""
         store = self.session.store
         for edit in edits:
             if edit.category == "agent":
@@ -164,9 +169,9 @@ class KVPlanner:
         return prefill if goal is None else prefill.with_costs_of(goal)
 
     def generate_goal(self) -> Prefill | None:
-        """Generate the goal of a new instruction from the memory, once per task; return the goal's prompt.
+        """Generate the goal of a new instruction, once per task; return the prefill of its separate prompt.
 
-        None if the goal is known, the task has begun, or the format has no goals. The transcript excludes this prompt.
+        Returns None if the goal is known, a skill was executed, or the format has no goals.
         """
         query = [] if self.goal or self._log.length else self._format.goal(self._skills, self._instruction)
         if not query:
@@ -178,14 +183,14 @@ class KVPlanner:
         return prefill
 
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
-        """Choose one of ``admissible`` after the prompt of `prefill` and a generated focus.
+        """Choose one of ``admissible`` after the prompt and a generated focus: type, name and place of the target.
 
-        A futile skill, or the end of the task while the focus names a target, is replaced by the best other skill.
+        If the best skill is futile, or ends the task although the focus names a target, the best other skill is chosen.
         """
         start = time.perf_counter()
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from; give at least one")
-        # situations exclude history segments, else none would recur
+        # history segments grow with every skill: with them, no situation would recur
         world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
         futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
         if count := self._format.focus(self._skills):
@@ -204,7 +209,7 @@ class KVPlanner:
         return Decision(skill, scores, prefill, score_ms, tokens + len(focus), extra)
 
     def _best(self, prefill: Prefill, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
-        """Return the best of ``skills``, the best candidates with scores, and the rows scored or tokens decoded."""
+        """Return the best of ``skills``, the best scores, and the number of scored rows and decoded tokens."""
         tokens = 0
         if self._policy == "generate":
             ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
@@ -247,12 +252,12 @@ class KVPlanner:
 
     @property
     def state(self) -> PlannerState:
-        """Memory and current task for `load`, without keys and values."""
+        """Memory and current task for `load`, without the KV cache."""
         texts = self._style.name, self._instruction, self._skills, self.goal, self._agent_line
         return PlannerState(*texts, self._log.copy(), self._acting, self.session.snapshot())
 
     def load(self, state: PlannerState, blocks: bool = True) -> None:
-        """Replace memory and task by ``state``. ``blocks=False`` keeps encoded KV blocks in the pool."""
+        """Replace memory and task by ``state``; release KV blocks in the pool unless ``blocks`` is False."""
         self.session.load(state.memory, blocks)
         self._style.restore(self.session.store)
         self._clear()
@@ -263,7 +268,7 @@ class KVPlanner:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Restore memory and task if the block raises. Encoded KV blocks stay; an `append` transcript is restarted."""
+        """Restore memory and task if the ``with`` body raises. KV blocks are kept; an `append` transcript restarts."""
         state, last = self.state, (self._last_skill, self._last_focus, dict(self._edits), self._attempts.copy())
         try:
             yield
@@ -273,7 +278,7 @@ class KVPlanner:
             raise
 
     def close(self) -> None:
-        """Stop the engine and flush the storage. Of planners that share them, only the last is closed."""
+        """Stop the engine and flush the storage. If planners share them, close only the last planner."""
         try:
             self.session.engine.close()
         finally:

@@ -13,7 +13,7 @@ from planners.prompts.text import TaskLog, Turn
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """Memory and current task of a planner, without keys and values."""
+    """Memory and current task of a planner, without the KV cache."""
 
     style: str
     instruction: str
@@ -39,8 +39,8 @@ TYPES = {
 
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
-    """Parse a state. Raises DataError unless `PlannerState.to_json` could have written it in the same prompt style."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # missing in 0.1 and 0.2
+    """Parse a state. Raises DataError if `PlannerState.to_json` cannot have written it, or in another prompt style."""
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # versions 0.1 and 0.2 lack them
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give a saved one")

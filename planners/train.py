@@ -1,9 +1,8 @@
 """Trainer command of planner-tiny: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
-Needs only torch, transformers, tokenizers and safetensors. Trains on packed query slots, from an induction-seeded model
-with a curriculum from a dozen memory lines to whole houses. Resumes from RUN.
-
-Exit codes: 0 done, 2 bad input, 130 interrupted; RUN holds the last checkpoint.
+The command needs only torch, transformers, tokenizers and safetensors. A training example is one memory with several
+queries. A new model starts with heads that look up words; a curriculum leads from a dozen memory lines to whole houses.
+RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations

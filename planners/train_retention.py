@@ -1,12 +1,12 @@
 """Trainer command of IntentKV's residual head: ``python -m planners.train_retention --sessions FILE... --out RUN``.
 
-The model is frozen. Sessions are replayed turn by turn under a budget, as at run time; a history token is a positive
-example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section 3.5).
-Resumes from RUN, where ``head.safetensors`` is the file for `memory.retention.head`. Sessions are JSONL files, written
-by `python -m eval.sessions`, or chat messages with tool calls. At the end the weight of the head beside the rule is
-chosen by the likelihood of the next tokens in the held-out sessions (--held-out).
+The model is frozen. Sessions are replayed turn by turn under a budget of cache rows, as at run time. A history token is
+a positive example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section
+3.5). Sessions are JSONL files, written by `python -m eval.sessions`, or chat messages with tool calls.
 
-Exit codes: 0 done, 2 bad input, 130 interrupted; RUN holds the last checkpoint.
+The head's output is added to the score of IntentKV's rule. At the end, its weight is chosen by the likelihood of the
+next tokens in the held-out sessions (--held-out). The setting `memory.retention.head` takes ``RUN/head.safetensors``.
+RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_options(args: argparse.Namespace) -> None:
     if args.tokenizer:
         check_model_place("--tokenizer", args.tokenizer)
     for file in args.sessions:
-        with closing(read_sessions(Path(file), str.encode)) as sessions:  # the first session only
+        with closing(read_sessions(Path(file), str.encode)) as sessions:  # checks only the first session
             next(sessions, None)
 
 

@@ -1,7 +1,7 @@
 """Prompt formats: token ids of a prompt's parts for a given model.
 
-A prompt is ``[context][memory segments][query]``. The parts are encoded one by one and spliced as ids, never joined
-as text and re-tokenised. Each segment ends with a newline, which is a separate token.
+A prompt is ``[context][memory segments][query]`` (`memory` layout) or a growing transcript (`append` layout). Its parts
+are encoded one by one and joined as ids. Each segment ends with a newline, which is a separate token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Example:
 
 
 class Splicer:
-    """Encoder of pieces of text without special tokens; a trailing newline is always a separate token."""
+    """Encoder of pieces of text without special tokens; in `lines`, every newline is a separate token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
@@ -67,7 +67,7 @@ class Format(Protocol):
     _splice: Splicer
 
     def context(self) -> Ids:
-        """Encode the context prefix, which precedes every encoded block."""
+        """Encode the context prefix, which precedes all memory segments."""
 
     def line(self, text: str) -> Ids:
         """Encode one segment."""
@@ -81,7 +81,7 @@ class Format(Protocol):
         return []
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
-        """Encode a task in an `append` transcript, up to the first cue; ``after_task``: after another task."""
+        """Encode a task in an `append` transcript, before its first cue; ``after_task``: another task precedes it."""
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.
@@ -93,7 +93,7 @@ class Format(Protocol):
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
 
     def focus(self, skills: str) -> int:
-        """Return the number of tokens that name a skill's target, generated before a skill of this set."""
+        """Return the number of focus tokens, which name the target and are generated before a skill of this set."""
         return 0
 
     def candidate(self, skill: str) -> Ids:
@@ -109,10 +109,10 @@ class Format(Protocol):
 
 
 class PlainFormat(Format):
-    """Format of planner-tiny: lines only.
+    """Format of planner-tiny: plain lines without a chat template.
 
-    Prompts begin with the tokenizer's BOS token; ``start`` names one for a tokenizer without it. With ``goals``
-    the model generates the goal of an instruction before the first skill.
+    Prompts begin with the token ``start``, by default the tokenizer's BOS token. With ``goals`` the model generates
+    the goal of an instruction before the first skill.
     """
 
     name = "default"
@@ -155,7 +155,7 @@ class PlainFormat(Format):
 
 
 def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str, **values: bool) -> list[str]:
-    """Return the text of a chat template around each ``PLACEHOLDER`` in alternating turns of user and model.
+    """Render ``contents`` as turns of user and model in a chat template; return the text around each ``PLACEHOLDER``.
 
     Raises ModelError as `parts_around` does.
     """
@@ -173,15 +173,15 @@ INTRODUCTION = (
 class LotaFormat(Format):
     """LoTA-Bench's prompt (arXiv 2402.08178) for instruct models: chat template, examples, numbered skills.
 
-    Introduction and examples precede the memory, in the context prefix. The chat template determines the
-    start of a prompt; the token ``start`` is prepended to it.
+    The context prefix holds introduction and examples, and the memory follows. A prompt starts as the chat template
+    prescribes; if ``start`` is given, this token comes first.
     """
 
     tokenizer: PreTrainedTokenizerBase
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
-    progress: int = 16  # long, as the examples show whole plans
+    progress: int = 16  # turns in a query: many, since the examples show whole plans
     _splice: Splicer = field(init=False)
     _prompt_start: str = field(init=False)
     _turn_end: str = field(init=False)

@@ -1,14 +1,14 @@
 """Texts of a prompt: segments of facts in two styles, log of the task, and the query.
 
-All texts are whole lines, so that token ids of the parts can be spliced without tokenising them together.
+Segments are whole lines, so that parts of a prompt can be tokenised separately and joined by token ids.
 
 Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``), so that every
 look-up amounts to "find type and entity, copy the next words".
 
-* ``plain``: every line is self-contained. A changed fact rewrites its line; a removed entity loses it.
+* ``plain``: every line is self-contained. A changed fact replaces its line; the line of a removed entity is deleted.
 * ``linked``: a receptacle is a header, the objects in it are member lines that refer back to it (``there mug mug_2``),
-  and later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, and lose
-  most when blocks are reused without recomputation.
+  and later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, so that
+  this style loses most when KV blocks are reused without recomputation.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Protocol
 from keep_agent.errors import check_choice
 from memory.segments.segment import Segment
 
-CUE = "next"
+CUE = "next"  # the next skill follows this word
 GOAL = "goal"  # cue for the goal of an instruction
 FOCUS = 3  # tokens before an instance-level skill: type and name of the target, and the place to go to
 NO_TARGET = "nothing"  # every word of a focus without a target
-TYPE_LEVEL = "lota"  # skill set whose skills name types; all others name instances
+TYPE_LEVEL = "lota"  # skill set whose skills name types; the skills of all others name instances
 UNEXPLAINED = "it did not work"  # the text of a failure without a message
 UNSEEN, REMOVED = "unseen", "gone"
 UPDATE_SUFFIX = "/now"  # ends the id of a segment that updates another one
@@ -44,7 +44,7 @@ def entity_names(skill: str) -> tuple[str, ...]:
 
 
 def clean(text: str) -> str:
-    """Return the text as one line of lower-case words, since a newline ends a unit."""
+    """Return the text as one line of lower-case words, since a newline ends a line of the memory."""
     return " ".join(text.lower().split())
 
 
@@ -96,7 +96,7 @@ def goal_or_instruction(instruction: str, goal: str) -> str:
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "") -> str:
-    """Return the query of the `memory` layout, up to and including the cue.
+    """Return the query of the `memory` layout, which rebuilds the prompt at every step; it ends with the cue.
 
     ``turns`` are the latest ones; ``agent_line`` states where the agent is, what it holds and what it sees.
     """
@@ -104,12 +104,12 @@ def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line:
 
 
 def candidate_text(skill: str) -> str:
-    """Return the text of a candidate after the cue; with its newline no skill is a prefix of another."""
+    """Return the text of a candidate skill after the cue. Its final newline keeps it from being a prefix of another."""
     return f"{entity_text(skill)}\n"
 
 
 class FactView(Protocol):
-    """Protocol of a fact: the fields that a style reads."""
+    """Protocol of a fact: the fields that a style reads, as in `envs.fact.Fact`."""
 
     id: str
     category: str
@@ -128,11 +128,11 @@ class Edit:
     id: str
     category: str
     text: str | None
-    parent: str | None = None
+    parent: str | None = None  # id of the segment that this one refers back to
 
 
 class PromptStyle(Protocol):
-    """Conversion of facts into segment edits. A style with dependent lines tracks the written entities."""
+    """Conversion of facts into segment edits. A style with dependent lines remembers which entities it has written."""
 
     name: str
 
@@ -143,7 +143,7 @@ class PromptStyle(Protocol):
         """Forget all entities."""
 
     def restore(self, segments: Iterable[Segment]) -> None:
-        """Restore the state after segments that this style wrote."""
+        """Restore the style's state from the segments that it wrote."""
 
 
 def _line(*words: str | None) -> str:
@@ -204,7 +204,7 @@ class LinkedStyle(PromptStyle):
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         facts = list(facts)
-        # a header for a new receptacle, and when its content is first seen
+        # a receptacle's header is written when it is new, and again when its contents are first seen
         headers = [
             fact for fact in facts if fact.category == "receptacle"
             and (fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states))
@@ -232,7 +232,7 @@ class LinkedStyle(PromptStyle):
             return _agent(fact)
         words = [fact.type, fact.id, REMOVED] if fact.gone else _words(fact)
         line = _line("now", *words)
-        if fact.id in self._first_lines:  # the first line stays in every prompt that contains this one
+        if fact.id in self._first_lines:  # every prompt with this line contains its parent, the first line
             return Edit(f"{fact.id}{UPDATE_SUFFIX}", fact.category, line, parent=fact.id)
         self._first_lines[fact.id] = False
         return Edit(fact.id, fact.category, line)
@@ -253,18 +253,18 @@ def history_edit(number: int, skill_line: str) -> Edit:
 
 
 def task_edit(number: int, instruction: str, success: bool, steps: int) -> Edit:
-    """Return the segment of a finished task; these are the main static memory."""
+    """Return the segment of a finished task, which never changes."""
     outcome = "succeeded" if success else "failed"
     return Edit(f"task_{number}", "task", _line("finished", instruction, outcome, "after", str(steps), "steps"))
 
 
 @dataclass
 class TaskLog:
-    """Turns of the current task. Archived turns that no query contains any more are dropped, but still counted."""
+    """Turns of the current task. They are archived as history segments, and dropped once no query contains them."""
 
     turns: list[Turn] = field(default_factory=list)
     dropped: int = 0  # turns of this task before ``turns``
-    archived: int = 0  # turns of this task with written history segments
+    archived: int = 0  # turns of this task that `archive` has handled
     numbered_turns: int = 0  # turns archived in all tasks of the episode
     tasks: int = 0  # finished tasks of the episode
 
@@ -280,12 +280,12 @@ class TaskLog:
         self.turns, self.dropped = self.turns[surplus:], self.dropped + surplus
 
     def latest(self, visible: int) -> tuple[list[Turn], int]:
-        """Return the last ``visible`` turns (fewer after a load) and the number of turns before them."""
+        """Return the last ``visible`` turns (fewer if a loaded log lacks some) and the number of turns before them."""
         earlier = max(self.dropped, self.length - visible)
         return self.turns[earlier - self.dropped :], earlier
 
     def archive(self, until: int) -> list[Edit]:
-        """Return history segments of the turns up to ``until`` that have none yet; failed turns have none."""
+        """Archive the turns before number ``until``; return the new history segments, none for failed turns."""
         until = max(until, self.archived)
         turns, self.archived = self.turns[self.archived - self.dropped : until - self.dropped], until
         numbers = enumerate(turns, self.numbered_turns + 1)

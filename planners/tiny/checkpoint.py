@@ -31,7 +31,7 @@ TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "pad_token": PAD, "unk_token": UNK,
     "clean_up_tokenization_spaces": False,
 }  # fmt: skip
-SAYS_GOALS = "says_goals"  # in config.json: trained to write the goal of an instruction before the first skill
+SAYS_GOALS = "says_goals"  # key in config.json of models that write the goal of an instruction before the first skill
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 MODEL_FILES = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
 STATE_CHECKSUMS = "SHA256SUMS.training"  # checksums of files that only the trainer reads
@@ -58,7 +58,7 @@ def write_planner(
     folder: Path,
     more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
 ) -> None:
-    """Write weights (bf16), config, tokenizer, training record and the tensor files ``more`` by name into a folder."""
+    """Write weights (bf16), config, tokenizer, training record, and tensor files (``more``: tensors by file name)."""
     _write(folder, CHECKSUMS, _model_contents(model, tokenizer))
     state = chain([(HISTORY, _json(history))], ((name, save(dict(tensors))) for name, tensors in more.items()))
     _write(folder, STATE_CHECKSUMS, state)
@@ -73,7 +73,7 @@ def _write(folder: Path, sums: str, contents: Iterable[tuple[str, bytes]]) -> No
 
 
 def _convert_old_checkpoint(folder: Path) -> None:
-    """Convert a checkpoint of an older release, which is in the folder itself, into the first version."""
+    """Copy the checkpoint of an older release, whose files lie in ``folder`` itself, into a first version folder."""
     with new_version(folder, "before") as new:
         for file in folder.iterdir():
             if file.is_file() and file.suffix in (".json", ".safetensors"):
@@ -102,11 +102,11 @@ def _json(value: dict) -> bytes:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """Return the folder of the latest checkpoint, checked file by file; None if there is none.
+    """Return the folder of the latest checkpoint, None if there is none. `load_planner` checks the model's files.
 
-    Folders of older releases have no versions, and checksums of the model only.
+    Folders of older releases have no version folders, and checksums of the model's files only.
 
-    :raises ModelError: a file is missing, damaged, or of another checkpoint
+    :raises ModelError: a file is in no list of checksums, or a file that only the trainer reads is missing or damaged
     """
     version = latest(folder)
     if version == folder and not (folder / HISTORY).exists():

@@ -17,8 +17,8 @@ from planners.tiny.checkpoint import build
 def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
     """Add embedding rows, in place, for new tokens of the tokenizer.
 
-    :param new: ids of the pieces of each new token. Its row starts as the mean of theirs plus noise of the usual size,
-        scaled to the usual norm, since look-ups by content need distinct names
+    :param new: ids of the pieces of each new token. A new row is the mean of the pieces' rows plus noise as large as
+        the old rows, divided by the root of 2. The noise makes names distinct, as look-ups by content need
     """
     rows = -(-tokenizer.get_vocab_size() // 64) * 64
     old = model.get_input_embeddings().weight.clone()  # (rows, hidden)
@@ -35,8 +35,8 @@ def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Seque
 def deepen(model: Qwen2ForCausalLM, layers: int) -> Qwen2ForCausalLM:
     """Return a model of ``layers`` layers that computes the same function (block expansion, arXiv 2401.02415).
 
-    New layers are copies whose outputs are zero, spread over the layers after the first quarter. Raises ModelError for
-    fewer layers than the model has.
+    A new layer is a copy of the layer before it with zeroed output projections. New layers are spread evenly after the
+    first quarter of the layers. Raises ModelError for fewer layers than the model has.
     """
     depth, config = len(model.model.layers), copy.deepcopy(model.config)
     if layers < depth:

@@ -1,4 +1,4 @@
-"""Shape and folder of planner-tiny. Loads no torch, so that mistyped options fail fast."""
+"""Shape and folder of planner-tiny. The module does not import torch, so that mistyped options fail fast."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 HISTORY = "training.json"  # training record of a planner
-VOCAB = 4096  # maximum tokens
+VOCAB = 4096  # maximum number of tokens in a new tokenizer
 SEEDED_HEADS, MIN_HEAD_WIDTH = 3, 4  # heads that `planners.training.induction_init` fills, and their minimum width
 
-CONFIG_KEYS = (  # names in Qwen2Config, in the order of `Shape`
+CONFIG_KEYS = (  # names in Qwen2Config, in the order of the fields of `Shape`
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )  # fmt: skip
 
@@ -38,7 +38,7 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Shape of a model: deep and thin, since layer 0 is always computed in full."""
+    """Shape of a model: many thin layers, since KEEP computes layer 0 in full and saves work in the others."""
 
     hidden: int = 192
     layers: int = 12

@@ -1,7 +1,7 @@
 """Tokenizer of planner-tiny: words without spaces; entity names and the newline are single tokens.
 
 Spaces are not encoded, so that a word has the same id at every position, as look-ups by content need.
-Every line ends with a newline token, so that units can be spliced by ids.
+Every line ends with a newline token, so that lines can be encoded separately and joined by ids.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # prefix of a piece that continues a word
 MIN_COUNT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
-INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters within a word
+INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # of one character each
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
     """Train BPE on ``texts`` (lower-cased words) with every name in ``entities`` as one token.
 
-    Deterministic: ties between merges are broken by the ids of their parts, and since the trainer
-    numbers characters in hash map order, ``INNER_PIECES`` are numbered before the training.
+    The result is deterministic: token ids break ties between merges, and ``INNER_PIECES`` get their ids before the
+    training, since the trainer would number them in the random order of a hash map.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Add tokens for ``entities`` and for words that occur `MIN_COUNT` times in ``texts`` and have several pieces.
+    """Add a token for each entity, and each word with `MIN_COUNT` occurrences in ``texts``, that has several pieces.
 
     Existing ids are kept, so that weights can be trained further. Returns the piece ids of each new token.
     """

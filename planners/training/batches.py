@@ -22,13 +22,13 @@ from planners.training.rollout_files import Rollout, read_rollouts
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the curriculum. Every level has look-ups and decisions: one added later displaces the other."""
+    """One level of the curriculum. Every level has look-ups and decisions, else the model unlearns one of them."""
 
     lines: int  # maximum lines of a memory
     styles: tuple[str, ...]
     lookups: float  # share of batches with probes only
     plans: float  # share of batches with plans and goals only, of which some follow a memory
-    recall: int  # maximum lines of recall probes, a share `RECALL_SHARE` of the batches; 0 for none
+    recall: int  # maximum lines in the memory of a recall probe; 0 for no recall probes
     judged_kind: str  # kind of slot whose running accuracy must reach ``pass_mark``
     pass_mark: float
 
@@ -41,13 +41,13 @@ LEVELS = (
     Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
     Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
 )
-RECALL_SHARE = 0.1
+RECALL_SHARE = 0.1  # share of recall probes among the batches that are neither look-ups nor plans
 LESSON_SHARE = 0.2  # share of batches with lessons, if there are any
-WINDOW_LESSONS = 1024  # lessons of a window
-WINDOWS = 6  # windows shuffled together, else the model unlearns the previous kind
+WINDOW_LESSONS = 1024  # lessons in a window
+WINDOWS = 6  # windows (packs of one kind) that are shuffled together, else the model unlearns the previous kind
 GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts skipped for plans: annotators' wordings take longest to learn
 TYPE_LEVEL_SKIP_SHARE = 0.3  # share of type-level rollouts used for plans only
-DECISION_SHARE = 0.6  # share of decisions, the rest are trajectories
+DECISION_SHARE = 0.6  # share of single decisions among the remaining batches; the others are trajectories
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
 PLANS = SlotMix(plans=4)
@@ -57,7 +57,7 @@ ANNOTATED_PREFIX = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectory_mix(transcript: int) -> SlotMix:
-    """Return the mix of the `append` layout; few tasks of a stream start a long trajectory, since these overlap."""
+    """Return the mix for trajectories. Long ones of the same stream of tasks overlap, so only two tasks start one."""
     if transcript <= TRANSCRIPT_TOKENS:
         return SlotMix(trajectories=2, steps=0, probes=0, transcript=transcript, single_object_share=0.5)
     return SlotMix(trajectories=1, steps=0, probes=0, transcript=transcript, starts_per_rollout=2)
@@ -82,9 +82,10 @@ def shuffled_rollouts(files: Sequence[Path], seed: int, streams: int = 12, buffe
 
 
 class BatchSource:
-    """Source of batches of about ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time.
+    """Source of batches of at most ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time.
 
-    :param separate_share: share of batches whose memory lines are encoded separately
+    :param transcript: maximum tokens of a trajectory
+    :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class BatchSource:
         self._thread.start()
 
     def next(self) -> tuple[int, PackedBatch]:
-        """Return (level, batch). Raises the error of the background thread, if it had one."""
+        """Return (level, batch). Raises the error that ended the background thread, if any."""
         item = self._queue.get()
         if isinstance(item, BaseException):
             raise item
@@ -134,7 +135,7 @@ class BatchSource:
             self._queue.put(error)
 
     def _window(self, level: Level) -> list[PackedExample]:
-        """Make a few dozen packs of one kind, sorted by length, so that batches need little padding."""
+        """Make a window: a few dozen packs of one kind, sorted by length, so that batches need little padding."""
         if self._lessons and self._rng.random() < LESSON_SHARE:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
         mix = self._draw_mix(level)

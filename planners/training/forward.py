@@ -17,7 +17,7 @@ from planners.training.packing import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Counts by kind of slot: a target line is correct if all its tokens are."""
+    """Counts of target lines by kind of slot; a line is right if all its tokens are."""
 
     right: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
@@ -66,12 +66,12 @@ def exactness(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, ba
     return result
 
 
-ROWS, WIDTH, ROUNDS = 2048, 192, 5
+ROWS, WIDTH, ROUNDS = 2048, 192, 5  # shape and repetitions of the timed matrix products
 
 
 @cache
 def faster_precision(device: str) -> torch.dtype:
-    """Return bfloat16 on accelerators; on a CPU with bfloat16 instructions, time matrix products."""
+    """Return bfloat16 on accelerators, float32 on CPUs without bfloat16 instructions, else the faster of both."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
     if not onednn_multiplies(torch.bfloat16):

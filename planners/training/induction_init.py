@@ -3,8 +3,8 @@
 In layer 0 the first heads attend, by bias alone and through RoPE, to the tokens 1, 2 and 3 positions back, and write
 each through its own rotation R_o into the residual stream. In later layers the same heads match a query token
 against keys read through R_o^T, and copy the result: "find the word, copy the next one". Training only has to
-sharpen this; standard initialisations did not learn it in feasible CPU time. Needs biases on q and k, as in
-Qwen2, and as many KV heads as heads.
+sharpen this; standard initialisations did not learn it in feasible CPU time. The model needs biases on q and k,
+as in Qwen2, and as many KV heads as heads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def _offset_bias(offset: int, inverse_frequencies: torch.Tensor, head_dim: int, 
 def seed_induction(
     model: Qwen2ForCausalLM, seed: int = 0, write: float = 0.15, copy: float = 0.15, peak: float = 14.0
 ) -> None:
-    """Overwrite the first heads of every layer and the embedding in place; other weights stay as initialised."""
+    """Overwrite the first heads of every layer and the embedding in place, but no other weights.
+
+    ``write`` and ``copy`` scale these heads' outputs in layer 0 and later layers; ``peak`` is layer 0's highest logit.
+    """
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.num_key_value_heads != heads or heads < len(OFFSETS):
@@ -49,7 +52,7 @@ def seed_induction(
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    # values of layer 0, keys of later layers
+    # projections: values of layer 0; queries and (rotated) keys of later layers
     readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn

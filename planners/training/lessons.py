@@ -25,7 +25,7 @@ MAX_STEPS = 3  # maximum steps of a draw
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One annotation."""
+    """An annotated task: instruction and goal, and those of its steps."""
 
     text: str
     goal: str  # "find mug heat mug put coffeemachine"
@@ -77,13 +77,13 @@ def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: ra
 
 
 def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:
-    """Return a function that draws a number of lessons, each lesson once per round."""
+    """Return a function that draws a number of lessons; each lesson is drawn once per round."""
     lessons = [lesson for path in files for lesson in read_lessons(path)]
     stack: list[Lesson] = []
 
     def draw(count: int) -> list[Lesson]:
         if len(stack) < count:
-            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the previous round first
+            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the previous round is drawn first
         return [stack.pop() for _ in range(min(count, len(stack)))]
 
     return draw

@@ -1,4 +1,4 @@
-"""Options of the trainers' command lines. Loads no torch, so that mistyped options fail fast."""
+"""Options of the trainers' command lines. The module does not import torch, so that mistyped options fail fast."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from keep_agent.options import check_device, check_folder, check_ranges
 
 OPTIMIZERS = ("adamw", "muon")
 PRECISIONS = ("auto", "bfloat16", "float32")
-TRANSCRIPT_TOKENS = 1500  # tokens of a trajectory
+TRANSCRIPT_TOKENS = 1500  # default maximum of a trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A numeric option, or a list of numbers if the default is one; ``limits`` are the least and greatest value."""
+    """A numeric option, or a list of numbers if the default is a list; ``limits`` are the least and greatest value."""
 
     name: str
     type: type
@@ -43,7 +43,7 @@ def add_numbers(p: argparse.ArgumentParser, numbers: Sequence[Option]) -> None:
 
 
 def ranges_of(numbers: Sequence[Option]) -> dict[str, tuple[float, float]]:
-    """Return the limits by the attribute of the parsed option."""
+    """Return the limits of each option by its attribute in the parsed arguments."""
     return {number.name.replace("-", "_"): number.limits for number in numbers if number.limits}
 
 

@@ -1,4 +1,4 @@
-"""Attention over packs: every slot attends to the memory and itself, computed as a separate batch entry."""
+"""Attention over packs (`planners.training.packing`): each slot, as a batch entry, attends to the memory and itself."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the sl
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
+    """B packs as tensors, padded: M rows of the memory, then S slots of Q rows.
 
-    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the mask of a slot over memory and itself.
-    A batch of one pack is ``causal`` if its slots attend to the whole memory: then there is no padding and no bias.
+    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the additive mask of a slot over memory and slot.
+    ``causal``: the batch is one pack without hidden lines, with one slot or long slots; its slot_bias is empty.
     memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """
 
@@ -49,7 +49,7 @@ def collate(
 ) -> PackedBatch:
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
 
-    With ``separate`` its lines attend only to themselves and BOS, as in separately encoded blocks.
+    With ``separate`` a memory line attends only to itself and BOS, as in separately encoded KV blocks.
     """
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
@@ -63,7 +63,7 @@ def collate(
     labels = torch.full((len(packs), rows), IGNORE)
     positions = torch.zeros(len(packs), rows, dtype=torch.long)
     visible_memory = torch.zeros(len(packs), slots, 1, memory, dtype=torch.bool)
-    lines = torch.full((len(packs), memory), -1)  # line number of each row; 0 for BOS
+    lines = torch.full((len(packs), memory), -1)  # line number of each row; 0 for BOS, -1 for padding
     for b, pack in enumerate(packs):
         start = 1
         ids[b, 0], lines[b, 0] = bos, 0
@@ -96,7 +96,7 @@ def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _same_line_mask(lines: torch.Tensor) -> torch.Tensor:
-    """Return the mask (B, M, M) of earlier rows of the same line and of the first row; ``lines`` (B, M) per row."""
+    """Return (B, M, M): whether a row sees another, of its line or BOS. ``lines`` (B, M): line number of each row."""
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
 
@@ -111,11 +111,11 @@ def packed_attention(
     pack: PackedBatch | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention for transformers, in training with MHA only; ``pack`` is a keyword of the model call."""
+    """Compute attention for transformers, with as many KV heads as heads; the model's call passes ``pack``."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    attend = partial(F.scaled_dot_product_attention, scale=scaling)  # kernels without a matrix of weights
+    attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels do not store the attention weights
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
     if pack.causal:  # repeating the memory per slot costs less than a mask
@@ -123,7 +123,7 @@ def packed_attention(
         memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
         return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
     memory_query, slot_query = queries
-    if pack.memory_bias is None:  # padded rows come last and are never read
+    if pack.memory_bias is None:  # causal is enough: padded rows come last and are never read
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
@@ -161,7 +161,7 @@ def _kernel_attention(
 def _matmul_attention(
     query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
-    """Compute the same by matrix products, with one product for all slots and the memory."""
+    """Compute the same by matrix products, of which one multiplies the queries of all slots with the memory's keys."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)

@@ -2,14 +2,14 @@
 
 A pack is ``[memory][slot][slot]...``; every slot attends to the memory and to itself. There are six kinds of slots:
 
-* **plan*: all skills of a type-level task, without a memory. Perturbed skills are not targets;
-* **goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
-* *trajectory*: a task in the `append` layout and the tasks that follow it in the stream, with targets at every step;
-* *step*: one decision in the `memory` layout. Lines that changed after the memory was written are hidden from the slot
-  and repeated in their new version in the slot's own tail. Instance-level skills are preceded by the *focus*: type,
-  name and place of the target;
-* **probe*: short questions about the memory (where is it, is its place open), before or after things have moved;
-* *recall*: questions about an artificial memory (`planners.training.recall_probes`), whose cue may precede it.
+* *plan*: all skills of a type-level task, without a memory. Perturbed (random) skills are not targets;
+* *goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
+* *trajectory*: a growing transcript (`append` layout) of a task and the following ones, with targets at every step;
+* *step*: one decision, with a query that is rebuilt at every step (`memory` layout). Lines that changed after the
+  memory was written are hidden from the slot, which begins with their new versions. Instance-level skills follow the
+  *focus*: type, name and place of the target;
+* *probe*: short questions about the memory, before or after things have moved: where a thing is, if its place is open;
+* *recall*: questions about an artificial memory (`planners.training.recall_probes`); one question may precede it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LATER_OBJECT_WEIGHT = 3  # extra factor for steps after the first put of a task 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Token ids with labels (`IGNORE` for none), and the memory lines masked for them."""
+    """Token ids with labels (`IGNORE` for none), and ids of the memory lines that are hidden from them."""
 
     kind: str
     ids: tuple[int, ...]
@@ -74,12 +74,12 @@ def rounded(length: int, unit: int = 16) -> int:
 class SlotMix:
     """Amounts of each kind of slot in a pack."""
 
-    memory_lines: int = 80  # maximum of lines; those that the task uses are always kept
+    memory_lines: int = 80  # maximum lines; those that the task uses are always kept
     trajectories: int = 2
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
-    plans: int = 0  # wordings of a plan or goal; a pack with plans has no other slots
+    plans: int = 0  # number of wordings of a plan or goal; a pack with plans has no other slots
     after_memory: bool = False  # goals after the memory at the start of the task
     recall: bool = False  # artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
@@ -88,7 +88,7 @@ class SlotMix:
 
 
 class Packer:
-    """Packer of rollouts: at most one pack per task and style. Its only state is a random state and a token cache."""
+    """Packer of rollouts: at most one pack per task and style. State: the mix, a random generator, a token cache."""
 
     def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0) -> None:
         self.mix = mix
@@ -110,7 +110,7 @@ class Packer:
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered_turns += len(task.steps)
             new_ids = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
-        # always for a task with several objects, where plans fail most
+        # a task with several objects always starts a pack, since plans fail most there
         share = self.mix.single_object_share
         starts = [
             number for number, task in enumerate(rollout.tasks)
@@ -121,12 +121,12 @@ class Packer:
         yield from (self._pack(replays[start:]) for start in starts)
 
     def recall(self, segments: int) -> PackedExample:
-        """Pack an artificial memory of about ``segments`` lines; half of the packs begin with a slot's cue."""
+        """Pack an artificial memory of about ``segments`` lines; half of the packs begin with a slot's question."""
         scene = make_scene(self.random.choice(list(KINDS)), segments, self.random)
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
         slots, count = [], self.mix.probes
         if self.random.random() < 0.5:
-            question, count = self.random.choice(scene.questions), 2  # few slots give the cue's question weight
+            question, count = self.random.choice(scene.questions), 2  # few slots, so that this question has weight
             memory.insert(0, ("cue", self._encode(f"{question.text()}\n")))
             slots.append(self._recall_slot([question], self.random.random() < 0.75))
         while len(slots) < count:
@@ -165,9 +165,9 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps sorted by distance to it, since slots of a pack are padded to the widest.
+        """Draw a step; return all steps sorted by distance to it, since near steps have similar lengths.
 
-        Steps after the first put of several objects are drawn more often: plans tend to pick up the same one again.
+        Steps after the first put of several objects are drawn more often: plans tend to pick up the same object again.
         """
         steps = range(len(task.steps))
         weights = [VERB_WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
@@ -178,7 +178,7 @@ class Packer:
         return sorted(steps, key=lambda index: abs(index - middle))
 
     def _sample_lines(self, memory: list[Segment], used_ids: set[str]) -> list[Segment]:
-        """Drop unused lines above ``mix.memory_lines``, unless a kept line refers back to them."""
+        """Drop lines that the task does not use, down to ``mix.memory_lines``, unless kept lines refer to them."""
         spare = [line for line in memory if line.id.split("/")[0] not in used_ids]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
@@ -227,7 +227,7 @@ class Packer:
         return self._slot("step", [(prompt, False), (answer, True)], hidden & memory)
 
     def _probe(self, task: TaskRecord, replay: TaskReplay, memory: set[str]) -> Slot | None:
-        """Make a probe of the initial memory, or (one slot in four) of the things that the task has moved so far."""
+        """Make a probe of the initial memory; one probe in four is about the changes up to a random step instead."""
         index = self.random.randrange(len(task.steps)) if self.random.random() < 0.25 else 0
         lines, hidden = replay.changed_lines[index]
         changes = replay.changes(index)
@@ -244,13 +244,13 @@ class Packer:
 
 
 def _pick_count(task: TaskRecord) -> int:
-    """Count successfully executed pick-up labels; after a perturbed step the same label repeats."""
+    """Count the successful pick-ups that follow their label; labels alone repeat after perturbed steps."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 
 
 def _questions(facts: Sequence[FactRecord], ids: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield needle and two-hop questions with answers about the facts in ``ids``."""
+    """Yield (question, answer) about the facts in ``ids``: place of an object, state of its place, state of a thing."""
     state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
     for fact in facts:
         if fact.id not in ids or fact.gone:

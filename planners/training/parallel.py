@@ -18,7 +18,7 @@ from torch import distributed, multiprocessing, nn
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """One of ``size`` processes; a single process does not communicate."""
+    """Process ``rank`` of ``size``; a single process does not communicate."""
 
     rank: int = 0
     size: int = 1
@@ -52,9 +52,9 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(group, *args)`` in ``size`` processes (in this one if 1); the first failure ends all.
+    """Call ``work(group, *args)`` in ``size`` new processes, or in this one if 1; the first failure ends all.
 
-    Returns the exit code; raises the exception of a process that did not exit.
+    Returns the exit code. If a process ended with an exception, the exception is raised.
     """
     if size == 1:
         work(SINGLE_PROCESS, *args)
@@ -70,7 +70,7 @@ def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
 
 
 def _join(rank: int, size: int, rendezvous: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
-    # sent when the parent dies; a background job ignores SIGINT by default
+    # torch sends SIGINT when the parent dies, which a background job would ignore
     signal.signal(signal.SIGINT, signal.default_int_handler)
     distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=timedelta(minutes=30)

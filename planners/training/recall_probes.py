@@ -2,13 +2,13 @@
 
 All three kinds need attention between lines:
 
-* **needle*: ``desk desk_1``, ``there mug mug_2``: a member line's place is its header;
-* *two_hop*: ``keychain keychain_1 box_2`` in one place, ``there box box_2`` under a header elsewhere: the place of the
-  keychain needs both lines;
+* *needle*: ``desk desk_1``, ``there mug mug_2``: a member line's place is its header;
+* *two_hop*: ``keychain keychain_1 box_2``, and elsewhere, under a header, ``there box box_2``: only both lines together
+  give the place of the keychain;
 * *tracking*: ``did go to shelf_3``, ``did put mug_2``: things are moved repeatedly, and the latest line holds.
 
-The cue of the question follows the lines, precedes them, or both. A cue before them is a separate line, and then the
-question at the end is ``where it``.
+By its *cue*, the question follows the lines, precedes them as a separate line, or both. If it only precedes them, the
+prompt ends in ``where it``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ OBJECTS = (
     "candle", "cloth", "statue", "pillow", "newspaper", "soapbar", "soapbottle", "spraybottle", "tissuebox",
     "toiletpaper", "handtowel", "dishsponge", "winebottle", "kettle", "alarmclock", "saltshaker", "peppershaker",
 )  # fmt: skip
-MIN_ANSWER_TOKENS = 12  # minimum tokens for an answer
-MAX_NUMBER = 10  # maximum of entities per type, so that every name is one token
+MIN_ANSWER_TOKENS = 12  # lower bound of `RecallProbe.max_answer_tokens`
+MAX_NUMBER = 10  # maximum entities per type, so that every name is one token
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class RecallProbe:
-    """One question as a prompt: a front line ("" unless the cue comes first), memory lines, and the end."""
+    """One question as a prompt: a front line ("" if the cue is ``after``), memory lines, and the final question."""
 
     kind: str
     cue: str
@@ -162,7 +162,7 @@ def filler(lines: int, rng: random.Random) -> list[str]:
 
 
 KINDS: dict[str, Callable[[int, random.Random], Scene]] = {"needle": needle, "two_hop": two_hop, "tracking": tracking}
-MIN_LINES, MAX_LINES = 8, 250  # lines
+MIN_LINES, MAX_LINES = 8, 250  # limits of a scene's size
 
 
 def make_scene(kind: str, segments: int, rng: random.Random) -> Scene:

@@ -29,7 +29,7 @@ BROKEN = (
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write a file atomically; return the number of rows."""
-    remove_temp(path.parent)  # of temporary files of a killed writer
+    remove_temp(path.parent)  # deletes temporary files of a killed writer
     count = 0
     with replace_file(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
         for row in rows:
@@ -71,7 +71,7 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One executed skill. ``label`` is the expert's choice, which differs in perturbed steps."""
+    """One executed skill. ``label`` is the expert's choice; in a perturbed step another skill was executed."""
 
     skill: str
     label: str

@@ -53,7 +53,7 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
         kind, _, number = name.rpartition("_")
         if kind.isalpha() and number.isdecimal():
             highest[kind] = max(int(number), highest.get(kind, 0))
-    # more names than occur, since a name without its own token would begin with another's token
+    # also names that do not occur: a name without its own token would begin with the token of another name
     return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
 
 
@@ -91,7 +91,7 @@ class RunStart:
     checkpoint: Path | None = None
 
     def shape(self) -> dict[str, int]:
-        """Return the model's sizes by option; the vocabulary size is the limit set by the first call."""
+        """Return the model's sizes by command-line option; ``vocab`` is the option's value in the run's first call."""
         shape = asdict(Shape.of(self.model.config))
         del shape["positions"]
         return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})

@@ -49,8 +49,9 @@ class TaskMemory:
 class TaskReplay:
     """One replayed task: the memory at its start, and the texts and changes of each step.
 
-    :param numbered_turns: history lines of earlier tasks
-    :param known: facts at the start
+    :param memory: memory at the start, to which the replay applies the changes of each step
+    :param numbered_turns: turns of earlier tasks, which count in the numbers of history lines
+    :param known: facts at the start, by id
     :param new_ids: ids of the lines written since the end of the previous task
     """
 
@@ -64,7 +65,7 @@ class TaskReplay:
         self.agent_lines: list[str] = []  # before each step
         self.turns = [step.turn for step in task.steps]
         self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
-        self.changed_lines: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, with ids
+        self.changed_lines: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, and their ids
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
             self.changed_lines.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
@@ -101,7 +102,7 @@ class TaskReplay:
     def _make_focus_texts(self) -> list[str]:
         """Return the focus of each step: type, name and place of the next target.
 
-        While no such thing is known, the focus names the next place to search.
+        While the target is unknown or gone, the focus names the next place to search.
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):

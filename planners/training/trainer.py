@@ -104,7 +104,7 @@ class Trainer:
     def rate(self, share: float, steps: int) -> float:
         """Return the learning rate after a ``share`` of this call's time and ``steps``.
 
-        Warm-up (short for a resumed run), then constant, then linear to 2 % over the last ``--decay`` share.
+        The rate warms up (faster after a resume), stays constant, then falls to 2 % over the last ``--decay`` share.
         """
         warm = min(1.0, (steps + 1) / (20 if self.checkpoint else 100))
         decay = self.args.decay

@@ -22,9 +22,9 @@ class TurnExample:
     """Training example of one turn: features of each history row, and labels of the rows needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
-    span: torch.Tensor  # (n, head_dim)
-    rule: torch.Tensor  # (rows,)
-    labels: torch.Tensor  # (rows,) bool
+    span: torch.Tensor  # (n, head_dim) mean keys of the query span
+    rule: torch.Tensor  # (rows,) scores of IntentKV's rule
+    labels: torch.Tensor  # (rows,) bool, whether the row is needed soon
     norm: torch.Tensor  # () mean norm of the query memory
 
     @property
@@ -37,7 +37,7 @@ class TurnExample:
 class EvictionPoint:
     """State of the replay after an eviction."""
 
-    example: TurnExample  # example from before the eviction
+    example: TurnExample  # from before the eviction
     cache: SessionCache
     next_turn: ToolTurn | None  # next turn of the transcript
 
@@ -63,7 +63,7 @@ def replay(
 ) -> Iterator[EvictionPoint]:
     """Yield every turn after which rows are evicted.
 
-    The current ``head`` chooses them, so that rows and scores are distributed as at run time.
+    The current ``head`` chooses the rows to keep, so that rows and scores are distributed as at run time.
     """
     caches, rule = engine.cache_provider(), QueryMemory(budget, decay)
     cache, spans, protected = caches.cache(), QuerySpan(), 0

@@ -17,8 +17,8 @@ from memory.files.json_lines import Chain
 
 REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
 ACTIONABLE_ROLES = ("user", "tool", "function")
-DEFAULT_SPAN = 32  # last tokens that are the query span of a turn without actionable messages (arXiv 2606.09916)
-TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields in a file
+DEFAULT_SPAN = 32  # tokens of the query span in a turn without messages of these roles (arXiv 2606.09916)
+TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields of a turn in a file
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -26,8 +26,8 @@ Encode = Callable[[str], Sequence[int]]
 class ToolTurn:
     """New tokens of a turn, and the arguments of the action that follows it.
 
-    The last ``query`` of ``ids`` are the query span, the first ``instruction`` of these a new instruction. ``begins``:
-    the turn begins a transcript, whose first ``protected`` tokens are never evicted.
+    The last ``query`` tokens are the query span; the first ``instruction`` tokens of the span are a new instruction.
+    ``begins``: the turn begins a transcript, whose first ``protected`` tokens are never evicted.
     """
 
     ids: tuple[int, ...]
@@ -92,7 +92,7 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
 def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
     """Divide messages into turns, each of which ends before an action. System messages at the beginning are protected.
 
-    The query span begins at the last message of a user, tool or function; without one it is the last tokens.
+    The query span begins at the last message of a user, tool or function; otherwise it is `DEFAULT_SPAN` tokens.
     """
     ids: list[int] = []
     query = instruction = protected = 0

@@ -34,7 +34,7 @@ HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.js
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD_NEGATIVES = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained value
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha (the head's weight), relative to training
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
@@ -45,10 +45,10 @@ class Progress:
     epoch: int = 0
     session: int = 0  # sessions done in this epoch
     steps: int = 0
-    rows: int = 0
+    rows: int = 0  # turns trained on
     dropped: int = 0  # turns without both positive and negative rows
     curve: list[dict] = field(default_factory=list)
-    weighed: list[dict] = field(default_factory=list)  # candidates for alpha
+    weighed: list[dict] = field(default_factory=list)  # candidates for alpha, with the surprisal of each
 
 
 def write_state(
@@ -91,7 +91,7 @@ def load_tensors(tensors: Mapping[str, torch.Tensor], head: ResidualHead, optimi
 
 
 def loss_of(head: ResidualHead, example: TurnExample) -> torch.Tensor:
-    """Compute the paper's four terms (equation 8). The last has no gradient, since the query memory is not trained."""
+    """Sum the paper's four terms (equation 8). The last has no gradient, since the query memory is not trained."""
     scores, labels = head(example.features, example.span, example.rule), example.labels
     share = labels.float().mean().clamp(0.02, 0.5)
     entropy = F.binary_cross_entropy_with_logits(scores, labels.float(), pos_weight=(1 - share) / share)
@@ -124,7 +124,7 @@ class Trainer:
         self.matcher = ArgumentMatcher(texts, args.shortest)
         keys = ("model", "dtype", "lr", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in keys}
-        # the digest is of the tokenized sessions in their order
+        # digest of all tokenized sessions in their order
         content = sha256("\n".join(json.dumps(session_line(session)) for session in sessions).encode()).hexdigest()
         self.settings["weights_key"] = self.engine.info.weights_key
         self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held_out), "content": content}
@@ -158,7 +158,7 @@ class Trainer:
         self._publish()
 
     def _publish(self) -> None:
-        """Write head and report, which are outputs only."""
+        """Write head and report, which a resumed run does not read."""
         about = {**self.settings, **asdict(self.progress)}
         save_head(self.head, self.out / HEAD, {key: value for key, value in about.items() if key != "curve"})
         write_atomic(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1))
@@ -175,7 +175,7 @@ class Trainer:
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
-        """Set the mean and deviation of the head's features from some sessions, replayed under the rule alone."""
+        """Set the features' mean and deviation from the first sessions, in which the rule alone evicts."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
@@ -184,7 +184,7 @@ class Trainer:
         self.head.spread.copy_(features.std(0).clamp(min=1e-6))
 
     def _choose_alpha(self) -> None:
-        """Publish the head with the share of its alpha that maximises the likelihood of the held-out sessions.
+        """Publish the head with the best alpha of `ALPHA_SHARES`, by the likelihood of the held-out sessions.
 
         A fully trained head outweighs the rule, whose scores are softmax shares and differ by hundredths only.
         """
@@ -252,7 +252,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Resume a run. Raises ConfigError if its settings differ, ModelError if the checkpoint is damaged."""
-        remove_temp(self.out)  # of temporary files of a killed run
+        remove_temp(self.out)  # deletes temporary files of a killed run
         metadata, tensors = read_state(self.out / STATE)
         with loading(self.out / STATE, RESTORE):
             old, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))
