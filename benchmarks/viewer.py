@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--segments", type=int, default=200)
     parser.add_argument("--presses", type=int, default=60)
-    parser.add_argument("--screenshot", type=Path, help="of the page at the end")
+    parser.add_argument("--screenshot", type=Path, help="file for an image of the page at the end")
     args = parser.parse_args(arguments)
     size = Size(args.steps, args.layers, args.segments)
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ NUMBERS = (
     Option("steps", int, -1, (-1, ANY), "maximum optimiser steps of this call, -1 for no limit"),
     Option("threads", int, 0, THREADS, "CPU threads of each process, 0 for torch's choice"),
     Option("processes", int, 1, (1, 1024), "processes that train together; on a CPU one per core is fastest"),
-    Option("batch-tokens", int, 2304, (1, ANY), "padded rows of a batch"),
+    Option("batch-tokens", int, 2304, (1, ANY), "maximum rows of a batch, padding included"),
     Option("transcript", int, TRANSCRIPT_TOKENS, (0, ANY), "maximum tokens of a transcript"),
     Option("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
     Option("apart", float, 0.0, (0, 1), "share of batches with separately encoded memory lines, as in reused blocks"),
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--data", required=True, help="folder with *.jsonl.gz rollouts, written by eval.dataset")
     p.add_argument("--init", default="", help="planner folder to start from, instead of a new seeded model")
     p.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="muon needs torch 2.9 or newer")
-    p.add_argument("--precision", choices=PRECISIONS, default="auto", help="of matrix products; auto: the faster one")
+    p.add_argument("--precision", choices=PRECISIONS, default="auto", help="dtype of matrix products; auto: the faster")
     options.add_numbers(p, NUMBERS)
     return p
 

@@ -37,9 +37,11 @@ def parser(program: str, description: str | None) -> ArgumentParser:
     options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
     executor = "function that makes your robot's SkillExecutor (default: %(default)s, a symbolic house)"
     options.add_argument("--executor", default=DEFAULT_EXECUTOR, metavar="MODULE:FUNCTION", help=executor)
-    options.add_argument("--name", default="keep_agent", help="node, and prefix of all names (default: %(default)s)")
+    options.add_argument("--name", default="keep_agent", help="node, and prefix of its topics (default: %(default)s)")
     for field in fields(Limits):
-        options.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")
+        note = f"limit `{field.name}` of a session, see docs/robots.md (default: %(default)s)"
+        kind, default = type(field.default), field.default
+        options.add_argument(f"--limit-{field.name}", type=kind, default=default, metavar="N", help=note)
     return options
 
 

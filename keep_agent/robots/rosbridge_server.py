@@ -121,7 +121,7 @@ def main() -> None:
     options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
     options.add_argument("--host", default="localhost", help="host of the rosbridge (default: %(default)s)")
     options.add_argument("--port", type=int, default=9090, help="(default: %(default)s)")
-    options.add_argument("--timeout", type=float, default=10.0, metavar="S", help="to connect (default: %(default)s s)")
+    options.add_argument("--timeout", type=float, default=10.0, help="seconds to connect (default: %(default)s)")
     options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="(default: %(default)s)")
     arguments = options.parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))

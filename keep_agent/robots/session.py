@@ -201,7 +201,7 @@ def _refusal(
     instruction: str, calls: Sequence[BoundedCall[Any]], stop_requested: Future[str], emit: Callable[[Event], None]
 ) -> TaskReport:
     names = ", ".join(dict.fromkeys(call.name for call in calls))
-    report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
+    report = TaskReport(instruction, False, "busy", f"a call of an earlier task has not returned: {names}")
     if stop_requested.done():
         report = TaskReport(instruction, False, "stopped", stop_requested.result())
     emit(Started(instruction))

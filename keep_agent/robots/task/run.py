@@ -203,7 +203,7 @@ class TaskRun:
             if facts := self.pending.pass_to(self.dialogue):
                 self.watch(events.Observed(facts, skill))
 
-        return self._start_call("look", observe)
+        return self._start_call("observe", observe)
 
     def _wait_for(self, side: str, call: BoundedCall[T]) -> T:
         """Wait for a call and return its result. ``side`` is blamed for errors; "": the one that is observing."""

@@ -38,7 +38,7 @@ def _triton_supports(device: torch.device, dtype: torch.dtype, head_dim: int) ->
 
         return supports(device, dtype, head_dim)
     except Exception as error:  # no Triton, no C compiler, a driver that is too old
-        logger.warning("packed rows are read with torch, tile by tile, for Triton does not run here: %s", error)
+        logger.warning("packed rows are read with torch, tile by tile, because Triton does not run here: %s", error)
         return False
 
 

@@ -152,7 +152,7 @@ class FusedEncoding:
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
         if layer > max(self._attended, self._layers_done) or not torch.equal(self._rows[place], rows):
-            raise ConfigError(f"layer {layer} of some rows is in no block, and not computed yet: request it later")
+            raise ConfigError(f"no layer {layer} of some rows: ask for rows of fused units, up to the next layer")
         index = self._source[place]
         if layer > self._attended:
             states = self._decoder.unrotated_kv(layer, self._batch.hidden, kinds)

@@ -15,7 +15,7 @@ from keep_agent.files import reading
 from memory.files.end_mark import read_marks
 from memory.files.json_lines import Chain
 
-REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
+REMEDY = "give sessions that eval.sessions wrote, together with their .end files, or chats in OpenAI's format"
 ACTIONABLE_ROLES = ("user", "tool", "function")
 DEFAULT_SPAN = 32  # tokens of the query span in a turn without messages of these roles (arXiv 2606.09916)
 TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields of a turn in a file
