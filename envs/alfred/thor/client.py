@@ -40,7 +40,7 @@ class Reply:
 
 
 class ThorClient:
-    """Client of a simulator. ``calls`` and ``launches`` (process starts) are counts, ``seconds`` the calls' total time."""
+    """Client of a simulator. ``calls`` counts calls, ``seconds`` their total time, ``launches`` process starts."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
         """Store the options; `start` or `reset` starts the process. ``data``: a folder json_2.1.0 for the stand-in."""
@@ -84,7 +84,7 @@ class ThorClient:
         return _require_success(action, self._call(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; a failed one gives a reply that is not ok. Before it raises `ThorError`, the process is ended."""
+        """Execute an action; a failed one gives a reply that is not ok. Ends the process before raising `ThorError`."""
         return self._call(action, lambda controller: _step_reply(controller, action, arguments))
 
     def require(self, action: str, **arguments: Any) -> Reply:

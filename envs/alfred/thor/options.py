@@ -19,7 +19,7 @@ SERVERS = ("fifo", "wsgi")
 
 @dataclass(frozen=True)
 class ThorOptions:
-    """Options; times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError if invalid."""
+    """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
     executable: str | None = None  # a build's file, a command, or "stand-in"; None: the build that ai2thor downloads
     platform: str | None = None  # of the downloaded build; None: Linux64 with a display, else CloudRendering

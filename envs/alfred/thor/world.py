@@ -276,7 +276,7 @@ class ThorWorld(World):
         log.warning("the simulator is restarted: %s", fault)
 
     def _comparable_state(self) -> dict[str, tuple[object, ...]]:
-        """Return the state to compare after a restart, without what physics does not reproduce: positions and slices."""
+        """Return the state to compare after a restart, without positions and slices: physics varies them."""
         state: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:
