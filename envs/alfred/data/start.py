@@ -1,4 +1,4 @@
-"""Initial state of one official trial as a Scene: fixtures and objects with places, from all other trials only."""
+"""Initial state of one official trial as a Scene: its fixtures and receptacles are inferred from other trials only."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Pl
 
 
 def _drop_least_certain(task: Task, scene: Scene, objects: list[_PlacedObject]) -> None:
-    """Drop the least certain place among objects that count for the goal."""
+    """Drop the least certain place among objects that count for the goal, so that the next best is used."""
     kinds = {item.id: item.type for item in scene.items}
     parents = {item.id: item.parent for item in scene.items}
 

@@ -200,7 +200,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things by ``items``, and loose extras by ``extras``; a loose entity's id follows its new position."""
+        """Replace all things by ``items`` and loose extras by ``extras``; loose entities get the ids of new positions."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent
