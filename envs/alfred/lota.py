@@ -16,9 +16,9 @@ A failed ``put down`` drops the object on the floor, and so does a ``put down`` 
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
   ``turn off`` those that are on.
 - ``pick up`` prefers the target, then objects in it.
-- ``find`` prefers an object heated, cooled or cleaned in this task. An object put down in this task comes last unless
-  it was so treated: then ``find`` reaches the second of two. ``find`` prefers the receptacle of its type that received
-  an object last in this task, so that two objects can share a shelf.
+- ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put
+  down in this task comes last, so that ``find`` reaches the second of two. Of receptacles, it prefers the one that
+  received an object last in this task, so that two objects can share a shelf.
 - The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
 - Failures keep LoTA's words and add the reason. The skill set retries nothing from another pose (`ThorWorld` does).
   ``Cannot move to X`` happens in a simulator only.
@@ -99,7 +99,7 @@ def _parse(skill: str) -> tuple[str, str]:
 
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
-    """Return the candidates that the last ``find`` and its repetitions have not tried; after all, the first again."""
+    """Return the candidates that the last ``find`` and its repetitions have not tried; if none, the first tried."""
     history = world.history.find_history
     unvisited = [thing_id for thing_id in candidates if thing_id not in history]
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]

@@ -51,7 +51,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One room with all its contents. ``items`` lists receptacles and fixtures first, then objects."""
+    """One room with all its contents. ``items`` lists fixtures first, then objects."""
 
     id: str
     room: str  # kitchen | livingroom | bedroom | bathroom

@@ -28,7 +28,7 @@ class Label(NamedTuple):
     trial: str
     type: str
     position: Position
-    fixture: str  # official id, or "" for no receptacle
+    fixture: str  # official id (the one in ALFRED's data), or "" for no receptacle
 
 
 @dataclass(frozen=True, slots=True)

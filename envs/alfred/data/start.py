@@ -32,7 +32,7 @@ class _PlacedObject:
 
 
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
-    """Return the initial scene of a trial; its goal is not met, as in the simulator.
+    """Return the initial scene of a trial, in which its goal is not met, as in the simulator.
 
     While the inferred places meet the goal under either matching, the least certain place is replaced by the next best.
     """

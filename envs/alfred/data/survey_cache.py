@@ -1,6 +1,6 @@
 """Cache of mined surveys in the user's cache folder: one file per data folder, replaced atomically.
 
-A file has a version, the trajectories' fingerprint and a checksum; on any difference the data is mined again.
+A file has a version, the trajectories' fingerprint and a checksum; if any of them differs, the data is mined again.
 """
 
 from __future__ import annotations

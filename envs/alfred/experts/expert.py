@@ -36,7 +36,7 @@ class _LotaView(WorldView):
         return by_id[candidates[0]]
 
     def is_reached(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing or the appliance around it, so that none is needed."""
+        """Return whether the last ``find`` reached the thing or the appliance around it: no further one is needed."""
         target = self.last_found()
         around = (outer.id for outer in self.world.holders(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)

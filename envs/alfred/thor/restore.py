@@ -37,7 +37,7 @@ class RestoreReport:
     refusals: tuple[str, ...] = ()  # refused actions with the build's messages
 
     def notes(self) -> dict[str, Any]:
-        """Return the deviations for a trace; empty if there are none."""
+        """Return the deviations for the episode's trace; empty if there are none."""
         lists = {"absent": self.missing_types, "strayed": self.misplaced_types, "refused": self.refusals}
         deviations = {name: list(value) for name, value in lists.items() if value}
         return {"posed": self.pose_count, **deviations} if deviations else {}

@@ -54,7 +54,7 @@ def descendants(process: int) -> list[int]:
 
 
 class BoundedFifoServer(FifoServer):
-    """Server of ai2thor's pipe protocol, with a time limit per message. Raises `ThorTimeout` and `ThorGone`."""
+    """Server of ai2thor's pipe protocol, with a time limit per message. Raises `ThorTimeout`, `ThorGone`, `ThorAnswer`."""
 
     _has_received = False  # whether the process has sent any bytes
 
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Pass an error to the waiting caller, as text (the exception would keep files open); return an HTTP error."""
+        """Give the waiting caller an error's text: the error itself would keep files open. Return HTTP errors."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

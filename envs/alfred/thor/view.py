@@ -17,7 +17,7 @@ FLOOR, FIXTURE, OBJECT, AGENT = "#d8d8d8", "#6b7f99", "#d1872b", "#b3262b"
 
 
 def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """Return (height, width, 3) uint8; ``size``: longer side of a drawing, in pixels. Raises ThorError."""
+    """Return the view, (height, width, 3) uint8; ``size``: pixels of a drawing's longer side. Raises ThorError."""
     if world.frame is None:  # headless
         return draw(world, size)
     image = world.ask("Pass").camera_frame

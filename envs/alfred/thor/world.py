@@ -122,7 +122,7 @@ class ThorWorld(World):
         return self._execute(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the thing wherever there is room, as ALFRED does."""
+        """Put the thing wherever the receptacle has room, as ALFRED does."""
         do = partial(self._use, "PutObject", receptacle_id, forceAction=True, placeStationary=True)
         return self._execute(World.put, (thing_id, receptacle_id), do)
 

@@ -27,7 +27,7 @@ class Entity:
     """Object with an id of AI2-THOR's form. Without a ``thing`` it does not exist in the symbolic world."""
 
     id: str
-    type: str  # its name in AI2-THOR 5.0
+    type: str  # name of the type in AI2-THOR 5.0
     name: str
     thing: str = ""  # id in the symbolic world
     place: Position = UPRIGHT  # position of an entity without a thing
@@ -200,7 +200,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things by ``items`` and loose extras by ``extras``; loose entities get the ids of new positions."""
+        """Replace all things by ``items`` and loose extras by ``extras``; loose entities get ids by new position."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

@@ -149,7 +149,7 @@ def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> Non
 
 @contextmanager
 def _knife_in_hand(room: Room) -> Iterator[None]:
-    """Put a knife in the agent's hand during the block, as the symbolic world requires for a cut."""
+    """Put a knife in the agent's hand inside the ``with`` block: the symbolic world cuts only with a knife."""
     world, holding = room.world, room.world.holding
     world.things[_KNIFE.id], world.holding = _KNIFE, _KNIFE.id
     try:

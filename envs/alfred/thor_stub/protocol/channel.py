@@ -82,7 +82,7 @@ class ClientGone(Exception):
 
 
 class Channel(Protocol):
-    """Channel to the client: one message at the start and one answer per action. All methods raise `ClientGone`."""
+    """Channel to the client: one message at the start and one answer per action. Any method may raise `ClientGone`."""
 
     def open(self) -> None:
         """Prepare to send."""
