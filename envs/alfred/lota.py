@@ -1,14 +1,14 @@
 """Type-level skills of LoTA-Bench for ALFRED, all 214 (LLMTaskPlanning at 97c46cc), with instance choice and messages.
 
-A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, it prefers, the most important first:
-instances not behind a closed door, anything but occupied stove burners, visible instances, near ones. Slices count as
-their whole (``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle.
-A failed ``put down`` drops the object on the floor, and so does a ``put down`` without a target.
+A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances are ranked by these criteria,
+the most important first: not behind a closed door, no occupied stove burner, visible, near. Slices count as their whole
+(``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle. A failed
+``put down`` drops the object on the floor, and so does a ``put down`` without a target.
 
 "Target" means the instance that the last ``find`` reached. Differences from LoTA-Bench:
 
-- A cut is remembered until the task ends, not until the process ends; after it, an invisible slice comes before a
-  visible whole object.
+- A cut is remembered until the task ends, not until the process ends; after a cut, even an invisible slice comes
+  before a visible whole object.
 - ``put down`` aims at the target until the next ``find``; LoTA forgets the target after every skill except
   ``put down`` and ``open``, and chooses an instance again. A faucet stands for its basin. Only one instance is tried.
 - ``put down the X`` needs an X in the hand; LoTA puts down any object.
@@ -16,9 +16,9 @@ A failed ``put down`` drops the object on the floor, and so does a ``put down`` 
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
   ``turn off`` those that are on.
 - ``pick up`` prefers the target, then objects in it.
-- ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put
-  down in this task comes last, so that ``find`` reaches the second of two. Of receptacles, it prefers the one that
-  received an object last in this task, so that two objects can share a shelf.
+- ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put down in this task
+  comes last, so that ``find`` reaches the second of two. Of receptacles, ``find`` prefers the one that received an
+  object last in this task, so that two objects can share a shelf.
 - The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
 - Failures keep LoTA's words and add the reason. The skill set retries nothing from another pose (`ThorWorld` does).
   ``Cannot move to X`` happens in a simulator only.

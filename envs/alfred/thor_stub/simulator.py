@@ -63,7 +63,7 @@ class ActionReply:
 
 @dataclass(slots=True)
 class Images:
-    """Last images of a session: drawn on demand, and only once."""
+    """Last images of a session: drawn on demand, and again only after a change."""
 
     _state: Hashable = None
     _agent: bytes = b""
