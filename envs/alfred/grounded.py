@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill; a missing object gives the failure of a hidden one. Raises SkillError for an unknown skill."""
+        """Execute a skill; a missing object fails like a hidden one. Raises SkillError for an unknown skill."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):

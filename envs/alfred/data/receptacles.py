@@ -82,7 +82,7 @@ def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
 
 
 def _is_plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether ALFRED or the evidence puts a type into a fixture; types that it never places fit broad ones."""
+    """Return whether ALFRED or the evidence puts a type there; types that ALFRED puts nowhere fit broad fixtures."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW

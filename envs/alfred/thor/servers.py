@@ -54,7 +54,7 @@ def descendants(process: int) -> list[int]:
 
 
 class BoundedFifoServer(FifoServer):
-    """Server of ai2thor's pipe protocol; each message has a time limit. Raises `ThorTimeout`, `ThorGone`, `ThorAnswer`."""
+    """Server of ai2thor's pipe protocol, with time limits. Raises `ThorTimeout`, `ThorGone` and `ThorAnswer`."""
 
     _has_received = False  # whether the process has sent any bytes
 
