@@ -51,7 +51,7 @@ class AlfredEnv(WorldEnv[Episode]):
         return observation if self._frame_shape is None else observation | {"frame": self._frame()}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """Add, for a simulator, its number of ``restarts`` and ``notes`` on deviations from the trial's start."""
+        """Add ``restarts`` (a count) and ``notes`` (deviations from the trial's start) if there is a simulator."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
             report = self.world.restoration

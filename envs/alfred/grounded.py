@@ -60,7 +60,7 @@ class GroundedSkills:
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
-    """Return the id for a name; its type must be known (else SkillError), the thing need not exist."""
+    """Return the id for a name; the thing need not exist. Raises SkillError for an unknown type."""
     if name.split(" ")[0] not in _TYPES:
         raise unknown_skill(skill, _all_skills(world))
     return name.replace(" ", "_")

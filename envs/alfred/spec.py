@@ -52,7 +52,7 @@ class AlfredSpec(WorldSpec):
         return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the title for results; results on AI2-THOR 5 and on ALFRED's version 2.1 are not comparable."""
+        """Return the title of results; it names AI2-THOR 5, since results are not comparable with version 2.1's."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in

@@ -50,7 +50,7 @@ class Thing:
 
     id: str
     type: str
-    position: Position  # of a held thing: where it was picked up (in AI2-THOR: in the hand)
+    position: Position  # while held: where it was picked up (in AI2-THOR: the hand)
     parent: str | None = None  # the receptacle that it is in or on; None: floor, hand, or a fixture on its own
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False

@@ -46,7 +46,7 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 
 
 def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None = None) -> OfficialEpisodes:
-    """Return the episodes of a split, one per annotation; with ``limit``, so many of them, drawn with ``seed``.
+    """Return the episodes of a split, one per annotation; ``limit`` of them, if given, are drawn with ``seed``.
 
     If splits/oct21.json, in or beside the folder, has the split, only annotations that it lists are loaded. Raises
     DataError for missing or damaged files, ConfigError for an unknown split.

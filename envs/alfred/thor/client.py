@@ -114,7 +114,7 @@ class ThorClient:
             if fault is error:
                 raise
             raise fault from error
-        except BaseException:  # keyboard interrupt: the late reply would be taken for the next action's
+        except BaseException:  # after a keyboard interrupt, the late reply would be taken for the next action's
             self.close()
             raise
         finally:

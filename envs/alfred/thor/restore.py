@@ -33,7 +33,7 @@ class RestoreReport:
 
     pose_count: int  # number of the trial's poses
     missing_types: tuple[str, ...] = ()  # types that the room lacks
-    misplaced_types: tuple[str, ...] = ()  # types of poses without such an object nearby
+    misplaced_types: tuple[str, ...] = ()  # types with a pose that has no such object nearby
     refusals: tuple[str, ...] = ()  # refused actions with the build's messages
 
     def notes(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    AI2-THOR forms ids from type and place in centimetres, and drops duplicates: so no two of a type share a place.
+    AI2-THOR forms ids from type and place in centimetres and drops duplicates, so objects of a type share no place.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
