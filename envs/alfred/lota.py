@@ -99,7 +99,7 @@ def _parse(skill: str) -> tuple[str, str]:
 
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
-    """Return the candidates not tried by the last ``find`` and its repetitions; if none is left, the first one again."""
+    """Return the candidates not tried by the last ``find`` and its repetitions; if none is left, the first again."""
     history = world.history.find_history
     unvisited = [thing_id for thing_id in candidates if thing_id not in history]
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]

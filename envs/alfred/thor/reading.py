@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return the last container if it is near: AI2-THOR lists none for things carried in one or in a pan on a burner."""
+    """Return the last container if near: AI2-THOR lists none for things carried in one, or in a pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:
