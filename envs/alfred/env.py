@@ -15,10 +15,10 @@ from envs.setting import TaskResult
 
 
 class AlfredEnv(WorldEnv[Episode]):
-    """Tasks of ALFRED. Options are those of `WorldEnv` and `AlfredSetting`; ``data`` is an option of both.
+    """Environment of ALFRED. Its options are those of `WorldEnv` and of `AlfredSetting`; both use ``data``.
 
-    With ``backend="thor"`` the environment starts and owns an AI2-THOR process: close it. With
-    ``render="rgb"`` observations have a ``frame``, (height, width, 3) uint8, of the agent's view.
+    With ``backend="thor"`` the environment starts an AI2-THOR process, which `close` ends. With
+    ``render="rgb"`` observations have a ``frame``: the agent's view, (height, width, 3) uint8.
     """
 
     spec_of_world = SPEC
@@ -51,7 +51,7 @@ class AlfredEnv(WorldEnv[Episode]):
         return observation if self._frame_shape is None else observation | {"frame": self._frame()}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """Add ``restarts`` of the simulator in this episode, and ``notes`` on deviations from an official start."""
+        """Add ``restarts`` (a count) and ``notes`` (deviations from the trial's start) if there is a simulator."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
             report = self.world.restoration

@@ -1,10 +1,10 @@
-"""Goals of the seven task types: checked targets, and conditions with partial credit.
+"""Goals of the seven task types: their conditions, with partial credit, and a check of their targets.
 
 The conditions follow ALFRED's env/tasks.py at commit f91f4c0.
 ``matching="official"`` follows the official code: a target is every thing whose object id *contains* the
 target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
-compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Both count
-only things directly in or on a receptacle; a held thing is in none. Doors do not matter.
+compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Only the
+direct receptacle counts; in AI2-THOR, ``official`` counts outer ones too. A held thing is in none. Doors do not matter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Treatment:
     verb: str
     appliance: str  # the receptacle in which it happens
     objects: frozenset[str]  # the types that can be treated
-    mark: str  # the attribute of `State` that holds the treated things
+    mark: str  # name of the `State` attribute with the ids of the treated things
 
 
 TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
@@ -62,7 +62,7 @@ TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
 _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         OBJECT: objects.PICKUPABLE,
-        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # portable receptacles are in MOVABLE only
+        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # movable receptacles are targets of MOVABLE only
         TOGGLE: objects.TOGGLEABLE,
         MOVABLE: objects.MOVABLE_RECEPTACLES,
     }
@@ -91,7 +91,7 @@ class _Goal:
         return [thing for thing in matches if thing.type in among]
 
     def lies_in(self, thing: Thing, places: set[str]) -> bool:
-        """Return whether a thing is in or on one of ``places``; the official code also counts the outer receptacle."""
+        """Return whether a thing is in or on one of ``places``; for "official" see ``nested`` of `State.lies_in`."""
         return self.world.lies_in(thing, places, nested=self.matching == "official")
 
     def inside(self, receptacles: list[Thing]) -> set[str]:
@@ -159,7 +159,7 @@ def goal_met(world: World, task: Task, matching: Matching = "type") -> bool:
 
 
 def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
-    """Check a task's parameters; ``things``: the types in the room, one per instance.
+    """Check the parameters of a task of type ``kind``; ``things`` has the type of every thing in the room.
 
     Raises DataError for an unknown type, and for a goal that can never be reached.
     """

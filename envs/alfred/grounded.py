@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill; a missing thing fails like a hidden one. Raises SkillError for other texts."""
+        """Execute a skill; a missing object fails like a hidden one. Raises SkillError for an unknown skill."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):
@@ -48,7 +48,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _all_skills(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the sensible skills in the known current state, by verb in scene order."""
+        """Return the sensible skills on known things: ``go to``, skills on visible things, on switches, "done"."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
@@ -60,7 +60,7 @@ class GroundedSkills:
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
-    """Return the id of a thing of a known type; it need not exist."""
+    """Return the id for a name; the thing need not exist. Raises SkillError for an unknown type."""
     if name.split(" ")[0] not in _TYPES:
         raise unknown_skill(skill, _all_skills(world))
     return name.replace(" ", "_")
@@ -94,7 +94,7 @@ def _within_reach(world: World, thing_id: str) -> bool:
 
 
 def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
-    """Return the failure for a missing thing, or None; ``refuse`` is the failure for hidden things of its type."""
+    """Return the failure for a thing that does not exist, else None; ``refuse`` makes the failure for a hidden one."""
     if thing_id in world.things:
         return None
     if thing_id in world.geometry.ids:
@@ -142,7 +142,7 @@ def _go(world: World, thing_id: str) -> Outcome:
 
 
 def _thing_skills(world: World, thing_id: str) -> Iterator[str]:
-    """Yield sensible skills on a thing in view; bowls and boxes only take the usual types, furniture takes any type."""
+    """Yield sensible skills on a thing in view; bowls and boxes take only ALFRED's types, furniture takes any type."""
     thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
         yield f"{'close' if thing.is_open else 'open'} {name_of(thing_id)}"

@@ -1,4 +1,4 @@
-"""Knowledge of a world by the agent, and the facts that have changed.
+"""Knowledge that the agent has of a world, and facts about what has changed.
 
 ``full``: everything is known at all times. ``partial``: fixtures and things on the floor are known from the start. The
 content of a receptacle becomes known when the agent opens it, or stands at it while it is open or has no door; until
@@ -17,7 +17,7 @@ from envs.fact import Fact
 from envs.setting import OBSERVABILITIES, Observability
 from keep_agent.errors import check_choice
 
-_Marks = tuple[bool, bool, bool, bool, bool]  # hot, cold, clean, held, seen
+_Marks = tuple[bool, bool, bool, bool, bool]  # hot, cold, clean, held, content known
 
 
 class Knowledge:
@@ -50,7 +50,7 @@ class Knowledge:
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:
-        """Observe; return every fact that is new or changed since the last call, in scene order."""
+        """Observe; return the facts that changed since the last call, in this order: removals, things, the agent."""
         self._look_around()
         world = self.world
         changes = (self._new_fact(thing) for thing in world.things.values() if thing.id in self.known)
@@ -71,7 +71,7 @@ class Knowledge:
             yield Fact(thing_id, "object", id_type(thing.type), gone=True)
 
     def _new_fact(self, thing: Thing) -> Fact | None:
-        """Return the thing's fact if it differs from the last one."""
+        """Return the thing's fact if it differs from its last fact, else None."""
         world, thing_id = self.world, thing.id
         hot, cold, clean = (thing_id in marked for marked in (world.heated, world.cooled, world.cleaned))
         marks = hot, cold, clean, thing_id == world.holding, thing_id in self.known_contents

@@ -1,27 +1,27 @@
-"""LoTA-Bench's 214 type-level skills for ALFRED (LLMTaskPlanning at 97c46cc), instance choice and messages.
+"""Type-level skills of LoTA-Bench for ALFRED, all 214 (LLMTaskPlanning at 97c46cc), with instance choice and messages.
 
-A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances that are not behind a closed
-door come first, then any but occupied stove burners, then visible ones, then the nearest. Slices count as
-their whole (``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle.
-A failed ``put down`` drops the object on the floor, and so does a ``put down`` without a target.
+A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances are ranked by these criteria,
+the most important first: not behind a closed door, no occupied stove burner, visible, near. Slices count as their whole
+(``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle. A failed
+``put down`` drops the object on the floor, and so does a ``put down`` without a target.
 
 "Target" means the instance that the last ``find`` reached. Differences from LoTA-Bench:
 
-- A cut is remembered for the current task, not for the rest of the process; then an invisible slice comes before a
-  visible whole object.
+- A cut is remembered until the task ends, not until the process ends; after a cut, even an invisible slice comes
+  before a visible whole object.
 - ``put down`` aims at the target until the next ``find``; LoTA forgets the target after every skill except
-  ``put down`` and ``open``, and chooses an instance again. A faucet counts as its basin. One instance is tried.
+  ``put down`` and ``open``, and chooses an instance again. A faucet stands for its basin. Only one instance is tried.
 - ``put down the X`` needs an X in the hand; LoTA puts down any object.
 - ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
   ``turn off`` those that are on.
 - ``pick up`` prefers the target, then objects in it.
-- ``find`` prefers an object heated, cooled or cleaned in this task. An object put down in this task and not treated
-  since then comes last, so that the second of two can be reached. ``find`` prefers a receptacle that received an
-  object in this task, so that two objects can share a shelf.
+- ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put down in this task
+  comes last, so that ``find`` reaches the second of two. Of receptacles, ``find`` prefers the one that received an
+  object last in this task, so that two objects can share a shelf.
 - The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
-- Failures keep LoTA's words and add the reason. No skill is retried at another pose, and ``Cannot move to X`` happens
-  in a simulator only.
+- Failures keep LoTA's words and add the reason. The skill set retries nothing from another pose (`ThorWorld` does).
+  ``Cannot move to X`` happens in a simulator only.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _parse(skill: str) -> tuple[str, str]:
 
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
-    """Return the instances that a repeated ``find`` has not reached; after the last one, the first again."""
+    """Return the candidates not tried by the last ``find`` and its repetitions; if none is left, the first again."""
     history = world.history.find_history
     unvisited = [thing_id for thing_id in candidates if thing_id not in history]
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
@@ -157,7 +157,7 @@ _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
 
 
 def _put_target(world: World) -> str | None:
-    """Return the thing of the last ``find`` if it exists and is not in the hand; for a faucet its basin."""
+    """Return the target (for a faucet its basin), or None if it no longer exists or is carried."""
     target = world.history.target
     if target not in world.things or world.place_of(target) == world.holding:
         return None

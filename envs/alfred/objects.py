@@ -14,14 +14,14 @@ ROOMS = ("kitchen", "livingroom", "bedroom", "bathroom")
 
 
 def types(names: str) -> frozenset[str]:
-    """Return a set of types, written as one string with spaces."""
+    """Return the set of types that ``names`` lists, separated by spaces."""
     return frozenset(names.split())
 
 
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
 CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # types that hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = types("Box Laptop")  # ALFRED's plans put into boxes unopened (127 of 127 puts) and close laptops first
+STARTS_OPEN = types("Box Laptop")  # ALFRED's plans never open boxes to put things in; laptops are closed before a pick
 LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
 KNIVES = types("Knife ButterKnife")
@@ -136,7 +136,7 @@ def accepts(receptacle_type: str) -> frozenset[str]:
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Return whether a goal may require this pair: those in the table except nested containers, which PDDL forbids."""
+    """Return whether a goal may require this pair: `ACCEPTED` has it, and it puts no container into another."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 

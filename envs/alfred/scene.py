@@ -14,14 +14,14 @@ def xyz(numbers: Position) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A thing in a scene: a fixture, a receptacle, or something to pick up."""
+    """A thing in a scene: a fixture, or an object that can be picked up."""
 
     id: str  # "cabinet_3": lower-case type without spaces, counted from 1 within its type
     type: str  # AI2-THOR type: "Cabinet"
     position: Position
-    parent: str | None = None  # id of the receptacle it starts in or on; None: none, or the floor
-    states: frozenset[str] = frozenset()  # initial: "open", "on"; absent means closed, off
-    source: str = ""  # the official object id, or ""
+    parent: str | None = None  # id of the receptacle it starts in or on; None: on the floor, or a fixture on its own
+    states: frozenset[str] = frozenset()  # "open", "closed", "on"; default: off, closed (boxes, laptops: open)
+    source: str = ""  # AI2-THOR's object id, or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Start:
 
     objects: tuple[ObjectPose, ...]
     toggles: tuple[tuple[str, bool], ...]  # (type, is on)
-    dirty_and_empty: bool
+    dirty_and_empty: bool  # whether things start dirty, and without liquid
     agent: tuple[float, float, float]  # x, y, z
     rotation: float  # degrees
     horizon: float  # degrees
@@ -51,19 +51,19 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One room with all its contents. ``items`` lists receptacles and fixtures first, then objects."""
+    """One room with all its contents. ``items`` lists fixtures first, then objects."""
 
     id: str
     room: str  # kitchen | livingroom | bedroom | bathroom
     items: tuple[Item, ...]
     agent: tuple[float, float]  # x, z at the start
     reachable: tuple[tuple[float, float], ...] = ()  # standing points (x, z); empty: anywhere
-    start: Start | None = None  # of an official trial
+    start: Start | None = None  # of an official trial; None: a generated house
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task of the seven ALFRED types with its parameters; AI2-THOR types, "" where unused."""
+    """Task of one of ALFRED's seven types. Targets are AI2-THOR types, or "" if the task type has no such target."""
 
     type: str
     object_target: str
@@ -72,7 +72,7 @@ class Task:
     mrecep_target: str = ""
     sliced: bool = False
     instruction: str = ""
-    id: str = ""  # trial id, or the generator's
+    id: str = ""  # id of the trial, or from the generator
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Spec of ALFRED, and the loader of its episodes."""
+"""`WorldSpec` of ALFRED, and the loader of its episodes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from envs.worlds import WorldSpec
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Return the episodes of a split; ``data`` is a folder json_2.1.0, or None for the embedded houses.
+    """Return the episodes of a split; ``data`` is a folder json_2.1.0 (official data), or None for generated houses.
 
-    Embedded: ``limit`` houses (10,000 by default) with ``stream`` tasks each; a different ``seed`` gives different
+    Generated: ``limit`` houses (10,000 by default) with ``stream`` tasks each; a different ``seed`` gives different
     houses of the same split. Official: one episode per annotation, ``limit`` of them drawn with ``seed``. Raises
     ConfigError for settings that cannot work, DataError for missing or damaged files.
     """
@@ -45,14 +45,14 @@ class AlfredSpec(WorldSpec):
         return AlfredSetting(skills, observability)
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
-        """Return another wording, without names that mean something else in this room."""
+        """Return another wording of the instruction, without names that another type in this room shares."""
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
 
     def goal_text(self, task: Task) -> str:
         return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the title; AI2-THOR 5's results are not comparable with those of 2.1, on which ALFRED was recorded."""
+        """Return the title of results; it names AI2-THOR 5, since results are not comparable with version 2.1's."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in

@@ -1,4 +1,4 @@
-"""State of a scene: snapshots of things, fixed geometry, and queries."""
+"""State of a scene: snapshots of its things (fixtures, and objects, which can be picked up), geometry, and queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Geometry:
     def __init__(self, scene: Scene) -> None:
         self.ids = frozenset(item.id for item in scene.items)
         basins = [item for item in scene.items if item.type in BASINS]
-        self.basin_of = {  # of each faucet the nearest one, as in ALFRED; only a sink's basin cleans things
+        self.basin_of = {  # faucet -> nearest basin, as in ALFRED; the water cleans only in a SinkBasin
             faucet.id: min(basins, key=lambda basin: dist(basin.position, faucet.position)).id
             for faucet in scene.items
             if faucet.type == "Faucet" and basins
@@ -46,16 +46,16 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A snapshot of one thing; the world replaces it on every change, so read it again after an action."""
+    """Snapshot of one thing. The world replaces it on every change, so read it again after an action."""
 
     id: str
     type: str
-    position: Position  # while held: the last position before
-    parent: str | None = None  # the receptacle that it is in or on; None: floor, hand, or a separate fixture
+    position: Position  # while held: where it was picked up (in AI2-THOR: the hand)
+    parent: str | None = None  # the receptacle that it is in or on; None: floor, hand, or a fixture on its own
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
     is_on: bool = False
-    source: str = ""  # the official object id
+    source: str = ""  # AI2-THOR's object id, or ""
 
     @property
     def pickupable(self) -> bool:
@@ -85,7 +85,7 @@ class Thing:
 
 
 def things_of(scene: Scene) -> dict[str, Thing]:
-    """Return the start state of all things, in scene order; only objects are in the contents of their receptacles."""
+    """Return the start state of all things, in scene order. Receptacles list objects, not fixtures, as contents."""
     things: dict[str, Thing] = {}
     for item in scene.items:
         if item.id in things:
@@ -111,7 +111,7 @@ def things_of(scene: Scene) -> dict[str, Thing]:
 
 
 def by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
-    """Return the ids of things by type, in their order."""
+    """Return the ids of things by type, each type in the order of ``things``."""
     ids: dict[str, tuple[str, ...]] = {}
     for thing in things.values():
         ids[thing.type] = (*ids.get(thing.type, ()), thing.id)
@@ -133,17 +133,17 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class SkillHistory:
-    """State of type-level skills within one task, from which they choose an instance."""
+    """Record of the type-level skills (``find a mug``) of one task, by which they choose the instance to act on."""
 
     target: str | None = None  # the thing that the last `find` reached
-    find_history: tuple[str, ...] = ()  # instances that the repeated `find` has reached
-    put_objects: frozenset[str] = frozenset()  # objects put into a receptacle in this task
-    put_receptacles: tuple[str, ...] = ()  # receptacles of these puts, latest last
+    find_history: tuple[str, ...] = ()  # instances tried by the last `find` and its repetitions
+    put_objects: frozenset[str] = frozenset()  # objects put into a receptacle in this task and not picked up since
+    put_receptacles: tuple[str, ...] = ()  # receptacles that received an object in this task, latest last
     has_cut: bool = False  # whether something was sliced in this task
 
 
 class State:
-    """State: places of all things, the held thing, heated, cooled and cleaned things, and the skills' state."""
+    """Full state of a scene: all things, the agent, the held, heated, cooled and cleaned things, the skills' record."""
 
     __slots__ = ("_types", "agent", "cleaned", "cooled", "geometry", "heated", "history", "holding", "scene", "things")
 
@@ -171,7 +171,7 @@ class State:
         return copy
 
     def begin_task(self) -> None:
-        """Clear the heated, cooled and cleaned marks and the skills' state; places stay."""
+        """Forget which things were heated, cooled or cleaned, and the skills' record; things keep their places."""
         self.heated, self.cooled, self.cleaned, self.history = set(), set(), set(), SkillHistory()
 
     def _state(self) -> tuple[object, ...]:
@@ -210,7 +210,7 @@ class State:
             yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the thing to stand at to reach this one: its fixture, or itself on the floor or in the hand."""
+        """Return the thing to stand at to reach this one: its outermost receptacle, or itself if it is in none."""
         return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
@@ -219,7 +219,7 @@ class State:
         return hiding[-1] if hiding else None
 
     def in_view(self) -> list[str]:
-        """Return the thing at which the agent stands and all that is visible in or on it."""
+        """Return the ids of the thing at which the agent stands and of all visible things in or on it."""
         if self.at is None or self.at == self.holding:
             return []
         inner = (thing.id for thing in self.all_contents(self.at))
@@ -236,7 +236,7 @@ class State:
         return dist((self.agent.x, EYE_HEIGHT, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Return whether a thing is at the agent's place (a faucet: or its basin), or within 1.5 m on the floor."""
+        """Return whether the agent is at a thing, its receptacle or (for a faucet) its basin, or within 1.5 m of it."""
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
@@ -249,9 +249,9 @@ class State:
         return self.hidden_in(thing_id) is None and self.near(thing_id)
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether a thing counts for a goal as in or on one of these receptacles; here only the direct one.
+        """Return whether a thing counts for a goal as in or on one of the receptacles ``places``.
 
-        ``nested``: also outer receptacles, if a simulator lists them.
+        Only its direct receptacle counts here. In a simulator's world, ``nested`` makes outer receptacles count too.
         """
         return thing.parent in places
 

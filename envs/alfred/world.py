@@ -1,11 +1,11 @@
-"""Symbolic state of one ALFRED scene with the effects of each primitive.
+"""Symbolic state of one ALFRED scene, and the effects of its primitives: the actions goto, open, close, pick, put, ...
 
 Effects follow ALFRED's env/thor_env.py (commit f91f4c0): a microwave heats when it is switched on, a fridge cools when
-it is closed, a faucet cleans the things in the nearest sink basin. From AI2-THOR itself: a microwave starts only while
-closed and opens only while off, a laptop closes when picked up, a stove burner carries one thing. Heat, cold and water
+it is closed, a faucet cleans the things in the nearest sink basin. AI2-THOR's own rules: a microwave starts only while
+closed and opens only while off, a laptop closes when picked up, a stove burner holds one thing. Heat, cold and water
 also reach things nested in a container. Every cut gives ``SLICES`` pieces.
 
-The primitives check hand, doors and nesting. Distances are checked by the skills.
+The primitives check the hand, closed doors and nesting; the skills check distances.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class World(State):
     __slots__ = ()
 
     def goto(self, thing_id: str) -> Outcome:
-        """Go to a thing, or to the fixture that contains it, open or closed."""
+        """Go to a thing, or to the outermost receptacle around it, even if that is closed."""
         place = self.place_of(thing_id)
         if place == self.holding:
             return _in_hand(thing_id, place)
@@ -71,7 +71,7 @@ class World(State):
         return SUCCESS
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the held thing into or onto a receptacle; as in ALFRED, its type is not checked."""
+        """Put the held thing into or onto a receptacle; as in ALFRED, `objects.ACCEPTED` is not checked."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
             return failed(f"you are not holding {name_of(thing_id)}")
@@ -105,7 +105,7 @@ class World(State):
         return SUCCESS
 
     def slice(self, thing_id: str) -> Outcome:
-        """Cut a thing with the held knife: slices replace it in its place."""
+        """Cut a thing with the held knife: slices take its place."""
         thing = self[thing_id]
         if thing.type not in objects.SLICEABLE:
             return failed(f"{name_of(thing_id)} cannot be sliced")
@@ -163,7 +163,7 @@ class World(State):
             self._change(part.id, position=position)
 
     def _replace_in_parent(self, thing: Thing, *pieces: str) -> None:
-        """Remove a thing from the contents of its receptacle, and add its pieces there."""
+        """Replace a thing in its receptacle's contents by ``pieces``; without pieces, remove it."""
         if thing.parent is not None:
             rest = (sibling for sibling in self.things[thing.parent].contents if sibling != thing.id)
             self._change(thing.parent, contents=(*rest, *pieces))

@@ -28,7 +28,7 @@ class Label(NamedTuple):
     trial: str
     type: str
     position: Position
-    fixture: str  # official id, or "" for no receptacle
+    fixture: str  # official id (the one in ALFRED's data), or "" for no receptacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def official_id(kind: str, position: Position) -> str:
 
 
 def _number(value: float) -> str:
-    """Format as C#'s "+00.00;-00.00;00.00": halves away from zero; a negative that rounds to zero has no sign."""
+    """Format as C#'s "+00.00;-00.00;00.00": halves are rounded away from 0; a negative that becomes 0 has no sign."""
     rounded = math.floor(abs(round(value, 5)) * 100 + 0.5 + 1e-9) / 100
     sign = "+" if value >= 0 else "-" if rounded else ""
     return f"{sign}{rounded:05.2f}"
@@ -131,7 +131,7 @@ class _RoomCollector:
     def _label(self, trajectory: Trajectory, step: PlanStep) -> None:
         place = _key(step) if step.receptacle_type in FIXTURES else None
         if place is None and step.receptacle_type:
-            return  # in a container that may have been moved before
+            return  # in a movable receptacle, which may have been moved before
         kind = step.object.partition("|")[0]
         rounded = position_of(step.object)
         poses = (pose.position for pose in trajectory.start.objects if pose.type == kind)
@@ -179,7 +179,7 @@ def _chebyshev(first: Position, second: Position) -> float:
 
 
 def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
-    """Keep one of several ids of the same lamp: the most frequent in other trials."""
+    """Keep one of several ids of the same lamp: the one in most trials other than ``trial``."""
     lamps: list[Fixture] = []
     for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
         if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _LAMP_SPREAD for lamp in lamps):

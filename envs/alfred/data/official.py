@@ -23,7 +23,7 @@ _CACHED_SCENES = 64  # annotations of a trial share its scene
 
 
 class OfficialEpisodes(LazyEpisodes[Episode]):
-    """Episodes of one split by task, trial and annotation; scenes are built on access."""
+    """Episodes of one split, ordered by task, trial and annotation; scenes are built on access."""
 
     def __init__(self, entries: Sequence[tuple[Trajectory, int]], survey: Survey) -> None:
         """Serve ``entries``: trajectories with the number of the annotation to use."""
@@ -46,7 +46,7 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 
 
 def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None = None) -> OfficialEpisodes:
-    """Return the annotations of a split, or ``limit`` drawn with ``seed``, by task, trial and annotation.
+    """Return the episodes of a split, one per annotation; ``limit`` of them, if given, are drawn with ``seed``.
 
     If splits/oct21.json, in or beside the folder, has the split, only annotations that it lists are loaded. Raises
     DataError for missing or damaged files, ConfigError for an unknown split.

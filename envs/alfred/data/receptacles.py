@@ -17,8 +17,8 @@ from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_h
 from envs.alfred.scene import Position
 
 HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres along a surface
-TYPE_PENALTY = 0.05  # metres added for a neighbour of another type, whose centre is at another height
-SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, compared with a labelled neighbour
+TYPE_PENALTY = 0.05  # metres added for a labelled object of another type, whose centre is at another height
+SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, compared with a labelled object
 REACH = 1.5  # weighted metres; an object farther away is in no receptacle
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
 
@@ -59,7 +59,7 @@ class ReceptacleInference:
         self._penalties = np.array([evidence.penalty for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted distance, official id) of a type's possible fixtures, nearest first; "" for no fixture."""
+        """Return (weighted distance, official id) of fixtures that may hold an object, nearest first; "" means none."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
             if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _is_plausible(kind, evidence):
@@ -82,14 +82,14 @@ def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
 
 
 def _is_plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether ALFRED or a demonstration puts a type into a fixture; other types only into broad ones."""
+    """Return whether ALFRED or the evidence puts a type there; types that ALFRED puts nowhere fit broad fixtures."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:
-    """Yield (label, guess) for every object that these trials show in a fixture; each guess excludes its own trial."""
+    """Yield (label, guess) for every object that these trials show in a fixture; no guess uses its own trial."""
     for room in survey.values():
         chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
         for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):

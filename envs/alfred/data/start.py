@@ -1,4 +1,4 @@
-"""Initial state of one official trial as a Scene: fixtures and objects with places, from all other trials only."""
+"""Initial state of one official trial as a Scene: its fixtures and receptacles are inferred from other trials only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _PlacedObject:
 
 
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
-    """Return the initial scene of a trial; its goal is not met, as in the simulator.
+    """Return the initial scene of a trial, in which its goal is not met, as in the simulator.
 
     While the inferred places meet the goal under either matching, the least certain place is replaced by the next best.
     """
@@ -110,7 +110,7 @@ def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Pl
 
 
 def _drop_least_certain(task: Task, scene: Scene, objects: list[_PlacedObject]) -> None:
-    """Drop the least certain place among objects that count for the goal."""
+    """Drop the least certain place among objects that count for the goal, so that the next best is used."""
     kinds = {item.id: item.type for item in scene.items}
     parents = {item.id: item.parent for item in scene.items}
 

@@ -1,6 +1,6 @@
 """Cache of mined surveys in the user's cache folder: one file per data folder, replaced atomically.
 
-A file has a version, the trajectories' fingerprint and a checksum; on any difference the data is mined again.
+A file has a version, the trajectories' fingerprint and a checksum; if any of them differs, the data is mined again.
 """
 
 from __future__ import annotations
@@ -96,6 +96,6 @@ def _decode_room(room: dict[str, Any], trials: list[str]) -> RoomSurvey:
         Fixture(name, type_of(name), tuple(position), frozenset(trials[number] for number in numbers))
         for name, position, numbers in room["fixtures"]
     )
-    places = [*(fixture.id for fixture in fixtures), ""]  # index -1 is the last label: no receptacle
+    places = [*(fixture.id for fixture in fixtures), ""]  # index -1 is the last entry: no receptacle
     labels = (Label(trials[trial], kind, tuple(place), places[number]) for trial, kind, place, number in room["labels"])
     return RoomSurvey(fixtures, tuple(labels))

@@ -19,7 +19,7 @@ from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
-ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the first digit of FloorPlan301, 0 for 1-30
+ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by hundreds: FloorPlan301 -> 3, FloorPlan1 -> 0
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
 _UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}
@@ -99,7 +99,7 @@ class Corpus:
         return digest.hexdigest()
 
     def trajectories(self, split: str) -> list[Trajectory]:
-        """Return a split's trajectories by task and trial. Raises ConfigError for an unknown split."""
+        """Return a split's trajectories, sorted by task and trial. Raises ConfigError for an unknown split."""
         if split not in self.sources:
             known, hint = ", ".join(self.sources), did_you_mean(split, self.sources)
             raise ConfigError(f"no split {split!r} in {self.root}; choose one of {known}{hint}")
@@ -179,7 +179,7 @@ def _playable(content: dict[str, Any]) -> bool:
 
 
 def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
-    """Return ``read(*arguments)``; unexpected content is reported as a DataError of the file."""
+    """Return ``read(*arguments)``; unexpected content raises a DataError that names the file."""
     try:
         return read(*arguments)
     except _MALFORMED as error:

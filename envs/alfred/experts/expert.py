@@ -19,10 +19,10 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(WorldView):
-    """View of the whole world; prefers the instance of the last ``find``, then the one that the next would reach.
+    """View of the whole world; prefers an instance that the last ``find`` reached, then one that the next would reach.
 
-    In a type-level skill the world chooses the instance. The expert accepts a suitable instance that
-    the world would choose, and repeats ``find`` until it reaches a required one.
+    A type-level skill chooses its instance itself. The expert accepts this instance if it is suitable, and
+    repeats ``find`` until it reaches a required one.
     """
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
@@ -36,13 +36,13 @@ class _LotaView(WorldView):
         return by_id[candidates[0]]
 
     def is_reached(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing or the appliance around it: no ``find`` is needed."""
+        """Return whether the last ``find`` reached the thing or the appliance around it: no further one is needed."""
         target = self.last_found()
         around = (outer.id for outer in self.world.holders(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)
 
     def last_found(self) -> str | None:
-        """Return the thing of the last ``find``, or None; for a faucet its basin."""
+        """Return the thing that the last ``find`` reached (for a faucet its basin), or None."""
         target = self.world.history.target
         return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 
@@ -65,7 +65,7 @@ class _LotaView(WorldView):
 
     @property
     def current_place(self) -> Thing | None:
-        """None: the expert puts things aside on the same type of surface, wherever the agent is."""
+        """None, so that the expert puts things aside on the same type of surface wherever the agent is."""
         return None
 
 
@@ -141,7 +141,7 @@ def grounded_skill(view: WorldView, task: Task) -> str:
 
 
 def _walk(view: WorldView, thing_id: str) -> str | None:
-    """Return the skill that goes to a thing (to the basin of a faucet), or None at its place."""
+    """Return the skill that goes to a thing (for a faucet to its basin), or None if the agent is there."""
     world = view.world
     place = world.geometry.basin_of.get(thing_id) or world.place_of(thing_id)
     return None if world.at in (place, thing_id) else f"go to {name_of(place)}"
@@ -158,7 +158,7 @@ _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert that chooses the next skill from the state, or only from the agent's facts ("partial")."""
+    """Scripted expert that chooses the next skill from the full state, or ("partial") from what the agent knows."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""

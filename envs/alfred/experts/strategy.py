@@ -1,6 +1,6 @@
-"""Strategy of the expert: the next step of a task, on instances, from current knowledge only (stateless).
+"""Strategy of the expert: the next step of a task, with its instances, from the current (known) state alone.
 
-It therefore recovers from the effects of other skills. Instances at hand come first, then the lowest index.
+So it can continue after skills that others chose. Instances at hand come first, then the first in scene order.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class WorldView:
 
 
 def next_step(view: WorldView, task: Task) -> ExpertStep:
-    """Return the next step towards the goal; done when it is reached or no step helps."""
+    """Return the next step towards the goal; "done" if it is reached or no step helps."""
     if goal_met(view.world, task):
         return DONE_STEP
     strategy = _Strategy(view, task)
@@ -176,7 +176,7 @@ class _Strategy:
         if target is None or place is None:
             return self._take([target] if target else [], self.kind)
         verb, switch = self._treatment_step(place)
-        if ready:  # switch off, or take it
+        if ready:  # switch the appliance off if it is on, then take the target
             verb, switch = "turn off", self._switch(place)
             switch = switch if switch and switch.is_on else None
         return ExpertStep(verb, switch.id, content=target.id) if switch else ExpertStep("take", target.id)

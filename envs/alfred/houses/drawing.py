@@ -1,4 +1,4 @@
-"""Drawing of tasks that are possible in a furnished room and not yet fulfilled, alone or as a stream."""
+"""Random choice of tasks, one or a stream, that are possible in a furnished room and not yet fulfilled."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _SLICED_SHARE = {
 
 @dataclass
 class RoomState:
-    """State of the room at the next task of a stream, whether or not the earlier tasks succeeded.
+    """Possible state of the room before a task of a stream; it holds whether or not the earlier tasks succeeded.
 
-    ``places`` has, for each object type, every receptacle type where an instance may be. It only grows:
-    a destination outside it has no such object yet if things stay where tasks put them.
+    ``places`` maps each object type to all receptacle types where an instance may be. It only grows: if things
+    stay where tasks put them, a receptacle type that it does not name has no such object.
     """
 
     counts: Counter[str]  # instances per object type
@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the goal receptacle types for an object type; with ``only_unused`` only those without such an object."""
+    """Return the goal receptacle types for type ``goes_in``; with ``only_unused``, only those that hold no ``kind``."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]
@@ -146,7 +146,7 @@ def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
 
 
 def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
-    """Return a task of a type: unused object types come first, then object, then destination, each drawn uniformly."""
+    """Draw a task of a type, or return None if none is possible; object types that no task has used are preferred."""
     sliced = rng.random() < _SLICED_SHARE.get(task_type, 0.0)
     tasks = candidates(task_type, state, sliced) or candidates(task_type, state, False)
     tasks = [task for task in tasks if task.object_target not in state.past_targets] or tasks

@@ -35,8 +35,8 @@ def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_t
     """Return a house with ``stream`` tasks, to be done one after another.
 
     ``room`` and ``task_type`` (of the first task) fix choices that are drawn by default. Goals are reachable, and
-    unmet at the start of their task, unless the agent has met one by placing things where no task required them.
-    Raises ConfigError for unknown or unfitting choices, DataError if no room offers that many tasks.
+    unmet at the start of their task, unless the agent has put things where no task required them.
+    Raises ConfigError for unknown choices or ones that do not fit, DataError if no room offers that many tasks.
     """
     _check(stream, room, task_type)
     rng = Random(seed)
@@ -94,7 +94,7 @@ def draw_house(room: str, split: str, rng: Random) -> House:
 
 
 def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
-    """Return object types with repetition, 8 to 30 (crowded: 14 to 30) and at most 3 of a kind."""
+    """Return 8 to 30 object types (crowded: 14 to 30), each at most 3 times."""
     weights = OBJECT_WEIGHTS[house.room]
     size = round(rng.triangular(14, 30, 18) if crowded else rng.triangular(8, 30, 11))
     counts: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
 
 
 class _Placer:
-    """Assignment of ids and initial places."""
+    """Placer of things: assigns ids, and draws the objects' initial places."""
 
     def __init__(self, house: House, rng: Random) -> None:
         self.rng = rng
@@ -148,7 +148,7 @@ class _Placer:
 
 
 def _items(house: House, kinds: list[str], rng: Random) -> tuple[Item, ...]:
-    """Return fixtures, then objects; carriers are placed first, so that small things can start in them."""
+    """Return fixtures, then objects; bowls, boxes, ... are placed first, so that small things can start in them."""
     placer = _Placer(house, rng)
     for kind in sorted(kinds, key=lambda kind: kind not in MOVABLE_RECEPTACLES):
         placer.add(kind)

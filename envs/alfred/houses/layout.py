@@ -11,7 +11,7 @@ from envs.alfred.houses.rooms import BLUEPRINTS, Unit
 from envs.alfred.scene import Position
 
 GRID = 0.25  # metres between standing points, as in AI2-THOR
-REACH = 1.3  # metres from a fixture to the nearest standing point, at most
+REACH = 1.3  # maximum metres from a fixture to the nearest standing point
 MIN_POINTS = 16
 CLEARANCE = 0.2  # metres between agent and furniture
 
@@ -142,7 +142,7 @@ def _components(points: set[Point]) -> Iterator[set[Point]]:
 
 
 def furnish(room: str, rng: Random) -> House:
-    """Draw furniture, and a room just large enough to place each fixture within the agent's reach."""
+    """Draw furniture, and place it in a room just large enough for the agent to reach every fixture."""
     blueprint = BLUEPRINTS[room](rng)
     widest_first = sorted(blueprint.walls, key=lambda unit: -unit.width)
     side = max(2.75, sum(unit.width for unit in blueprint.walls) / 3.2) + 0.5 * len(blueprint.middle)
@@ -156,6 +156,6 @@ def furnish(room: str, rng: Random) -> House:
         if len(points) >= MIN_POINTS and all(
             any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _, z) in placement.fixtures
         ):
-            fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # stable
+            fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # keeps the order within a type
             return House(room, tuple(fixtures), tuple(points))
         side += GRID

@@ -34,7 +34,7 @@ class Blueprint:
 
 
 def single(kind: str, width: float, depth: float, height: float, *extra: Part) -> Unit:
-    """Return a unit of one fixture, with parts that stand on or above it."""
+    """Return a unit of one fixture, and of ``extra`` parts on, above or in it."""
     return Unit(width, depth, (Part(kind, width / 2, height, depth / 2), *extra))
 
 
@@ -43,7 +43,7 @@ def _stack(kind: str, along: float, heights: tuple[float, ...], depth: float = 0
 
 
 def _drawers(rng: Random, along: float, low: int, high: int) -> tuple[Part, ...]:
-    """Return a chest of drawers: same x and z, one above the other."""
+    """Return a chest of ``low`` to ``high`` drawers, one above the other."""
     count = rng.randint(low, high)
     return _stack("Drawer", along, tuple(round(0.75 - 0.2 * i, 2) for i in range(count)))
 
@@ -78,7 +78,7 @@ def _kitchen(rng: Random) -> Blueprint:
 
 
 def _lamps(rng: Random) -> tuple[bool, bool]:
-    """Return (desk lamp, floor lamp): mostly only one, so that "the lamp" is unambiguous."""
+    """Draw whether there is a desk lamp and a floor lamp: mostly only one, so that "the lamp" is unambiguous."""
     draw = rng.random()
     return draw < 0.55, draw >= 0.45
 
@@ -160,7 +160,7 @@ def _bathroom(rng: Random) -> Blueprint:
 
 BLUEPRINTS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom, "bathroom": _bathroom}
 
-# Weight of each object type in a room type, from its frequency in ALFRED; most types have several instances.
+# Weight of each object type in a room type, from its frequency in ALFRED.
 OBJECT_WEIGHTS: dict[str, dict[str, float]] = {
     "kitchen": {
         "Apple": 3, "Bread": 2.5, "Egg": 2.5, "Lettuce": 2.5, "Potato": 3, "Tomato": 3, "Bowl": 2, "Cup": 2, "Mug": 2.5,

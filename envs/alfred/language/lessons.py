@@ -1,4 +1,4 @@
-"""Annotations of ALFRED with goals: of the task, and of each step instruction; types as in facts ("alarmclock")."""
+"""Annotations of ALFRED with their meaning: the task's goal and each step; types as in facts ("alarmclock")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One annotation: instruction and goal, and for each step its text and its meaning."""
+    """One annotation: the task's instruction and goal, and for each step (text, meaning)."""
 
     text: str
     goal: str

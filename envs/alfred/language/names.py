@@ -74,7 +74,7 @@ _IN_OR_ON = frozenset({"ArmChair", "CoffeeMachine", "Plate", "Pan", "Toaster"})
 
 
 def prepositions(kind: str) -> tuple[str, ...]:
-    """Return the prepositions ("in", "on") for putting a thing there, the usual one first."""
+    """Return the prepositions ("in", "on") for putting a thing into or onto ``kind``."""
     words = ("in",) if kind in _IN else ("on",)
     return (*words, "on" if words == ("in",) else "in") if kind in _IN_OR_ON else words
 

@@ -42,7 +42,7 @@ def templates(task: Task) -> tuple[str, ...]:
 def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
     """Return one sentence for a task, without names that another type in ``present`` (the room's types) shares.
 
-    ``source`` is the type of the place in which the object starts, or ""; a few sentences mention it or a colour.
+    ``source`` is the type of the place in which the object starts, or "". A few sentences mention it, or a colour.
     """
 
     def choose(options: Sequence[str]) -> str:
@@ -67,7 +67,7 @@ def all_phrasings(task: Task) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Wording:
-    """The choice among names and words for one sentence."""
+    """Choices of names and words for one sentence."""
 
     task: Task
     choose: Choose

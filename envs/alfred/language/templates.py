@@ -1,11 +1,11 @@
 """Sentence patterns for the seven task types.
 
-``{a}`` is the object with its article ("an apple"), ``{the}`` with the definite article, ``{two}`` stands for two
-objects, ``{plural}`` for the plural without an article; a word after the slot's name is an adjective: ``{a hot}``.
+``{a}`` is the object with its article ("an apple"), ``{the}`` "the apple", ``{two}`` "two apples", ``{plural}``
+"apples"; a word after the slot's name is an adjective: ``{a hot}`` is "a hot apple".
 ``{on}`` is the destination with its preposition ("in the fridge"), ``{to}`` "to the fridge", ``{onto}`` "into the
 fridge". ``{a_carrier}``, ``{the_carrier}`` and ``{in_carrier}`` stand for the movable receptacle, ``{a_lamp}`` and
 ``{the_lamp}`` for the lamp, ``{a_whole}`` and ``{the_whole}`` for the object that is cut. ``[put]``, ``[heat]``, ...
-are words with synonyms.
+stand for any of their synonyms in ``WORDS``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Client of one AI2-THOR process: starts and restarts it; every call gives a reply or a named error."""
+"""Client of one AI2-THOR process: starts and restarts it; every call returns a reply or raises a `ThorError`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EMPTY_SCENE = "Procedural"  # the scene in which houses are built
+EMPTY_SCENE = "Procedural"  # AI2-THOR's empty scene, in which houses are built
 T = TypeVar("T")
 
 
@@ -27,12 +27,12 @@ class Reply:
     """The result of an action."""
 
     ok: bool
-    message: str  # the reason of a refusal
-    value: Any  # actionReturn
+    message: str  # the reason of a failure, or ""
+    value: Any  # AI2-THOR's actionReturn, the result of a query
     metadata: Mapping[str, Any]
     frame: np.ndarray | None  # (height, width, 3) uint8, RGB
-    camera_frame: np.ndarray | None = None  # frame of the last additional camera
-    unknown: bool = False  # whether the build lacks the action or one of the arguments
+    camera_frame: np.ndarray | None = None  # image of the camera that was added last
+    unknown: bool = False  # whether the build (AI2-THOR's executable) lacks the action or an argument
 
     @property
     def objects(self) -> list[dict[str, Any]]:
@@ -40,10 +40,10 @@ class Reply:
 
 
 class ThorClient:
-    """A simulator with its options. ``calls`` counts calls, ``seconds`` their total time."""
+    """Client of a simulator. ``calls`` counts calls, ``seconds`` their total time, ``launches`` process starts."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """Store the options; the process starts later. ``data``: a folder json_2.1.0 for the stand-in."""
+        """Store the options; `start` or `reset` starts the process. ``data``: a folder json_2.1.0 for the stand-in."""
         self.options = options
         self._scene = EMPTY_SCENE  # initial scene of a new process
         self.calls = 0
@@ -58,7 +58,7 @@ class ThorClient:
         return self._controller is not None
 
     def start(self, scene: str | None = None) -> None:
-        """Start the process unless it runs; a new one shows ``scene``, else the last scene. Raises `ThorStart`."""
+        """Start the process unless it runs, in ``scene`` (default: the last scene). Raises `ThorStart`."""
         self._scene = scene or self._scene
         if self._controller is None:
             from envs.alfred.thor.launch import launch  # lazy: it imports ai2thor
@@ -84,7 +84,7 @@ class ThorClient:
         return _require_success(action, self._call(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; a failed one gives a reply that is not ok. Raises `ThorError`, which ends the process."""
+        """Execute an action; a failed one gives a reply that is not ok. Ends the process before raising `ThorError`."""
         return self._call(action, lambda controller: _step_reply(controller, action, arguments))
 
     def require(self, action: str, **arguments: Any) -> Reply:
@@ -114,7 +114,7 @@ class ThorClient:
             if fault is error:
                 raise
             raise fault from error
-        except BaseException:  # after a keyboard interrupt the reply would be taken for that of the next action
+        except BaseException:  # after a keyboard interrupt, the late reply would be taken for the next action's
             self.close()
             raise
         finally:
@@ -148,7 +148,7 @@ def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) 
 
 
 def _reply(event: Event) -> Reply:
-    """Return the reply of an event. Raises `ThorAnswer` if its success flag is no boolean but, for example, "false"."""
+    """Return the reply of an event. Raises `ThorAnswer` if its success flag is no boolean, such as the text "false"."""
     metadata = event.metadata
     success = metadata["lastActionSuccess"]
     if not isinstance(success, bool):

@@ -1,4 +1,4 @@
-"""Errors of AI2-THOR. Each message has the action, the time and the remedy."""
+"""Errors of AI2-THOR. Each message has the action, the seconds until the error, and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOGS = "see ~/.ai2thor/log/unity.log and Unity's own Player.log"
 
 
 class ThorError(KeepError):
-    """Fault after which the simulator is unusable: ``action``, ``reason``, and ``seconds`` until it happened."""
+    """Error of the simulator, with its ``action``, its ``reason``, and the ``seconds`` until it happened."""
 
     remedy: ClassVar[str] = f"{LOGS}; continue with eval.resume"
 
@@ -47,19 +47,19 @@ class ThorAnswer(ThorError, EpisodeError, ValueError):
 
 
 class ThorRefusal(ThorError, EpisodeError):
-    """Failure of an action that the start of an episode needs; the message quotes the build."""
+    """Failed action without which an episode cannot start; the message quotes AI2-THOR's."""
 
     remedy = "check that the build has this scene and this action (docs/thor.md)"
 
 
 class ThorLost(ThorError, EpisodeError):
-    """Room that differs after a restart, so that the episode cannot continue."""
+    """Room that differs after a restart of the process, so that the episode cannot continue."""
 
     remedy = "no action is needed: the episode counts as crashed, the next one begins in a new process"
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return the ThorError in an error's context chain, or None; ai2thor's client replaces errors by its own."""
+    """Return the error, or its context, if that is a ThorError, else None: ai2thor replaces errors by its own."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 

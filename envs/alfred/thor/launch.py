@@ -1,4 +1,4 @@
-"""Launch and shutdown of ai2thor's controller; imports ai2thor, so import this only to start a process."""
+"""Launch and shutdown of ai2thor's controller; it imports ai2thor, so import it only to start a process."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class BoundedController(Controller):
             self.server = BoundedFifoServer(**common)
 
     def step(self, action: Any = None, **arguments: Any) -> Event:
-        """Skip ChangeResolution without images: a build without a screen may wait forever for the change."""
+        """Skip ChangeResolution if headless: a build without a screen may wait forever for the change."""
         if self.headless and action == "ChangeResolution":
             return self.last_event
         return super().step(action, **arguments)
 
     def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
-        """Pass a GPU to CloudRendering only; ai2thor would look for vulkaninfo on any platform."""
+        """Pass a GPU to CloudRendering only: with one, ai2thor runs the program vulkaninfo on every platform."""
         if self._build.platform is not CloudRendering:
             self.gpu_device = None
         return super().unity_command(width, height, headless)
 
 
 def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
-    """Return a controller whose process shows ``scene``. Raises `ThorError`, with the process ended."""
+    """Return a controller whose process shows ``scene``. Raises `ThorStart` after ending the process."""
     arguments = _arguments(options, data)
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
@@ -72,7 +72,7 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
 
 
 def end(controller: Controller) -> None:
-    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. May be repeated.
+    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. May be called again.
 
     The client's atexit hook keeps every controller alive, so large attributes are cleared here.
     """
@@ -90,14 +90,14 @@ def end(controller: Controller) -> None:
             server.raw_metadata = server.raw_files = None
         server.last_event = None
     if controller._build is not None:
-        with suppress(AttributeError):  # the process has no lock yet
+        with suppress(AttributeError):  # the build has no lock yet
             controller._build.unlock()
     controller.last_event = None
 
 
 @contextmanager
 def _without_log_handlers() -> Iterator[None]:
-    """Give the root logger a handler during the block, else ai2thor's first message would install one."""
+    """Give the root logger a handler for now; without one, ai2thor's first message would install its own."""
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     try:

@@ -12,30 +12,30 @@ from typing import Any
 from keep_agent.errors import ConfigError
 
 STAND_IN = "stand-in"
-STUB_MODULE = "envs.alfred.thor_stub"  # module of the stand-in
+STUB_MODULE = "envs.alfred.thor_stub"  # module of the stand-in, which imitates AI2-THOR's executable
 PLATFORMS = ("Linux64", "CloudRendering", "OSXIntel64")
 SERVERS = ("fifo", "wsgi")
 
 
 @dataclass(frozen=True)
 class ThorOptions:
-    """Options in seconds, pixels, metres and degrees. Raises ConfigError for invalid values."""
+    """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
-    executable: str | None = None  # file of a build, a command, or "stand-in"; None: ai2thor's own build
-    platform: str | None = None  # of ai2thor's own build; None: Linux64 with a display, else CloudRendering
+    executable: str | None = None  # a build's file, a command, or "stand-in"; None: the build that ai2thor downloads
+    platform: str | None = None  # of the downloaded build; None: Linux64 with a display, else CloudRendering
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
-    display: str | None = None  # X display, such as ":0"; None: DISPLAY
+    display: str | None = None  # X display, such as ":0"; None: the environment variable DISPLAY
     server: str = "fifo"
     width: int = 300
     height: int = 300
     quality: str = "Ultra"
-    field_of_view: float = 60.0  # this and the next two as in ALFRED
+    field_of_view: float = 60.0  # the default, like the next two, is ALFRED's
     visibility: float = 1.5  # maximum distance at which things can be used
     grid: float = 0.25
     tries: int = 5  # maximum number of poses tried per skill
-    start_timeout: float = 180.0  # for the first message of a new process
-    timeout: float = 60.0  # for an action
+    start_timeout: float = 180.0  # limit for the first message of a new process
+    timeout: float = 60.0  # limit for the reply to an action
 
     def __post_init__(self) -> None:
         for name in ("field_of_view", "visibility", "grid", "start_timeout", "timeout"):
@@ -61,7 +61,7 @@ class ThorOptions:
         return self.executable is not None and (self.executable == STAND_IN or STUB_MODULE in self.executable)
 
     def command(self, data: str | None) -> str | None:
-        """Return the command line for a shell; None for the client's build. Raises ConfigError for a missing file."""
+        """Return the command line for a shell; None for ai2thor's own build. Raises ConfigError for a missing file."""
         if self.executable == STAND_IN:
             command = [sys.executable, "-m", STUB_MODULE]
             return " ".join(map(quote, command + (["--data", str(data)] if data is not None else [])))

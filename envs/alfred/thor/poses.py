@@ -1,4 +1,4 @@
-"""Poses from which a thing can be used: from GetInteractablePoses, or from geometry if the build lacks it."""
+"""Poses from which a thing can be used: from the action GetInteractablePoses, or from geometry if AI2-THOR lacks it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
 
 EYE_HEIGHT = 0.675  # metres from the agent's position up to its camera
-HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees, as AI2-THOR allows them; down is positive
+HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees of the camera that AI2-THOR allows; down is positive
 MAX_POINTS = 12  # number of standing points considered
-MARGIN = 1.0  # metres from a thing's position to its edge, at most
+MARGIN = 1.0  # maximum metres from a thing's position to its edge
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """The agent's position and the direction of its view, in degrees."""
+    """The agent's position in metres, and the direction of its view in degrees."""
 
     x: float
     y: float
@@ -39,17 +39,17 @@ class Pose:
 
 
 class PoseFinder:
-    """Poses in one room. Remembers whether the build has GetInteractablePoses."""
+    """Finder of poses in one room. It remembers whether the build (AI2-THOR's executable) has GetInteractablePoses."""
 
     def __init__(self, options: ThorOptions, ask: Callable[..., Reply], points: Iterable[Mapping[str, float]]) -> None:
-        """Store the standing points: ``points`` as from GetReachablePositions."""
+        """Store the standing points, in GetReachablePositions' format; ``ask`` executes a query action."""
         self._reach = options.visibility
         self._ask = ask
         self._has_query = True
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
     def poses_for(self, object_id: str, target: Position) -> list[Pose]:
-        """Return the poses from which an object can be used: the build's, else all plausible ones.
+        """Return poses from which an object can be used: the build's, else one per nearby point, facing the object.
 
         The order: the best pose of each standing point, nearest point first; then the second best of each, and so on.
         """
@@ -61,7 +61,7 @@ class PoseFinder:
         return _points_first(ranked)
 
     def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose]:
-        """Return the build's poses; empty if it has none."""
+        """Return the poses that the build reports; empty if it reports none, or lacks the action."""
         turns = sorted({_quarter_turn(point, target) for point in points})
         reply = self._ask(
             "GetInteractablePoses",
@@ -87,18 +87,18 @@ def _bearing(point: Position, target: Position) -> float:
 
 
 def _quarter_turn(point: Position, target: Position) -> float:
-    """Return the quarter turn that best faces the target."""
+    """Return the multiple of 90 degrees that best faces the target."""
     return round(_bearing(point, target) / 90) % 4 * 90.0
 
 
 def _pitch(point: Position, target: Position) -> float:
-    """Return the degrees down to the target."""
+    """Return the angle from the agent's eye down to the target, in degrees."""
     distance = _floor_distance(point, target)
     return degrees(atan2(point[1] + EYE_HEIGHT - target[1], max(distance, 0.01)))
 
 
 def _facing(point: Position, target: Position) -> Pose:
-    """Return the pose at a point that looks at the target as straight as turns and horizons allow."""
+    """Return the pose at a point that faces the target as well as quarter turns and `HORIZONS` allow."""
     horizon = min(HORIZONS, key=lambda angle: abs(angle - _pitch(point, target)))
     return Pose(*point, _quarter_turn(point, target), horizon)
 
@@ -112,7 +112,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _points_first(ranked: Sequence[Pose]) -> list[Pose]:
-    """Order poses so that every point comes once before any second pose, since a door may need a step back."""
+    """Order poses: the first of every point, then the second ones, and so on; a door may need a step back."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

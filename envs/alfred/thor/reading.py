@@ -1,4 +1,4 @@
-"""Reader of the simulator's metadata: things of the symbolic world.
+"""Reader of the simulator's metadata, from which it makes things of the symbolic world.
 
 Only ALFRED's types are read, with ALFRED's names. The simulator lists all receptacles that a thing touches; the
 innermost one becomes its parent. A thing on the floor or on unknown furniture has no parent.
@@ -17,15 +17,15 @@ from envs.alfred import objects
 from envs.alfred.scene import Item, Position
 from envs.alfred.state import Thing
 
-Entry = Mapping[str, Any]  # of metadata["objects"]
+Entry = Mapping[str, Any]  # an element of metadata["objects"]
 
-FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # omitted once broken
-NESTED_DISTANCE = 0.3  # metres between a carried container and its contents, at most
+FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # left out once broken
+NESTED_DISTANCE = 0.3  # maximum metres between a movable container and its contents
 ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1 (ALFRED)
 
 
 def kind_of(entry: Entry) -> str:
-    """Return ALFRED's name of the type; the type itself if ALFRED lacks it."""
+    """Return ALFRED's name of an entry's type, which mostly is AI2-THOR 5's name."""
     kind: str = entry["objectType"]
     return ALFRED_TYPE_NAMES.get(kind, kind)
 
@@ -41,7 +41,7 @@ def position_of(entry: Entry) -> Position:
 
 
 class ThingIds:
-    """Map between the simulator's object ids and thing ids: ``mug_2`` is the mug nearest to the scene's ``mug_2``."""
+    """Map between the simulator's object ids and thing ids; the mug nearest to the scene's ``mug_2`` gets that id."""
 
     def __init__(self) -> None:
         self.thing_ids: dict[str, str] = {}  # by the simulator's object id
@@ -49,7 +49,7 @@ class ThingIds:
         self._last_numbers: Counter[str] = Counter()
 
     def begin(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
-        """Assign ids at the start of an episode; things missing in the description get the next numbers."""
+        """Assign ids at the start of an episode; things that the description ``items`` lacks get the next numbers."""
         in_order = sorted(known_entries(entries), key=lambda entry: (kind_of(entry), position_of(entry)))
         unnamed, items = {entry["objectId"]: entry for entry in in_order}, list(items)
         for item in items:
@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return the previous container: the simulator lists none for things in a carried one or in a pan on a burner."""
+    """Return the last container if near: AI2-THOR lists none for things carried in one, or in a pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:

@@ -1,10 +1,10 @@
 """Restoration of an ALFRED trial's initial state in a room of AI2-THOR 5.
 
-ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name objects of that build. Version 5 has
+ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name its objects. Version 5 has
 other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
-listed objects. Poses are therefore assigned to the existing instances, type by type. A type with one instance and two
-poses is copied (the second pose names the same object). All remaining objects are listed at their current poses. The
-result is checked afterwards.
+listed objects. Poses are therefore assigned to the existing instances, type by type. If a type has more poses than
+instances, its last instance is listed for all that remain, and AI2-THOR copies it. All other objects are listed at
+their current poses. The result is checked afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from envs.alfred.thor.reading import Entry, kind_of, position_of
 
 log = logging.getLogger(__name__)
 
-MAX_DISTANCE = 0.3  # metres between an object and its pose
+MAX_DISTANCE = 0.3  # maximum metres between an object and its pose
 CENTIMETRE = 0.01  # metres
 
 
@@ -33,18 +33,18 @@ class RestoreReport:
 
     pose_count: int  # number of the trial's poses
     missing_types: tuple[str, ...] = ()  # types that the room lacks
-    misplaced_types: tuple[str, ...] = ()  # types of objects away from their poses
+    misplaced_types: tuple[str, ...] = ()  # types with a pose that has no such object nearby
     refusals: tuple[str, ...] = ()  # refused actions with the build's messages
 
     def notes(self) -> dict[str, Any]:
-        """Return the deviations for a trace; empty if there are none."""
+        """Return the deviations for the episode's trace; empty if there are none."""
         lists = {"absent": self.missing_types, "strayed": self.misplaced_types, "refused": self.refusals}
         deviations = {name: list(value) for name, value in lists.items() if value}
         return {"posed": self.pose_count, **deviations} if deviations else {}
 
 
 def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
-    """Set up a freshly reset room for a trial. Raises `ThorError`; failed actions are only recorded."""
+    """Set up a room after its reset, which gave ``initial``. Raises `ThorError`; failed actions are only recorded."""
     refusals: list[str] = []
 
     def ask(action: str, **arguments: Any) -> Reply:
@@ -62,7 +62,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
     reply = thor.require("Pass")
     for action, arguments in state_actions(start, reply.objects):
         ask(action, **arguments)
-    pose = Pose(*start.agent, start.rotation, start.horizon).arguments()  # the agent's height depends on the build
+    pose = Pose(*start.agent, start.rotation, start.horizon).arguments()  # the height may not fit this build
     if not ask("Teleport", **pose).ok:
         ask("Teleport", **pose, forceAction=True)
     reply = thor.require("Pass")
@@ -76,7 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    Ids consist of type and place in centimetres, and the build drops one of two equal ids; so no two places are equal.
+    AI2-THOR forms ids from type and place in centimetres and drops duplicates, so objects of a type share no place.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
@@ -98,7 +98,7 @@ def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Itera
 
 
 def _free_place(kind: str, place: Position, occupied: set[tuple[str, Position]]) -> Position:
-    """Return the place, or the next free one above it for the type."""
+    """Return the place, raised by centimetres until no other object of the type has it."""
     x, y, z = place
     while (key := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in occupied:
         y += CENTIMETRE

@@ -1,8 +1,8 @@
 """Servers for ai2thor's client with time limits, over two pipes or HTTP.
 
-ai2thor 5.0 blocks forever in ``open`` when the process dies before it opens its pipe, and spins until its time-out when
-it dies later. Its HTTP server, for builds and machines without named pipes, keeps a thread and a listening socket for
-every controller, restarts an ended process with a fresh room, and does not report unreadable replies.
+ai2thor 5.0 itself blocks forever in ``open`` if the process dies before it opens its pipe, and polls until its time-out
+if it dies later. Its HTTP server, for builds and machines without named pipes, never frees a controller's thread and
+socket, replaces an ended process by one with a fresh room, and does not report unreadable replies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from envs.clock import Clock
 POLL_INTERVAL = 0.2  # seconds between two checks of the process
 CHUNK = 1 << 20  # bytes; more than the capacity of a pipe
 DAY = 86_400.0  # seconds
-JOIN_TIMEOUT = 5.0  # seconds to wait for the thread
+JOIN_TIMEOUT = 5.0  # seconds to wait for the server's thread to end
 
 
 def kill(process: Popen | None) -> None:
@@ -54,7 +54,7 @@ def descendants(process: int) -> list[int]:
 
 
 class BoundedFifoServer(FifoServer):
-    """Server of ai2thor's pipe protocol, with a time limit per message. Raises `ThorTimeout` and `ThorGone`."""
+    """Server of ai2thor's pipe protocol, with time limits. Raises `ThorTimeout`, `ThorGone` and `ThorAnswer`."""
 
     _has_received = False  # whether the process has sent any bytes
 
@@ -110,7 +110,7 @@ class BoundedFifoServer(FifoServer):
             self._check_process()
 
     def _open_client_pipe(self) -> int:
-        """Return the file descriptor of the client pipe; opening succeeds only once the process reads it."""
+        """Return the file descriptor of the client pipe; it can be opened only once the process has opened its end."""
         while True:
             with suppress(OSError):
                 return os.open(self.client_pipe_path, os.O_WRONLY | os.O_NONBLOCK)
@@ -140,7 +140,7 @@ class BoundedFifoServer(FifoServer):
             raise ThorGone(f"the process has ended{self._exit_status()}", seconds=self._clock.elapsed)
 
     def _exit_status(self) -> str:
-        """Return the exit status as text, or ""; waits, since a process that closed its pipe is about to end."""
+        """Return the exit status as text, or "". Wait up to 1 s: a process that has closed its pipe is about to end."""
         process = self.unity_proc
         if process is None:
             return ""
@@ -150,7 +150,7 @@ class BoundedFifoServer(FifoServer):
 
 
 class BoundedWsgiServer(WsgiServer):
-    """Server of ai2thor's HTTP protocol; frees its thread and port. Raises `ThorTimeout`, `ThorGone`, `ThorAnswer`."""
+    """Server of ai2thor's HTTP protocol; `stop` frees its port. Raises `ThorTimeout`, `ThorGone` and `ThorAnswer`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Pass an error's text, which keeps no files open, to the waiting caller; HTTP errors are not replies."""
+        """Give the waiting caller an error's text: the error itself would keep files open. Return HTTP errors."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

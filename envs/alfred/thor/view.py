@@ -1,4 +1,4 @@
-"""View of a room from above: from a camera of the build, else drawn from standing points and things."""
+"""View of a room from above: the image of a camera in AI2-THOR, else a drawing of standing points and things."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FLOOR, FIXTURE, OBJECT, AGENT = "#d8d8d8", "#6b7f99", "#d1872b", "#b3262b"
 
 
 def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """Return (height, width, 3) uint8; ``size``: longer side of a drawing. Keeps the camera. Raises ThorError."""
+    """Return the view, (height, width, 3) uint8; ``size``: pixels of a drawing's longer side. Raises ThorError."""
     if world.frame is None:  # headless
         return draw(world, size)
     image = world.ask("Pass").camera_frame
     if image is None:
         camera = world.ask("GetMapViewCameraProperties")
-        if camera.ok:
+        if camera.ok:  # the added camera stays until the next reset
             image = world.ask("AddThirdPartyCamera", **camera.value, skyboxColor="white").camera_frame
     return draw(world, size) if image is None else np.ascontiguousarray(image)
 
@@ -62,7 +62,7 @@ class _Plan:
         return (place[0] - self._low[0]) * self._scale, (self._high[1] - place[1]) * self._scale
 
     def square(self, pen: ImageDraw, place: tuple[float, float], half: float, color: str) -> None:
-        """Draw a square; ``half`` of its side in metres."""
+        """Draw a square around ``place``; ``half`` is half its side, in metres."""
         x, y = self.pixel(place)
         side = half * self._scale
         pen.rectangle((x - side, y - side, x + side, y + side), fill=color)

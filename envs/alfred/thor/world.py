@@ -1,11 +1,11 @@
-"""World of one ALFRED scene in AI2-THOR: the simulator executes every primitive, and its reply gives the state.
+"""World of one ALFRED scene in AI2-THOR: the simulator executes each primitive action, and its reply gives the state.
 
-The symbolic world checks first, in the same state: its failure becomes the outcome, and no action is sent.
-The simulator can fail too, for example if something is in the way. Hot, cold and clean are not states of the
+A symbolic copy of the state executes a primitive first: if it fails there, that is the outcome, and nothing is sent.
+The simulator can fail too, for example if something is in the way. Hot, cold and clean are not read from the
 simulator; they follow from the actions, as in ALFRED's own code.
 
-A simulator that fails within an episode is restarted once: the scene is set up again and all successful actions are
-repeated. If the room is then the same, the episode continues, with the restart noted; otherwise it fails.
+A process that fails within an episode is restarted once: the scene is set up again and all successful actions are
+repeated. If the room is then the same, the episode continues, and ``restarts`` counts this; otherwise it fails.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS = 1  # per episode
+RESTARTS = 1  # maximum per episode
 Attempt = Callable[[], str | None]  # returns the simulator's reason of failure, or None
 
 
 class _ActionRecord(NamedTuple):
-    """A successful action, with its thing, if any."""
+    """A successful action, with the id of its thing, if any."""
 
     action: str
     thing: str | None
@@ -55,12 +55,12 @@ def _primitive(symbolic: Callable[..., Outcome], action: str) -> Callable[[ThorW
 
 
 class ThorWorld(World):
-    """A scene in the simulator. Copies are symbolic, so trials on a copy change nothing."""
+    """A scene in the simulator. Copies are symbolic, so actions on a copy leave the simulator unchanged."""
 
     __slots__ = ("_actions", "_entries", "_finder", "_ids", "_reply", "_thor", "description", "restarts", "restoration")
 
     def __init__(self, thor: ThorClient, description: Scene) -> None:
-        """Enter the scene of a description from ALFRED's data or the generator. Raises `ThorError`."""
+        """Set up the scene that ``description``, from ALFRED's data or the generator, describes. Raises `ThorError`."""
         self._thor, self.description = thor, description
         self._actions: list[_ActionRecord] = []
         self.restoration: RestoreReport | None = None
@@ -92,14 +92,14 @@ class ThorWorld(World):
         return [(x, z) for x, _, z in self._finder.points]
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether the simulator lists one of ``places`` for a thing; ``nested``: also below its plate."""
+        """Return whether a thing is in or on one of ``places``; ``nested``: also in a plate or bowl that is there."""
         if thing.parent in places:
             return True
         direct = thing.parent is None or not self.things[thing.parent].movable
         return (nested or direct) and has_parent_in(self._entries[thing.id], places, self._ids)
 
     def sees(self, thing_id: str) -> bool:
-        """Return whether a thing is in the hand or in the image."""
+        """Return whether a thing is in the hand, or visible according to the simulator."""
         return thing_id == self.holding or bool(self._entries[thing_id]["visible"])
 
     def ask(self, action: str, **arguments: Any) -> Reply:
@@ -113,7 +113,7 @@ class ThorWorld(World):
     # primitives
 
     def goto(self, thing_id: str) -> Outcome:
-        """Stand where the thing, or the closed container around it, can be used."""
+        """Go to a pose from which the thing, or the closed container around it, can be used."""
         return self._execute(World.goto, (thing_id,), lambda: self._approach(self.hidden_in(thing_id) or thing_id))
 
     def close(self, thing_id: str) -> Outcome:
@@ -122,7 +122,7 @@ class ThorWorld(World):
         return self._execute(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the thing wherever there is room, as ALFRED does."""
+        """Put the thing wherever the receptacle has room, as ALFRED does."""
         do = partial(self._use, "PutObject", receptacle_id, forceAction=True, placeStationary=True)
         return self._execute(World.put, (thing_id, receptacle_id), do)
 
@@ -136,7 +136,7 @@ class ThorWorld(World):
     turn_off = _primitive(World.turn_off, "ToggleObjectOff")
 
     def _execute(self, primitive: Callable[..., Outcome], arguments: tuple[str, ...], do: Attempt) -> Outcome:
-        """Execute a primitive that the symbolic world allows."""
+        """Execute a primitive on a symbolic copy and, if it succeeds there, in the simulator by calling ``do``."""
         expected = self.copy()
         outcome = primitive(expected, *arguments)
         if not outcome.ok:
@@ -150,7 +150,7 @@ class ThorWorld(World):
             self.agent = replace(self.agent, at=expected.agent.at)
         return SUCCESS
 
-    # execution in the simulator; each method returns the reason of a failure, or None
+    # execution in the simulator; a ``str | None`` is the reason of a failure, None means success
 
     def _approach(self, thing_id: str) -> str | None:
         """Stand at the best pose from which the thing is visible, else at the best reachable pose."""
@@ -182,7 +182,7 @@ class ThorWorld(World):
         return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
-        """Teleport; with a thing in the hand also through walls if there is no other way."""
+        """Teleport; with a thing in the hand, force a refused teleport, even through walls."""
         arguments = pose.arguments()
         if self._do("Teleport", **arguments).ok:
             return True
@@ -252,7 +252,7 @@ class ThorWorld(World):
     # restarts
 
     def _recover(self, fault: ThorError) -> None:
-        """Restore the room in a new process. Raises `ThorLost` if it differs, ``fault`` after the last restart."""
+        """Restore the room in a new process. Raises `ThorLost` if it differs, ``fault`` if no restart is left."""
         if self.restarts >= RESTARTS:
             raise fault
         self._note_restart(fault)
@@ -276,7 +276,7 @@ class ThorWorld(World):
         log.warning("the simulator is restarted: %s", fault)
 
     def _comparable_state(self) -> dict[str, tuple[object, ...]]:
-        """Return the state to compare after a restart: no positions and slices, which physics does not reproduce."""
+        """Return the state to compare after a restart, without positions and slices: physics varies them."""
         state: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:

@@ -1,5 +1,5 @@
-"""Stand-in for AI2-THOR: a process with the build's wire protocol on top of a symbolic world.
+"""Stand-in for AI2-THOR's build (its Unity executable): a process with the same protocol on top of a symbolic world.
 
 ai2thor's own client starts it: ``Controller(local_executable_path=f"{sys.executable} -m envs.alfred.thor_stub")``. It
-behaves as build 5.0.0 (commit f0825767), as far as its C# source shows, including names of errors.
+behaves like build 5.0.0 (commit f0825767), as far as the build's C# source shows, including names of errors.
 """

@@ -15,17 +15,17 @@ GRID = 0.25  # metres
 CLEARANCE = 0.25  # minimum metres between the agent and the middle of furniture
 MARGIN = 0.5  # metres of floor around all things, so that each thing is within 1.2 m of a standing point
 HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
-EYE_HEIGHTS = {True: 0.675, False: 0.0}  # metres above HEIGHT: standing, crouching
-PITCH_MARGIN = 20.0  # degrees added above and below, for the extent of things
-YAW_MARGIN = 15.0  # degrees added left and right, so that one of four turns sees a thing in a corner
-SEEN_RADIUS = 0.05  # metres; nearer things count as seen in every direction
+EYE_HEIGHTS = {True: 0.675, False: 0.0}  # metres from the agent's position up to its eye, by ``standing``
+PITCH_MARGIN = 20.0  # degrees added above and below, since things extend from their centre
+YAW_MARGIN = 15.0  # degrees added left and right, so that one of the four 90-degree turns sees a thing anywhere
+SEEN_RADIUS = 0.05  # metres; nearer things count as in front of the agent
 
 Point = tuple[float, float]  # x, z
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPose:
-    """Pose of the agent; degrees."""
+    """Pose of the agent: metres, and angles in degrees (``horizon``: down is positive)."""
 
     x: float = 0.0
     z: float = 0.0
@@ -45,13 +45,13 @@ class AgentPose:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Range of a camera: metres on the floor plan, and the full angle in degrees."""
+    """Range of a camera: ``reach`` in metres on the floor plan, ``angle``, its full field of view, in degrees."""
 
     reach: float = 1.5
     angle: float = 90.0
 
     def faces(self, point: Point, rotation: float, target: Position, width: float) -> bool:
-        """Return whether a thing ``width`` metres wide is near enough and between the left and right edge."""
+        """Return whether a thing ``width`` metres wide is in reach and between the view's left and right edge."""
         dx, dz = target[0] - point[0], target[2] - point[1]
         distance = hypot(dx, dz)
         if distance - width / 2 > self.reach:
@@ -62,7 +62,7 @@ class Sight:
         return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether a target is between the upper and lower edge; ``horizon``: degrees down, from ``height``."""
+        """Return whether a target is between the view's upper and lower edge, looking ``horizon`` degrees down."""
         distance = hypot(target[0] - point[0], target[2] - point[1])
         pitch = degrees(atan2(height - target[1], distance))
         return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
@@ -76,7 +76,7 @@ def poses_seeing(
     sight: Sight, target: Position, width: float, positions: Sequence[Position], rotations: Sequence[float],
     horizons: Sequence[float], standings: Sequence[bool],
 ) -> Iterator[tuple[Position, float, float, bool]]:  # fmt: skip
-    """Yield (position, rotation, horizon, standing) of the poses that see the target, in the build's order."""
+    """Yield (position, rotation, horizon, standing) of the poses that see the target, in AI2-THOR's order."""
     facing = {turn: [at for at in positions if sight.faces(floor_xz(at), turn, target, width)] for turn in rotations}
     for horizon, standing, rotation in product(horizons, standings, rotations):
         for at in facing[rotation]:

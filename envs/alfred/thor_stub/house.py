@@ -1,4 +1,4 @@
-"""Houses for ``CreateHouse``: one key with the scene as JSON."""
+"""Houses for the action ``CreateHouse``: dicts with one key, under which the scene is stored as JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from keep_agent.errors import DataError
 from keep_agent.files import reason
 
 KEY = "keep_agent"
-EMPTY_SCENE = "Procedural"  # the scene in which houses are built
+EMPTY_SCENE = "Procedural"  # AI2-THOR's empty scene, in which houses are built
 _SCENES = TypeAdapter(Scene)
 
 
 def to_house(scene: Scene) -> dict[str, Any]:
-    """Return the argument of ``controller.reset(scene=...)``; only the stand-in can build it."""
+    """Return a scene as the argument of ``controller.reset(scene=...)``; only the stand-in understands it."""
     plain = asdict(scene)
     for item in plain["items"]:
         item["states"] = sorted(item["states"])

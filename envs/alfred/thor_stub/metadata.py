@@ -1,4 +1,4 @@
-"""Metadata after every action: all objects, the agent and the cameras."""
+"""Metadata in the reply to every action: all objects, the agent and the cameras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 class MetadataWriter:
-    """Writer of metadata; caches each object's pose-independent part until the room changes."""
+    """Writer of metadata; until the room changes, it caches what does not depend on the agent's pose."""
 
     def __init__(self) -> None:
         self._room: Room | None = None
@@ -59,7 +59,7 @@ class MetadataWriter:
         }  # fmt: skip
 
     def _objects(self, session: Session) -> list[Record]:
-        """Return the records of all objects. Records of equal content may be the same object."""
+        """Return the records of all objects. They share parts with earlier records, so do not change them."""
         room, sight = session.room, session.settings.sight
         if room is not self._room or room.version != self._version:
             inside = _inside(room)

@@ -29,10 +29,10 @@ OUTSIDE: Color = (40, 40, 46)
 AGENT: Color = (200, 30, 30)
 ON_COLOR: Color = (255, 235, 90)  # the outline of devices that are on
 EDGE: Color = (50, 50, 50)
-NEAR = 0.08  # metres from the camera
+NEAR = 0.08  # metres; nothing nearer to the camera is drawn
 FONT = ImageFont.load_default(10)
 LABEL_RANGE = 3.0  # metres within which things have labels
-# Of each face: its corners as `corners` numbers them, its axis, its side of the box, its brightness.
+# Faces of a box: numbers of the corners (as in `corners`), axis and sign of the normal, brightness.
 FACES = (
     ((0, 1, 3, 2), 0, 1, 0.8), ((4, 5, 7, 6), 0, -1, 0.8), ((0, 1, 5, 4), 1, 1, 1.0), ((2, 3, 7, 6), 1, -1, 0.5),
     ((0, 2, 6, 4), 2, 1, 0.65), ((1, 3, 7, 5), 2, -1, 0.65),
@@ -51,7 +51,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Lens:
-    """A pinhole camera. ``axes``: rows right, up, forward. ``focus`` in pixels."""
+    """A pinhole camera. Rows of ``axes``: directions right, up, forward. ``focus``: focal length in pixels."""
 
     eye: np.ndarray
     axes: np.ndarray
@@ -87,7 +87,7 @@ def camera_image(session: Session, camera: Camera) -> bytes:
 
 
 def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: float) -> _Lens:
-    """Return the camera; degrees: ``pitch`` down, ``yaw`` to the right, ``angle`` of the vertical field of view."""
+    """Return the camera. In degrees: ``pitch`` down, ``yaw`` to the right, ``angle`` of the vertical field of view."""
     down, turn = radians(pitch), radians(yaw)
     right = cos(turn), 0.0, -sin(turn)
     up = sin(turn) * sin(down), cos(down), cos(turn) * sin(down)

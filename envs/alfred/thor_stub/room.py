@@ -1,4 +1,4 @@
-"""Room of the build: a symbolic world with the build's ids, names and additional states."""
+"""Room of the stand-in: a symbolic world with the ids, names and additional states of AI2-THOR's build."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HAND_OFFSET = (0.5, -0.25)  # metres in front of the eye, and below it
 
 @dataclass(slots=True)
 class Entity:
-    """Object with an id in the build. Without a ``thing`` it does not exist in the symbolic world."""
+    """Object with an id of AI2-THOR's form. Without a ``thing`` it does not exist in the symbolic world."""
 
     id: str
-    type: str  # type in 5.0
+    type: str  # name of the type in AI2-THOR 5.0
     name: str
     thing: str = ""  # id in the symbolic world
     place: Position = UPRIGHT  # position of an entity without a thing
@@ -36,15 +36,15 @@ class Entity:
 
     @property
     def key(self) -> str:
-        """Key of the entity's marks."""
+        """Key of the entity in `Room.marks`."""
         return self.thing or self.id
 
 
 class Parents:
-    """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
+    """Inference of objects' receptacles in one room, from demonstrations in it or from its fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
-        """Store the fixtures; ``survey`` identifies them by the ``source`` of items."""
+        """Store the fixtures; their ids in ``survey`` are the ``source`` of the items."""
         items = [item for item in fixtures if item.source or survey is None]
         if survey is None:
             survey = RoomSurvey(tuple(Fixture(item.id, item.type, item.position) for item in items))
@@ -54,7 +54,7 @@ class Parents:
         self._inference = ReceptacleInference(survey)
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
-        """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
+        """Return the item that holds an object: a container right below it, else a fixture; None is the floor."""
         for item in containers:
             if is_nested(kind, position, item.type, item.position):
                 return item.id
@@ -75,7 +75,7 @@ class Room:
         self.points = floor_points(scene, spots)
         self.entities: dict[str, Entity] = {}
         self.of_thing: dict[str, Entity] = {}
-        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # "dirty", "water", "open", "on", "sliced", ...
+        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # by key: "dirty", "water", "open", "on", ...
         self.version = 0
         self._parents = parents
         for thing in self.world.things.values():
@@ -86,7 +86,7 @@ class Room:
 
     @property
     def parents(self) -> Parents:
-        """Inference of receptacles, made at the first access."""
+        """Inference of objects' receptacles, created at the first access."""
         if self._parents is None:
             self._parents = Parents(item for item in self.world.scene.items if item.type not in PICKUPABLE)
         return self._parents
@@ -107,7 +107,7 @@ class Room:
         return entity
 
     def _furnish(self) -> None:
-        """Add the entities outside ALFRED's types that every room of the build has; clients must handle them."""
+        """Add entities of types that ALFRED lacks, as in every room of AI2-THOR; clients must handle them."""
         (x0, z0), (x1, z1) = self.bounds
         middle = (x0 + x1) / 2
         for kind, position in (
@@ -200,7 +200,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all loose entities by these; each loose one gets an id from its new position."""
+        """Replace all things by ``items`` and loose extras by ``extras``; loose entities get ids by new position."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

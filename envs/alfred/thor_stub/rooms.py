@@ -28,7 +28,7 @@ class Rooms:
     """Scenes of the stand-in."""
 
     def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
-        """Read objects from ``splits`` of ``data``, by default from all folders. Raises ConfigError, DataError."""
+        """Read objects from ``splits`` of ``data`` (default: all that are folders). Raises ConfigError, DataError."""
         self._corpus = Corpus(data) if data is not None else None
         self._splits = _splits(self._corpus, tuple(splits)) if self._corpus else ()
 

@@ -14,7 +14,7 @@ from envs.alfred.thor_stub.rooms import Rooms
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of ``Initialize``; metres and degrees."""
+    """Settings of the action ``Initialize``: lengths in metres, angles in degrees."""
 
     grid: float = 0.25
     snap: bool = True
@@ -50,7 +50,7 @@ class Session:
 
     @property
     def state(self) -> Hashable:
-        """Value that is equal for sessions with the same images and metadata; rooms compare by identity."""
+        """Value that changes whenever images or metadata can change; rooms compare by identity."""
         view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
         return self.room, self.room.version, self.room.body, view
 

@@ -42,13 +42,13 @@ ACTIONS: Mapping[str, ActionFunction] = MappingProxyType(
         "UpdateThirdPartyCamera": scenery.update_camera,
     }
 )  # fmt: skip
-QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered with a patch if the settings allow it
-POSE_ACTIONS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
+QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # may be answered by a patch, see `ActionReply`
+POSE_ACTIONS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # change no object
 IGNORED_ARGUMENTS = types(
     """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
     renderInstanceSegmentation"""
 )
-BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # for an argument of unexpected form
+BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # from an unexpected argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class ActionReply:
     """Reply to an action. Images are RGB, three bytes per pixel, bottom row first."""
 
     metadata: dict[str, Any]
-    patch: dict[str, Any] | None = None  # sent instead of the metadata in channels with patches
+    patch: dict[str, Any] | None = None  # the result alone; if present, pipes send it instead of the metadata
     image: bytes | None = None
     camera_images: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
 class Images:
-    """Last images of a session: drawn on demand, and only once."""
+    """Last images of a session: drawn on demand, and again only after a change."""
 
     _state: Hashable = None
     _agent: bytes = b""
@@ -143,7 +143,7 @@ class Simulator:
 
 
 def _arguments(name: str, action: Action) -> Action:
-    """Return the action's own arguments. Raises Refusal for wrong ones."""
+    """Return the action's own arguments. Raises Refusal for unknown or missing ones."""
     known, needed, open_ended = _parameters(name)
     arguments = {key: value for key, value in action.items() if key in known or key not in IGNORED_ARGUMENTS}
     wrong, expected = [f"'{key}'" for key in arguments if key not in known], ", ".join(known)

@@ -19,7 +19,7 @@ THOR5_TYPE_NAMES: Mapping[str, str] = MappingProxyType(
 """Names of ALFRED's types in 5.0, if different."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # has no lid in the symbolic world
+OPEN_AT_FIRST = types("LaundryHamper")  # no lid in the symbolic world
 OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
@@ -50,8 +50,8 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Floor": (0.1, 0.01, 0.1), "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
-_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # types whose ids begin with the type of the whole
-_SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # basin -> type with which its ids begin
+_SHIFT = 0.01  # metres added to x in ids, as 2.1 and 5.0 differ in positions; step of `free_id`
 
 
 @cache
@@ -99,7 +99,7 @@ def object_id(kind: str, position: Position) -> str:
 
 
 def free_id(kind: str, position: Position, ids: Container[str]) -> str:
-    """Return an unused id: the position in it is raised until the id is free."""
+    """Return an unused id: the height in it is increased until the id is free."""
     x, y, z = position
     candidate = object_id(kind, position)
     while candidate in ids:

@@ -66,7 +66,7 @@ def open_(
     session: Session, *, objectId: str, openness: float = 1.0, forceAction: bool = False, returnToStart: bool = True,
     stopAtNonStaticCol: bool = False, physicsInterval: float | None = None,
 ) -> None:  # fmt: skip
-    """Open an object; no error if it is already in the requested state."""
+    """Open an object, or close it if ``openness`` is 0; no error if it is already in that state."""
     refuse_if(not 0 <= openness <= 1, "openness must be in [0:1]")
     room, entity = session.room, session.target(objectId, forceAction)
     refuse_if(entity.type not in OPENABLE, f"{objectId} is not an Openable object")
@@ -108,7 +108,7 @@ toggle_on, toggle_off = map(_toggle, ("on", "off"))
 
 
 def switch(room: Room, entity: Entity, on: bool) -> None:
-    """Switch an object, with all effects."""
+    """Switch an object on or off, with the effects on what it heats, cleans or controls."""
     thing = room.thing(entity)
     if thing is None or not thing.toggleable:
         mark(room, entity, "on", on)
@@ -125,7 +125,7 @@ def switch(room: Room, entity: Entity, on: bool) -> None:
 
 
 def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    """Cut an object, even without a knife. The whole object stays in the list, cut and invisible."""
+    """Cut an object, even without a knife. The whole object stays in the metadata, as cut and invisible."""
     room, entity = session.room, session.target(objectId, forceAction)
     if "sliced" in room.marks[entity.key]:
         return
@@ -149,7 +149,7 @@ def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> Non
 
 @contextmanager
 def _knife_in_hand(room: Room) -> Iterator[None]:
-    """Put a knife in the agent's hand during the block, as the symbolic world requires for a cut."""
+    """Put a knife in the agent's hand inside the ``with`` block: the symbolic world cuts only with a knife."""
     world, holding = room.world, room.world.holding
     world.things[_KNIFE.id], world.holding = _KNIFE, _KNIFE.id
     try:
@@ -190,7 +190,7 @@ def _target_of_type(session: Session, object_id: str, force: bool, kinds: frozen
 
 
 def mark(room: Room, entity: Entity, word: str, present: bool) -> None:
-    """Set or clear a mark."""
+    """Add ``word`` to the marks of an entity if ``present``, else remove it."""
     marks = room.marks[entity.key]
     room.marks[entity.key] = marks | {word} if present else marks - {word}
 

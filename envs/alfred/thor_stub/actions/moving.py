@@ -14,9 +14,9 @@ from envs.alfred.thor_stub.geometry import AgentPose, Point, poses_seeing
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of
 
-MIN_HORIZON, MAX_HORIZON = -30.0, 60.0  # degrees of horizon
+MIN_HORIZON, MAX_HORIZON = -30.0, 60.0  # degrees; down is positive
 HORIZONS = (MIN_HORIZON, 0.0, 30.0, MAX_HORIZON)
-MAX_HEIGHT_CHANGE = 0.05  # maximum metres of height that a teleport corrects
+MAX_HEIGHT_CHANGE = 0.05  # maximum metres by which a teleport corrects the height
 EPSILON = 0.02  # metres within which a point counts as a standing point
 UNLIMITED = 2**31 - 1
 XYZ = dict[str, float]
@@ -44,7 +44,7 @@ def teleport_full(
     session: Session, *, rotation: XYZ, horizon: float, standing: bool, position: XYZ | None = None,
     forceAction: bool = False, x: float | None = None, y: float | None = None, z: float | None = None,
 ) -> None:  # fmt: skip
-    """Set the whole pose; the position may be given in either form."""
+    """Set the whole pose; the position is given as ``position``, or as ``x``, ``y`` and ``z``."""
     if position is None and None in (x, y, z):
         raise missing_arguments("TeleportFull", "position")
     pose: dict[str, Any] = {"position": position, "rotation": rotation, "horizon": horizon, "standing": standing}
@@ -106,7 +106,7 @@ def interactable(
     horizons: list[float] | None = None, standings: list[bool] | None = None, maxDistance: float | None = None,
     maxPoses: int = UNLIMITED,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the poses from which the object is seen."""
+    """Return at most ``maxPoses`` poses from which the object is seen; an omitted list allows all values."""
     room, sight = session.room, session.settings.sight
     if maxPoses <= 0:
         raise out_of_range("maxPoses must be > 0")
@@ -163,7 +163,7 @@ def look_up(session: Session, *, degrees: float = 30.0, forceAction: bool = Fals
 
 
 def _walk(bearing: float) -> Callable[..., None]:
-    """Return the action that walks to the next standing point on the grid, ``bearing`` degrees to the right."""
+    """Return the action that walks one step, ``bearing`` degrees to the right of the agent's direction."""
 
     def move(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
         body, grid = session.room.body, session.settings.grid
@@ -191,4 +191,4 @@ def stand(session: Session) -> None:
 
 
 def pass_(session: Session) -> None:
-    """Return without a change (Pass, Done)."""
+    """Return without any effect: the action of Pass and Done."""

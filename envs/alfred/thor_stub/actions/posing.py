@@ -1,6 +1,7 @@
 """Actions on many objects: ``SetObjectPoses`` and ``SetObjectStates``.
 
-``SetObjectPoses`` removes all loose objects and restores the listed ones with new ids; of equal ids the last is kept.
+``SetObjectPoses`` removes all loose objects (those that can be picked up or moved), and restores the listed ones with
+new ids; if several get the same id, it keeps the last.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ MAX_SHIFT = 0.01  # metres
 
 @dataclass(slots=True)
 class _Layout:
-    """Layout of the future room: items by id in order, with names and rotations."""
+    """Layout of the room after the action: ordered items, names and rotations, by item id."""
 
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # item id -> id of the same or the copied thing
-    extras: dict[str, Position] = field(default_factory=dict)  # by object id
+    originals: dict[str, str] = field(default_factory=dict)  # item id -> id of the thing that it is, or copies
+    extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
 def set_object_poses(
@@ -56,7 +57,7 @@ def set_object_poses(
 
 
 def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
-    """Enter the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
+    """Add the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
     names = {
         entity.name: entity
         for entity in room.entities.values()
@@ -95,7 +96,7 @@ def _next_id(item: Item, names: list[str]) -> str:
 
 
 def _add_fixed(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Add everything that can be neither picked up nor moved; fixtures come before objects, in the room's order."""
+    """Add everything that can be neither picked up nor moved, and restore the room's order; copies stay last."""
     items = {}
     for item in before.values():
         entity = room.of_thing[item.id]
@@ -156,7 +157,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
-    """Set a state of all objects of a type, or of every type that has it; failures of single objects are ignored."""
+    """Set a state of all objects of a type, or of all that have this state; failures of single objects are ignored."""
     change = SetObjectStates.get("stateChange", "")
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]

@@ -1,4 +1,4 @@
-"""Failures with the build's messages."""
+"""Failed actions, with the messages of AI2-THOR's build."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from keep_agent.errors import KeepError
 
 
 class Refusal(KeepError):
-    """Failed action: ``lastActionSuccess`` is false. ai2thor's client raises errors for the four codes below."""
+    """Failed action: ``lastActionSuccess`` is false. For codes such as "InvalidAction" ai2thor raises ValueError."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ def refuse_if(condition: bool, message: str, code: str = "") -> None:
 
 
 def exception(kind: str, message: str) -> Refusal:
-    """Return a failure that is an exception in the build: type, message and trace."""
+    """Return the failure for an exception in the build; its text has the exception's type, message and trace."""
     return Refusal(f"{kind}: {message}. trace: none, this is a stand-in")
 
 

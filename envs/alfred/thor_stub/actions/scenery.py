@@ -14,7 +14,7 @@ from envs.alfred.thor_stub.session import Camera, Session, Settings
 from keep_agent.errors import DataError
 
 CEILING = 2.5  # metres
-MAX_PIXELS = 4096  # pixels
+MAX_PIXELS = 4096  # maximum width and height of the screen
 XYZ = dict[str, float]
 
 

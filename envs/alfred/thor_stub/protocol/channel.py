@@ -1,4 +1,4 @@
-"""Channel to the client: the interface of both transports, the loop that serves a client, and faults on demand."""
+"""Channel to the client: the interface of pipes and HTTP, the loop that serves a client, and faults for tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from envs.alfred.thor_stub.simulator import ActionReply, Simulator
 from keep_agent.errors import ConfigError
 
-FAULT_STATUS = 3  # exit status of a fault
-GARBAGE = b"\xc1 this is no metadata"  # a byte that msgpack never uses, and no JSON
+FAULT_STATUS = 3  # exit status of a process that a fault ends
+GARBAGE = b"\xc1 this is no metadata"  # msgpack never uses the first byte; the rest is no JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
 FAULTS = """kinds of faults; N is the number of an action, counted from 1:
@@ -32,11 +32,11 @@ FAULTS = """kinds of faults; N is the number of an action, counted from 1:
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of one process. ``mark`` is the file that the first fault creates."""
+    """Faults that one process produces. ``mark`` is the file that the first fault creates."""
 
     at_start: frozenset[str] = frozenset()
-    at_action: dict[int, tuple[str, str]] = field(default_factory=dict)  # number -> (kind, code)
-    unknown: frozenset[str] = frozenset()
+    at_action: dict[int, tuple[str, str]] = field(default_factory=dict)  # number of the action -> (kind, code)
+    unknown: frozenset[str] = frozenset()  # actions that count as unknown
     mark: Path | None = None
 
     def occurs_at_start(self, kind: str) -> bool:
@@ -82,13 +82,13 @@ class ClientGone(Exception):
 
 
 class Channel(Protocol):
-    """Channel to the client: one message at the start and one answer per action. All methods raise `ClientGone`."""
+    """Channel to the client: one message at the start and one answer per action. Any method may raise `ClientGone`."""
 
     def open(self) -> None:
         """Prepare to send."""
 
     def send(self, reply: ActionReply, garbage: bool = False, half: bool = False) -> None:
-        """Send an answer; ``half``: stop in the middle."""
+        """Send an answer; ``garbage``: with unreadable metadata, ``half``: only the first half."""
 
     def receive(self) -> dict[str, Any]: ...
 

@@ -54,7 +54,7 @@ class Http:
 
 
 def _parts(reply: ActionReply, token: bytes, garbage: bool) -> list[bytes]:
-    """Return a multipart form for the client's own parser."""
+    """Return the parts of a multipart form, as ai2thor's own parser expects them."""
     metadata = GARBAGE[1:] if garbage else json.dumps(reply.metadata, separators=(",", ":")).encode()
     parts = [*_text(b"metadata", metadata), *_text(b"token", token)]
     if reply.image is not None:

@@ -21,9 +21,9 @@ METADATA, ACTION, IMAGE, OTHER_IMAGE, PATCH, END = 1, 2, 4, 10, 11, 255
 HEADER = struct.Struct("!BI")
 OPEN_INTERVAL = 0.02  # seconds between two attempts to open a pipe
 CHECK_INTERVAL = 0.5  # seconds between two checks of the client's process
-OPEN_TIMEOUT = 60.0  # seconds for the client to open its end; it may already have ended
+OPEN_TIMEOUT = 60.0  # seconds to wait for the client to open its end
 PIPE_BYTES = 1 << 20  # bytes; the capacity requested for a pipe
-SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
+SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # None on other systems than Linux
 
 
 class Pipes:
