@@ -123,7 +123,7 @@ _ACCEPTED: dict[str, str] = {
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""Object types that ALFRED samples per receptacle type. Goals and plans respect the table, the simulator does not."""
+"""Types that ALFRED places in each receptacle type. Its goals and plans respect the table, AI2-THOR does not."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE

@@ -89,7 +89,7 @@ def things_of(scene: Scene) -> dict[str, Thing]:
     things: dict[str, Thing] = {}
     for item in scene.items:
         if item.id in things:
-            raise DataError(f"scene {scene.id}: two things are called {item.id!r}; count ids from 1 within a type")
+            raise DataError(f"scene {scene.id}: two things are called {item.id!r}; number each type from 1")
         if item.type not in objects.KNOWN_TYPES:
             raise DataError(
                 f"scene {scene.id}: {item.id!r} has the unknown type {item.type!r}; leave it out of the scene"

@@ -48,11 +48,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         action="append",
         default=[],
-        help="split whose trials give a floor plan its objects; may be repeated (default: all splits that are folders)",
+        help="split whose trials supply the objects; may be repeated (default: all splits that are folders)",
     )
     parser.add_argument("--fault", metavar="SPEC", action="append", default=[], help="see below; may be repeated")
     parser.add_argument(
-        "--once", metavar="FILE", type=Path, help="file that the first fault creates; no faults if it exists"
+        "--once", metavar="FILE", type=Path, help="no faults if FILE exists; the first fault creates it"
     )
     return parser
 

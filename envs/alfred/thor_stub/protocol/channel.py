@@ -22,11 +22,11 @@ FAULTS = """kinds of faults; N is the number of an action, counted from 1:
   hang-at-start       open the pipe, send nothing
   die:N               end instead of an answer
   die-half:N          end in the middle of an answer
-  hang:N              give no answer and live on
+  hang:N              give no answer and keep running
   sequence:N          answer with a wrong sequenceId
   garbage:N           answer with metadata that cannot be decoded
   error:N:CODE        the action fails with this errorCode
-  fail:N              the action fails without a word
+  fail:N              the action fails without a message
   no-action:NAME      this build does not know the action"""
 
 
