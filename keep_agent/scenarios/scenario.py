@@ -32,7 +32,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class PhaseNote:
-    """Text for the agents ``to`` at the start of a phase. It may contain templates if there is one such agent."""
+    """Text for the agents ``to`` at the start of a phase. Only a note for a single agent may contain templates."""
 
     text: str
     to: tuple[str, ...]

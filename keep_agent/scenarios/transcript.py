@@ -1,4 +1,4 @@
-"""Transcripts: the lines that each agent hears, as its append-only prompt (Semantic, section 3.5)."""
+"""Transcripts: the lines that each agent hears, as its append-only prompt (section 3.5 of Semantic's paper)."""
 
 from __future__ import annotations
 

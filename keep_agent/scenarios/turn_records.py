@@ -18,7 +18,7 @@ class TurnCost:
     """Cost of an answer. Times in ms, the rest in tokens."""
 
     kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss
-    origin: str  # place of the reused rows: hot | warm | cold
+    origin: str  # place of the reused rows: hot (memory) | warm (disk) | shared (prefix) | cold (none)
     kept: int  # prompt tokens whose rows were reused
     new: int  # prompt tokens that were computed
     generated: int
@@ -27,7 +27,7 @@ class TurnCost:
 
     @property
     def costs(self) -> dict[str, Any]:
-        """Fields of this class, without a subclass's."""
+        """Fields of `TurnCost`, without those of a subclass."""
         return {field.name: getattr(self, field.name) for field in fields(TurnCost)}
 
 

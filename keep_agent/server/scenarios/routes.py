@@ -126,7 +126,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
     @router.post(f"{single}/turns", dependencies=busy, summary="Play turns")
     async def play(request: Request, number: str, body: Play, caller: Caller) -> NewTurns:
         """Play until the token's agents have heard ``turns`` turns, the scenario ends, or the client disconnects. The
-        response does not reveal how many other turns were played meanwhile.
+        response does not reveal how many other turns were played in between.
 
         Only one request at a time plays a scenario; others are rejected with a retry time.
         """
