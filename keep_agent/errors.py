@@ -20,11 +20,11 @@ class StaleError(KeepError, RuntimeError):
 
 
 class DataError(KeepError, ValueError):
-    """Input data that is missing, truncated or of another format."""
+    """Input data that is missing, truncated or in an unexpected format."""
 
 
 class CorruptError(DataError):
-    """Stored file whose bytes have changed."""
+    """Stored file whose bytes have changed since it was written."""
 
 
 class SkillError(KeepError, ValueError):

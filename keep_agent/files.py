@@ -73,7 +73,7 @@ def loading(what: object, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
-    """Turn errors caused by a value of an unexpected structure into a DataError: "``where`` is ``what``"."""
+    """Turn errors caused by a value of an unexpected structure into a DataError that says "``where`` is ``what``"."""
     try:
         yield
     except KeepError:

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; a KeepError becomes one line. SIGTERM acts like Ctrl-C."""
+    """Run a command; return its exit code. A KeepError becomes a line on standard error; SIGTERM acts like Ctrl-C."""
     try:
         with _terminable():
             function()
@@ -53,7 +53,7 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt; only the main thread can set handlers."""
+    """Let SIGTERM raise KeyboardInterrupt. Only the main thread can set handlers; in others nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # device types of torch
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
-ANY = 2**31 - 1  # no upper limit
+ANY = 2**31 - 1  # upper bound of options without a limit
 SEEDS = (0, 2**63 - 1)
 THREADS = (0, 4096)
 
@@ -28,7 +28,7 @@ def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, 
 
 
 def check_device(key: str, name: str) -> None:
-    """Raises ConfigError for an unknown kind of device, without torch."""
+    """Raises ConfigError for an unknown kind of device. Loads no torch."""
     kind, _, number = name.partition(":")
     if kind not in DEVICES or (name != kind and not number.isdecimal()):
         hint = did_you_mean(kind, DEVICES)

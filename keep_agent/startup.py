@@ -22,7 +22,7 @@ POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 def start_up() -> None:
     """Prepare a process before it imports torch.
 
-    For a shadowed package a command prints the message and exits; in any other process it is a ConfigError.
+    For a shadowed package a command prints the error and exits; any other process gets a ConfigError.
     """
     try:
         check_packages()

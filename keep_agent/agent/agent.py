@@ -237,7 +237,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
                 self._planner.write([Edit(segment.id, category, None) for segment in oldest[:excess]])
 
     def _update_groups(self) -> None:
-        """Update the groups at once, so that they do not depend on background encoding."""
+        """Update the groups of segments now, so that they do not depend on when the background encoding runs."""
         self._session.update()
         if self._prefetcher is not None:
             self._prefetcher.schedule()

@@ -27,7 +27,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-RETRY_STATUSES = (429, 503)  # statuses with a time to retry
+RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer
 RETRY_TIME = 30.0  # seconds after the first failure in which a request is retried
 RETRY_PAUSE = 0.5  # seconds before a retry, if the server gives none
@@ -77,12 +77,12 @@ class Client(AbstractContextManager["Client"]):
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:
-        """Return the agent with an id; create it if it does not exist and ``create`` is true."""
+        """Return the agent with the id ``name``; create it if it does not exist and ``create`` is true."""
         if create:
             try:
                 self.request_json("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
-                if error.status != 409:  # the agent exists
+                if error.status != 409:  # 409: the agent exists
                     raise
         return RemoteAgent(self, name)
 
@@ -116,7 +116,7 @@ class Client(AbstractContextManager["Client"]):
             return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield names and data of a streamed response. The request is sent once; `with_retries` can repeat it."""
+        """Yield name and data of a response's events. The request is sent once; `with_retries` can repeat it."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()

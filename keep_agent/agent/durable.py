@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
-OWNER_KEY = "agent"  # in the memory file
+OWNER_KEY = "agent"  # key of the agent's name in the memory file
 MAX_CALLS, MAX_BYTES = 500, 8 << 20  # size of the journal at which the whole memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
@@ -39,8 +39,8 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
     :param start: the chain's beginning
     :param owner: name of the agent in errors
-    :param new: the journal may not exist yet
-    :raises CorruptError: a line or the mark is damaged, missing, or belongs to another file
+    :param new: an empty journal without an end mark is a new one, not a damaged one
+    :raises DataError: version 0.2 wrote the journal; CorruptError: a line or the mark is damaged, missing or another's
     """
     with reading(path), path.open("rb") as stream:
         if VERSION_0_2.match(stream.readline()):
@@ -81,7 +81,7 @@ class DurableAgent:
         :param replacement: state from `dump` that replaces the folder's content, which may be damaged
         :raises ConfigError: another agent has the folder open
         :raises StorageError: it cannot be written
-        :raises DataError: files or ``replacement`` are damaged, of another agent or planner, or of different states
+        :raises DataError: files or ``replacement`` are damaged, of another agent or planner, or do not belong together
         """
         if replacement is not None:
             agent.restore(replacement)

@@ -20,7 +20,7 @@ class PrefetchStats:
     tokens: int = 0
     ms: float = 0.0
     left: int = 0  # tokens of segments still without a block after the last job
-    error: str = ""  # of the last job; a plan that needs the same segments raises it
+    error: str = ""  # of the last job; a plan that needs its segments raises the same
 
 
 class Prefetcher:

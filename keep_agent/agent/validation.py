@@ -35,8 +35,8 @@ FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # greatest number in a memory
 MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's line: a type and a name for each visible thing
 MAX_SEGMENTS = 10_000_000  # segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # segments per remembered thing: its first and its latest line, a skill and a task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: mean per segment, and total, of which the larger is allowed
+SEGMENTS_PER_THING = 4  # most segments per thing: its first and its latest line, a skill and a task
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: a memory may have this mean per segment, or this total
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 

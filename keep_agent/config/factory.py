@@ -21,7 +21,7 @@ Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the episodes to play, loaded lazily: the data has ``env.limit``, of which ``eval.episodes`` are played."""
+    """Return the episodes to play, loaded lazily: the first ``eval.episodes`` of the data, up to ``env.limit``."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES

@@ -22,7 +22,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENT_PREFIX = "memory."  # keys below it are a component's arguments, which may have defaults
+ARGUMENT_PREFIX = "memory."  # prefix of components' arguments: one with a default may be removed
 ABSENT = object()  # stands for the value of a missing setting
 
 
@@ -31,10 +31,10 @@ class UnknownSetting(ConfigError):
 
 
 def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Check that ``configs/NAME.yaml`` has the settings and options of ``overrides``, also of those after ``+``.
+    """Check that ``configs/NAME.yaml`` has the settings and options of ``overrides``, those with ``+`` included.
 
     :param folders: more folders of configs, as ``--config-dir`` names them
-    :raises UnknownSetting: for a key
+    :raises UnknownSetting: for an unknown key
     :raises ConfigError: for an unknown option of a config group, or a word that a setting does not accept
     """
     items = [item for item in _parse(overrides) if not _is_hydra_setting(item)]

@@ -85,7 +85,7 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         encoder = make_encoder(config.prompt.encoder)
         encoder.encode(["ready\n"])  # encoder and engine finish loading at the first call: not within a step
         engine.encode([(None, prompt_format.line("ready\n"))])
-        engine.run(lambda: method.storage.open(engine.model_key))  # needed to delete blocks on disk
+        engine.run(lambda: method.storage.open(engine.model_key))  # else `forget` would not find blocks on disk
         cleanup.pop_all()
     return PlannerResources(engine, method, tokenizer, prompt_format, encoder, config)
 
@@ -94,7 +94,7 @@ def format_of(
     prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
 ) -> Format:
     """Make the prompt format of a config. Raises ConfigError for an invalid one."""
-    goal = prompt.get("goal")  # missing in older runs
+    goal = prompt.get("goal")  # missing in the configs of older runs
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
     goals = bool(getattr(model.module.config, SAYS_GOALS, False)) if goal is None else goal

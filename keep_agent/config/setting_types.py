@@ -51,7 +51,7 @@ EXTRA_KINDS = {  # more kinds that a setting accepts, beside that of its default
     ValueKind.EMPTY: ("prompt.instruction",),
 }
 WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # kinds that are accepted in place of another
-ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # and for component arguments
+ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # further ones for component arguments
 WrongValue = tuple[str, Any, frozenset[ValueKind]]  # dotted key, value, allowed kinds
 
 

@@ -8,7 +8,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.server.auth.access_rules import AGENTS
 from keep_agent.server.limits.request_limits import RequestLimits
 
-MEMORY_BYTES = 16 << 20  # of an uploaded memory
+MEMORY_BYTES = 16 << 20  # most bytes of an uploaded memory
 MAX_LIMIT = 1 << 31  # maximum of any count
 
 

@@ -82,7 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield the text, or None after `KEEP_ALIVE_SECONDS` without it; then set ``end``. Raises the turn's error."""
+        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; set ``end``. Raises the turn's error."""
         while self.end is None:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):

@@ -101,14 +101,14 @@ class RunningScenario:
     done: bool = False
     failed: bool = False
     is_closed: bool = False
-    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # of requests that play it
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # requests that play it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
     thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread may still run
 
     def on_turn_start(self, turn: Turn) -> None:
-        """Store the current turn. Called on the playing thread."""
+        """Store the current turn, so that `cancel` can end it. Called on the playing thread."""
         self.turn = turn
         if self.is_closed:
             turn.cancel()

@@ -44,7 +44,7 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read; ``about`` is empty unless these are all.
+    """State of a scenario. ``agents``: those that the token may read; ``about`` is empty unless it may read all.
 
     ``played`` and ``turns`` count the turns that these agents hear.
     """
@@ -60,8 +60,8 @@ class ScenarioState(BaseModel):
 
 
 class ScenarioTurn(BaseModel):
-    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience``: those that heard it.
-    Its cost is included for the speaker's token only.
+    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience`` names those of them that
+    heard this one. Its cost is included for the speaker's token only.
     """
 
     index: int
