@@ -38,8 +38,8 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
-if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imports this package for the ids
+if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imports this package to register the ids
     from keep_agent.startup import check_packages
 
     check_packages()
-    import_module("envs.worlds")  # registers them; its own import may have triggered this one
+    import_module("envs.worlds")  # registers the ids; if its own import led here, it does so at its end

@@ -20,13 +20,13 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
-# Compared with the methods' capabilities by a test; making them here would load torch
+# A constant, since constructing the methods would load torch; a test compares it with their capabilities
 EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 
 def methods_table() -> Table:
-    """Make a table of ``configs/memory``: the choices for the six stages, and whether results equal recomputation."""
-    from memory.config.component_names import STAGES  # lazy: `start_up` has checked the packages
+    """Make a table of the memory methods: the component of each stage, and whether results equal full recomputation."""
+    from memory.config.component_names import STAGES  # lazy: imported only after `start_up` has checked the packages
 
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
     for heading in ("name", *STAGES, "layout", "paper", "result"):

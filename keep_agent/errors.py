@@ -20,11 +20,11 @@ class StaleError(KeepError, RuntimeError):
 
 
 class DataError(KeepError, ValueError):
-    """Input data that is missing, truncated or of another format."""
+    """Input data that is missing, truncated or in an unexpected format."""
 
 
 class CorruptError(DataError):
-    """Stored file whose bytes have changed."""
+    """Stored file whose bytes have changed since it was written."""
 
 
 class SkillError(KeepError, ValueError):
@@ -74,7 +74,7 @@ def check_rate(value: float) -> None:
 
 
 def check_once(ids: Iterable[str], what: str, remedy: str) -> None:
-    """Raises DataError for a repeated id; ``what`` names the things that have ids."""
+    """Raises DataError for a repeated id; ``what`` precedes it in the message."""
     id, count = next(iter(Counter(ids).most_common(1)), ("", 0))
     if count > 1:
         raise DataError(f"{what} {id!r} occurs {count} times; {remedy}")

@@ -19,7 +19,7 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 LOAD_LOCK = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-SHAPE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # for a value of another shape
+SHAPE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # for values of another structure
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
 
 
@@ -31,7 +31,7 @@ def refuse_folder(path: Path, example: str) -> None:
 
 @contextmanager
 def reading(path: Path, remedy: str = "restore it, or name another file") -> Iterator[None]:
-    """Turn errors of the file system and of compressed data into DataError. Other errors propagate."""
+    """Turn file system errors into DataError, and damaged gzip data into CorruptError. `TRANSIENT` errors propagate."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -46,13 +46,13 @@ def reading(path: Path, remedy: str = "restore it, or name another file") -> Ite
 
 @contextmanager
 def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
-    """Turn file system errors into CapacityError if the disk is full, else StorageError."""
+    """Turn file system errors into CapacityError if the disk is full, else StorageError. `TRANSIENT` ones propagate."""
     try:
         yield
     except OSError as error:
         if error.errno is None or error.errno in TRANSIENT:
             raise
-        file = error.filename2 or error.filename or path  # of two names the target of the temporary file
+        file = error.filename2 or error.filename or path  # a failed rename names two files; the second is the target
         if error.errno in FULL:
             raise CapacityError(f"no room for {file} ({error.strerror}): {remedy}") from error
         what = f"{file} cannot be written ({error.strerror})"
@@ -61,7 +61,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. Serialised by a lock."""
+    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. One thread at a time."""
     try:
         with LOAD_LOCK:
             yield
@@ -73,7 +73,7 @@ def loading(what: object, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
-    """Turn errors caused by a value of another shape into DataError: "``where`` is ``what``"."""
+    """Turn errors caused by a value of an unexpected structure into a DataError that says "``where`` is ``what``"."""
     try:
         yield
     except KeepError:
@@ -114,7 +114,7 @@ def decoded(raw: bytes, where: object, remedy: str) -> str:
 
 
 def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -> Any:
-    """Parse JSON; ``finite``: without NaN and infinities. Raises DataError naming ``where``."""
+    """Parse JSON; with ``finite`` NaN and infinities are errors. Raises DataError naming ``where``."""
     text = decoded(raw, where, remedy) if isinstance(raw, bytes) else raw
     read = _finite if finite else float
     try:
@@ -123,7 +123,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
-    if "\\ud" in text or "\\uD" in text:  # only an escape can give half of a pair
+    if "\\ud" in text or "\\uD" in text:  # decoded UTF-8 has no half of a surrogate pair, but an escape may give one
         for place, content in _texts(value):
             if SURROGATE.search(content):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")
@@ -141,12 +141,12 @@ def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = Non
 
     try:
         return yaml.load(text, loader or yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError, *SHAPE_ERRORS) as error:  # `!!bool perhaps`
+    except (yaml.YAMLError, RecursionError, *SHAPE_ERRORS) as error:  # such as `!!bool perhaps`
         raise DataError(f"{where} is no YAML ({' '.join(str(error).split())}); {remedy}") from error
 
 
 def _texts(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield place (``anns[0].task_desc``) and content of every text in a JSON value, keys included."""
+    """Yield place (such as ``anns[0].task_desc``) and content of every text in a JSON value, keys included."""
     todo: list[tuple[str, Any]] = [("", content)]
     while todo:
         place, value = todo.pop()

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; a KeepError becomes one line. SIGTERM acts like Ctrl-C."""
+    """Run a command; return its exit code. A KeepError becomes a line on standard error; SIGTERM acts like Ctrl-C."""
     try:
         with _terminable():
             function()
@@ -34,7 +34,7 @@ def guarded(function: Callable[[], Any]) -> int:
         sys.stderr.write(f"error: {one_line(error)}\n")
         return BAD_INPUT
     except OSError as error:
-        if error.filename is None and error.errno not in FULL:  # not about a file
+        if error.filename is None and error.errno not in FULL:  # the error is not about a file
             raise
         _give_up_output()
         sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
@@ -53,7 +53,7 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt; only the main thread can set handlers."""
+    """Let SIGTERM raise KeyboardInterrupt. Only the main thread can set handlers; in others nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,7 +65,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message on one line; for Hydra and OmegaConf errors only cause, key and options."""
+    """Return an error's message on one line. Those of Hydra and OmegaConf are shortened to cause, key and options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

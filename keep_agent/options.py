@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # device types of torch
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
-ANY = 2**31 - 1  # no upper limit
+ANY = 2**31 - 1  # upper bound of options without a limit
 SEEDS = (0, 2**63 - 1)
 THREADS = (0, 4096)
 
@@ -22,13 +22,13 @@ def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, 
     for name, (least, most) in ranges.items():
         values = getattr(options, name)
         for value in values if isinstance(values, list) else [values]:
-            if not least <= value <= most:  # NaN is never
+            if not least <= value <= most:  # NaN fails this comparison, too
                 option = name.replace("_", "-")
                 raise ConfigError(f"--{option} {value} does not work; give a number from {least} to {most}")
 
 
 def check_device(key: str, name: str) -> None:
-    """Raises ConfigError for an unknown kind of device, without torch."""
+    """Raises ConfigError for an unknown kind of device. Loads no torch."""
     kind, _, number = name.partition(":")
     if kind not in DEVICES or (name != kind and not number.isdecimal()):
         hint = did_you_mean(kind, DEVICES)
@@ -57,7 +57,7 @@ def check_folder(option: str, folder: Path) -> None:
 
 
 def check_model_place(option: str, name: str) -> None:
-    """Raises ConfigError for a name that is neither a model folder nor of the form of hub names."""
+    """Raises ConfigError for a name that is neither a model folder nor written like a hub name (OWNER/NAME)."""
     folder = Path(name)
     if not name or not (folder.is_dir() or (HUB_NAME.fullmatch(name) and not folder.exists())):
         raise ConfigError(f"{option} {name} is no folder, and not written as a name on the hub (OWNER/NAME): name one")

@@ -22,7 +22,7 @@ POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 def start_up() -> None:
     """Prepare a process before it imports torch.
 
-    Raises ConfigError for shadowed packages; a command ends with the message instead.
+    For a shadowed package a command prints the error and exits; any other process gets a ConfigError.
     """
     try:
         check_packages()
@@ -37,14 +37,14 @@ def start_up() -> None:
 def spin_openmp_threads() -> None:
     """Let OpenMP threads spin between operations, unless the user has set it: a prefill takes 10 to 40 % less time.
 
-    With the engine's thread, GNU OpenMP counts more threads than cores and lets them sleep. Read at torch's import.
+    By default they sleep, as the engine's thread makes threads outnumber cores. torch's import reads the variables.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})
 
 
 def check_packages() -> None:
-    """Raises ConfigError if another project's package shadows one of ours. Imports none."""
+    """Raises ConfigError if another project's package shadows one of ours. Imports none of them."""
     for name in PACKAGES:
         place = _package_path(name)
         if place is not None and place not in (ROOT / name, ROOT / name / "__init__.py"):
@@ -55,7 +55,7 @@ def check_packages() -> None:
 
 
 def _package_path(name: str) -> Path | None:
-    """Return the file or folder of ``import name``; None if there is none."""
+    """Return the file or folder that ``import name`` loads; None if there is no such package."""
     module = sys.modules.get(name)
     if module is not None:
         place = getattr(module, "__file__", None)

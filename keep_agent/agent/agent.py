@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 GROUNDED = "grounded"
 MAX_MESSAGE = 200  # characters of a failure message in a prompt
-HISTORY = 1000  # executed skills, and finished tasks
+HISTORY = 1000  # most executed skills, and most finished tasks, that are remembered
 EMBED_BATCH = 32  # texts per job on the engine's worker: a plan waits for one job at most
 
 
@@ -55,7 +55,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     :param ahead: encode changed segments in the background while the robot moves; plans have priority
     :param limit: maximum number of remembered things; facts about more things are rejected
-    :param history: maximum number of remembered skills, and of finished tasks; the oldest are forgotten
+    :param history: maximum number of remembered skills, and of finished tasks, up to ``limit``; older are forgotten
     :param record: called with each trace entry, in the format of a rollout (docs/evaluation.md)
     """
 
@@ -113,7 +113,8 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     ) -> Decision:
         """Choose the next of ``skills``: the skills possible now, in any order. After an error nothing has changed.
 
-        Skills that name instances ("open fridge 1") and skills that name types ("open the fridge") are different sets.
+        The prompt of a task states whether the skills of its first plan name instances ("open fridge 1") or only types
+        ("open the fridge").
 
         :param ready: called between prefill and choice with ``queued_ms``, ``timings`` and ``counts``
         :param after: number of the caller's last known decision. If this plan already followed it, its decision is
@@ -174,7 +175,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision in `replay`. ``skills`` names the skill set, ``request`` is the request's digest."""
+        """Repeat a decision, within `replay`. ``skills`` names the skill set, ``request`` is the request's digest."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)
@@ -236,7 +237,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
                 self._planner.write([Edit(segment.id, category, None) for segment in oldest[:excess]])
 
     def _update_groups(self) -> None:
-        """Update the groups at once, so that they do not depend on background encoding."""
+        """Update the groups of segments now, so that they do not depend on when the background encoding runs."""
         self._session.update()
         if self._prefetcher is not None:
             self._prefetcher.schedule()
@@ -263,7 +264,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             numbers = step_numbers(choice, self._tasks, 1e3 * (time.perf_counter() - begin))
             entry = step_entry(
                 self.name, numbers, self._steps, instruction=self._instruction, facts=list(self._facts.values()),
-                decision=choice, ok=True, message="",  # until the report
+                decision=choice, ok=True, message="",  # replaced when the outcome is reported
             )  # fmt: skip
         decision = Decision(choice.skill, choice.scores, {**cost, **entry}, self.number + 1, self._warnings())
         return self._accept(decision, request)
@@ -290,7 +291,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Undo the block's task, reports and trace entries after an error, such as a prompt that is too long."""
+        """Undo changes to task and reports, and drop trace entries, after an error such as a too long prompt."""
         before = self._instruction, self._skills, self._steps, self._tasks, self._open
         record, entries = self._record, list[Entry]()
         self._record = entries.append
@@ -316,7 +317,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             self._instruction, self._skills = instruction, skills
 
     def _accept(self, decision: Decision, request: str) -> Decision:
-        """Begin the decision's execution: later changes belong to the next step, and may be encoded at once."""
+        """Store the decision as open: later facts belong to the next step, and may be encoded at once."""
         self.number, self._facts = decision.number, {}
         self._open = _OpenDecision(decision, request)
         self._planner.act()

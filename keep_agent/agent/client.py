@@ -27,7 +27,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-RETRY_STATUSES = (429, 503)  # statuses with a time to retry
+RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer
 RETRY_TIME = 30.0  # seconds after the first failure in which a request is retried
 RETRY_PAUSE = 0.5  # seconds before a retry, if the server gives none
@@ -54,11 +54,11 @@ class AgentInfo:
 class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
-    A request is retried while the server is busy, down, too slow or loses the connection; every request may be sent
-    twice. Every error is a ServerError; a value of the wrong type is rejected before it is sent.
+    A request is retried while the server is busy, down, too slow or loses the connection. It may arrive twice without a
+    second effect. A failed request raises ServerError; a value of the wrong type is rejected before it is sent.
 
     :param timeout: seconds for one answer
-    :param patience: seconds after the first failure in which a request is retried, plus at most twice the timeout
+    :param patience: seconds after the first failure in which a retry may start
     :raises ConfigError: an invalid URL
     """
 
@@ -77,12 +77,12 @@ class Client(AbstractContextManager["Client"]):
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:
-        """Return the agent with an id; create it if it does not exist and ``create`` is true."""
+        """Return the agent with the id ``name``; create it if it does not exist and ``create`` is true."""
         if create:
             try:
                 self.request_json("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
-                if error.status != 409:  # the agent exists
+                if error.status != 409:  # 409: the agent exists
                     raise
         return RemoteAgent(self, name)
 
@@ -104,11 +104,11 @@ class Client(AbstractContextManager["Client"]):
         self.with_retries(attempt)
 
     def request_json(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
-        """Send a request; return its JSON response, converted by ``read``. ``body`` as for `send`."""
+        """Send a request as `send` does; return its JSON response, converted by ``read``."""
         return _parse_answer(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        """Send ``json`` or ``content``; return the successful response."""
+        """Send a request, whose body is ``json`` or ``content``; return the successful response."""
         return self.with_retries(partial(self._send_once, method, path, **body))
 
     def _send_once(self, method: str, path: str, **body: Any) -> httpx.Response:
@@ -116,7 +116,7 @@ class Client(AbstractContextManager["Client"]):
             return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield names and data of a streamed response. The request is sent once: `with_retries` retries it."""
+        """Yield name and data of a response's events. The request is sent once; `with_retries` can repeat it."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
@@ -158,7 +158,7 @@ class Client(AbstractContextManager["Client"]):
 
 
 class RemoteAgent:
-    """`keep_agent.agent.types.Planning` behind a server: observe, plan and report as with a local `Agent`."""
+    """Agent behind a server, with the methods of `Planning`: observe, plan and report as with a local `Agent`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.name, self._client, self._path = name, client, _path(name)
@@ -170,9 +170,9 @@ class RemoteAgent:
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
-        """Choose the next of ``skills``. After a 409, the last decision is another client's.
+        """Choose the next of ``skills``. Raises ServerError; its status is 409 if another client has planned since.
 
-        :param ready: called with the cost of the prompt between prefill and choice; again for a repeated request
+        :param ready: called with the cost of the prompt between prefill and choice, and again if the request is retried
         :param trace: none | summary | full: content of the decision's trace
         """
         body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": self._last_number()}
@@ -196,7 +196,7 @@ class RemoteAgent:
     def finish(self, success: bool) -> None:
         """End the task. Raises ConfigError for a ``success`` that is neither True nor False."""
         self._post("finish", {"success": checked_flag("success", success)})
-        self._number = None  # also ends a decision whose response was lost
+        self._number = None  # there may be a later decision, whose response was lost
 
     def about(self) -> AgentInfo:
         return self._client.request_json("GET", self._path, _about)

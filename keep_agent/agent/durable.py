@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
-OWNER_KEY = "agent"  # in the memory file
-MAX_CALLS, MAX_BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
+OWNER_KEY = "agent"  # key of the agent's name in the memory file
+MAX_CALLS, MAX_BYTES = 500, 8 << 20  # size of the journal at which the whole memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
 
 
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
-    """Open a journal for appending; return it with its calls since the memory file of ``start``.
+    """Open a journal for appending; return it and its calls, all made since the memory file was written.
 
     It has one checksummed line per call, synced before the call is acknowledged. Its chain of checksums begins with the
-    agent and the memory file, and a separate mark counts the acknowledged calls, so that changed, missing and
-    swapped lines are detected. Only a last line that was never acknowledged is cut off.
+    agent and the memory file, and an end mark in a file beside it counts the acknowledged calls, so that changed,
+    missing and swapped lines are detected. Only a last line that was never acknowledged is cut off.
 
+    :param start: the chain's beginning
     :param owner: name of the agent in errors
-    :param new: the journal may not exist yet
-    :raises CorruptError: a line or the mark is damaged, missing, or belongs to another file
+    :param new: an empty journal without an end mark is a new one, not a damaged one
+    :raises DataError: version 0.2 wrote the journal; CorruptError: a line or the mark is damaged, missing or another's
     """
     with reading(path), path.open("rb") as stream:
         if VERSION_0_2.match(stream.readline()):
@@ -61,7 +62,7 @@ def lock_stream(stream: IO[bytes], folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> BinaryIO:
-    """Return a file of a server's folder, locked until it is closed. Raises ConfigError if another process has it."""
+    """Lock a server's folder; closing the returned file unlocks it. Raises ConfigError if it is locked."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = (folder / "lock").open("ab")
     lock_stream(stream, folder)
@@ -69,7 +70,7 @@ def lock_folder(folder: Path) -> BinaryIO:
 
 
 class DurableAgent:
-    """`Agent` with a folder: its memory file, and a journal of the calls since. Safe to call from several threads.
+    """`Agent` with a folder: a memory file, and a journal of later calls. Safe to call from several threads.
 
     After a kill at any time, a new instance remembers every call that has returned; it encodes keys and values again.
     """
@@ -80,7 +81,7 @@ class DurableAgent:
         :param replacement: state from `dump` that replaces the folder's content, which may be damaged
         :raises ConfigError: another agent has the folder open
         :raises StorageError: it cannot be written
-        :raises DataError: files or ``replacement`` are damaged, of another agent or planner, or of different states
+        :raises DataError: files or ``replacement`` are damaged, of another agent or planner, or do not belong together
         """
         if replacement is not None:
             agent.restore(replacement)
@@ -178,14 +179,14 @@ class DurableAgent:
         self._incomplete = True  # until both files are written, no call may be appended
         content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
-        self._journal.prepare_restart(start)  # after a kill before `restart`, the journal fits the old memory, too
+        self._journal.prepare_restart(start)  # until `restart` the journal fits the old and the new memory file
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the hash chain of a journal that continues a memory file of this content; empty for none."""
-        return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # the line with its checksum
+        """Return the beginning of the journal's hash chain. ``content``: of the memory file; empty if there is none."""
+        return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1: checksum
 
     def _read(self) -> None:
         """Load the folder. A memory file of version 0.2, which names no agent, is rewritten."""
@@ -221,7 +222,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent (not in version 0.2). Raises CorruptError for another agent's."""
+    """Return whether a memory file names its agent; version 0.2 did not. Raises CorruptError for another agent's."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore its own, or give it to this "

@@ -26,7 +26,7 @@ def write_packed(path: Path, content: bytes) -> None:
     """Write content of `pack_state` atomically; missing folders are made."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    remove_temp(path.parent)  # of partial files of a killed writer
+    remove_temp(path.parent)  # partial files that a killed writer has left
     write_atomic(path, content)
 
 
@@ -47,7 +47,7 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
 
 
 def unpack_state(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
-    """Return the state in ``content``, which errors call ``name``; it may have up to ``most`` value separators."""
+    """Return the state in ``content``, of up to ``most`` JSON values. Raises DataError naming ``name``."""
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(

@@ -19,12 +19,12 @@ class PrefetchStats:
 
     tokens: int = 0
     ms: float = 0.0
-    left: int = 0  # tokens that had no block after the last job
-    error: str = ""  # of the last job; a plan that needs the same segments raises it
+    left: int = 0  # tokens of segments still without a block after the last job
+    error: str = ""  # of the last job; a plan that needs its segments raises the same
 
 
 class Prefetcher:
-    """Encoder of a session's changed segments, in jobs behind all plans; ``query`` returns the retrieval text."""
+    """Encoder of a session's changed segments, in background jobs; ``query`` returns the text to retrieve by."""
 
     def __init__(self, session: MemorySession, query: Callable[[], str]) -> None:
         self._session, self._query = session, query
@@ -57,5 +57,5 @@ class Prefetcher:
             return
         took = 1e3 * (time.perf_counter() - began)
         self._stats = PrefetchStats(before.tokens + tokens, before.ms + took, remaining)
-        if remaining and tokens and not (before.left and remaining >= before.left):  # a full storage evicts at once
+        if remaining and tokens and not (before.left and remaining >= before.left):  # else done, or the storage is full
             self.schedule()

@@ -1,4 +1,4 @@
-"""Trace recorder of a running agent: run folders for the viewer; entries are appended to the newest."""
+"""Trace recorder of a running agent: appends entries to the newest of its run folders, which the viewer shows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memory.files.json_lines import LineFile
 from memory.files.sealed_json import write_sealed
 
 MAX_BYTES = 64 << 20  # bytes of a trace; then the next folder begins
-MAX_FOLDERS = 2  # of an agent
+MAX_FOLDERS = 2  # newest folders that are kept for an agent
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class TraceRecorder:
-    """Writer of trace entries in ``root/STEM.1``, ... If one cannot be written, the agent runs without a trace."""
+    """Writer of trace entries in folders ``root/STEM.1``, ``.2``, ... The trace ends if an entry cannot be written."""
 
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MAX_BYTES) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
@@ -29,10 +29,10 @@ class TraceRecorder:
         self._trace: LineFile | None = None  # the newest file
         self._texts: dict[str, str] = {}  # of segments, by id
         self._facts: dict[str, Entry] = {}  # by id
-        self._is_new_folder = False  # without a step
+        self._is_new_folder = False  # the newest folder has no step yet
 
     def __call__(self, entry: Entry) -> None:
-        if self._failed or entry["event"] == "episode":  # each folder begins with its own
+        if self._failed or entry["event"] == "episode":  # `_new_folder` writes one
             return
         try:
             trace = self._open_trace()
@@ -62,7 +62,7 @@ class TraceRecorder:
         traces = [folder / TRACE for _, folder in self._folders()] if self._trace is None else []
         if traces and traces[-1].exists():
             try:
-                self._trace = LineFile.at_end(traces[-1], chain_start(traces[-1].parent))  # of an earlier process
+                self._trace = LineFile.at_end(traces[-1], chain_start(traces[-1].parent))  # begun by an earlier process
             except DataError as error:
                 log.warning("the trace of agent %r starts again: %s", self._agent, error)
         if self._trace is None or not self._trace.path.exists() or self._trace.size >= self._most:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MAX_TEXT = 2000  # characters of an instruction or a message
 MAX_SKILL = 200  # characters of a skill
 MAX_SKILLS = 1000  # skills to choose from
-MAX_ALL_SKILLS = 20_000  # characters of all skills, since each is computed
-LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, separators of lines, surrogates
+MAX_ALL_SKILLS = 20_000  # characters of all skills, since the model scores each
+LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line separators, surrogates
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
 PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the planner's own segments
@@ -35,8 +35,8 @@ FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # greatest number in a memory
 MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's line: a type and a name for each visible thing
 MAX_SEGMENTS = 10_000_000  # segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # segments per remembered thing: its first and its latest line, a skill and a task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: mean of a segment; allowed for every memory
+SEGMENTS_PER_THING = 4  # most segments per thing: its first and its latest line, a skill and a task
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: a memory may have this mean per segment, or this total
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 
@@ -123,7 +123,7 @@ def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
-    """Parse facts; the last one per id counts. ``category_of`` returns a known thing's category. Raises DataError."""
+    """Parse facts; the last of an id counts. ``category_of`` returns a known thing's category. Raises DataError."""
     items = [_fact(fact) for fact in facts]
     known: dict[str, str] = {}
     for fact in items:
@@ -219,7 +219,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 
 def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
-    """Return whether the ids reserved for the planner's own segments, up to its counts, belong to these only."""
+    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task, N up to the planner's count."""
     match = PLANNER_IDS.fullmatch(id)
     if match is None:
         return category not in ("history", "task")

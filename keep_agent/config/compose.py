@@ -35,7 +35,7 @@ def compose_agent(overrides: Sequence[str]) -> DictConfig:
 
 
 def choose_agent(planner: str, model: str, overrides: Sequence[str]) -> DictConfig:
-    """Compose an agent's settings (`compose_agent`). Raises ConfigError for arguments of another type."""
+    """Compose an agent's settings (`compose_agent`). Raises ConfigError for arguments of a wrong type."""
     for name, value in (("planner", planner), ("model", model)):
         if not isinstance(value, str):
             raise ConfigError(f"{name}={value!r:.80}: give its name")

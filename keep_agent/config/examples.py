@@ -13,15 +13,15 @@ from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.prompts.formats import Example
 
-POOL_EPISODES = 40  # training episodes to choose from
-MAX_SKILLS = 100  # skills
+POOL_EPISODES = 40  # least number of training episodes to choose from
+MAX_SKILLS = 100  # longest plan of an example
 
 
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """Return ``count`` examples from the train split of ``env.data``, alternating between task types.
 
     Plans follow the rules of ``env`` and reach the goals, in other houses than those of the evaluated tasks.
-    Raises ConfigError for too few examples, and if the official train split itself is played.
+    Raises ConfigError if there are fewer examples, and if the official train split itself is played.
     """
     if not count:
         return []
@@ -38,7 +38,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
 
 
 def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
-    """Yield type and plan of the first task of each training episode that the omniscient expert solves."""
+    """Yield type and example of each training episode's first task, if the fully observing expert solves it."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         home, task = setting.begin(episode), episode.tasks[0]

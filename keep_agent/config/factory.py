@@ -15,13 +15,13 @@ from planners.base import DONE, ExpertPlanner, Planner, RandomPlanner
 if TYPE_CHECKING:
     import gymnasium
 
-EMBEDDED_EPISODES = 20  # by default of generated houses; official splits are played completely
-DEMONSTRATION_LIMIT = 199  # skills
+EMBEDDED_EPISODES = 20  # default for the embedded houses; official splits are played completely
+DEMONSTRATION_LIMIT = 199  # most skills of the scripted expert
 Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the episodes to play, lazily: the first ``eval.episodes`` of the data, which ``env.limit`` restricts."""
+    """Return the episodes to play, loaded lazily: the first ``eval.episodes`` of the data, up to ``env.limit``."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES

@@ -22,7 +22,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENT_PREFIX = "memory."  # keys below it are a component's arguments, which may have defaults
+ARGUMENT_PREFIX = "memory."  # prefix of components' arguments: one with a default may be removed
 ABSENT = object()  # stands for the value of a missing setting
 
 
@@ -31,11 +31,11 @@ class UnknownSetting(ConfigError):
 
 
 def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Check that ``configs/NAME.yaml`` has the settings and options of ``overrides``, also of those after ``+``.
+    """Check that ``configs/NAME.yaml`` has the settings and options of ``overrides``, those with ``+`` included.
 
     :param folders: more folders of configs, as ``--config-dir`` names them
-    :raises UnknownSetting: for a key
-    :raises ConfigError: for an unknown option of a config group, or value of a setting with a fixed set of words
+    :raises UnknownSetting: for an unknown key
+    :raises ConfigError: for an unknown option of a config group, or a word that a setting does not accept
     """
     items = [item for item in _parse(overrides) if not _is_hydra_setting(item)]
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
@@ -53,7 +53,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         _check_key(item, tree, groups, custom)
         for value in _values(item):
             if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
-                check_word(item.key_or_group, parse_value(value))  # others are checked when composed, or on the nodes
+                check_word(item.key_or_group, parse_value(value))  # others later: when composed, or on Ray's nodes
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
@@ -142,7 +142,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:
-    """Return the value of a dotted key, else `ABSENT`; a null may hold any."""
+    """Return the value of a dotted key, else `ABSENT`. Below a null setting any key is possible: None."""
     for part in parts:
         if tree is None:
             return None
@@ -155,7 +155,7 @@ def _find(tree: Any, parts: Sequence[str]) -> Any:
 
 
 def _hint(key: str, tree: Any, groups: ConfigGroups) -> str:
-    """Return a hint: the setting or group of that name elsewhere, else a similar sibling, else all siblings."""
+    """Return a hint: a key with the same last part, else a similar key beside it, else all keys beside it."""
     known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]

@@ -16,7 +16,7 @@ from memory.engine.models.model_path import check_model_path
 from memory.engine.models.model_shapes import SHAPES
 
 ENCODERS = ("auto", "hashed", "hashed_ngrams", "minilm", "all-minilm-l6-v2", "mpnet", "all-mpnet-base-v2")
-CUSTOM = "custom"  # file of configs/model for names that have no own file
+CUSTOM = "custom"  # file of configs/model for all names without a file of their own
 MODEL = "model="
 
 
@@ -59,7 +59,7 @@ def choose_model(name: str) -> list[str]:
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Replace each ``model=NAME`` of a hub name or folder by overrides that choose it; commas separate the names."""
+    """Replace each ``model=NAME`` of a hub name or folder by overrides that choose it; ``NAME,NAME`` is a sweep."""
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []

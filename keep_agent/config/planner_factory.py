@@ -62,7 +62,7 @@ class PlannerResources:
         self.engine.run(partial(self.method.pool.forget, namespace))
 
     def close(self) -> None:
-        """Stop the engine, then save a persistent storage. May be called twice."""
+        """Stop the engine, then write a persistent storage's blocks. May be called twice."""
         close_and_flush(self.engine, self.method)
 
 
@@ -83,9 +83,9 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # once, like the engine, so that no step includes their lazy loading
+        encoder.encode(["ready\n"])  # encoder and engine finish loading at the first call: not within a step
         engine.encode([(None, prompt_format.line("ready\n"))])
-        engine.run(lambda: method.storage.open(engine.model_key))  # needed to delete blocks on disk
+        engine.run(lambda: method.storage.open(engine.model_key))  # else `forget` would not find blocks on disk
         cleanup.pop_all()
     return PlannerResources(engine, method, tokenizer, prompt_format, encoder, config)
 
@@ -94,7 +94,7 @@ def format_of(
     prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
 ) -> Format:
     """Make the prompt format of a config. Raises ConfigError for an invalid one."""
-    goal = prompt.get("goal")  # missing in older runs
+    goal = prompt.get("goal")  # missing in the configs of older runs
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
     goals = bool(getattr(model.module.config, SAYS_GOALS, False)) if goal is None else goal
@@ -151,7 +151,7 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
 
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
-    """Load the model of a config, of the package, the disk or the hub."""
+    """Load the model of a config from the package, the disk or the hub."""
     disable_progress_bar()  # KEEP Agent shows its own
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # failed retries raise an error anyway
     device = usable_device("model.device", model.device)
@@ -169,14 +169,14 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """Load the model's tokenizer; planner-tiny's for random weights. Raises ModelError if it does not fit."""
+    """Load the model's tokenizer; random weights without one get planner-tiny's. Raises ModelError if it is unfit."""
     name = model.tokenizer or str(loaded.folder or _model_path(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
     tokenizer = load_tokenizer(name, loaded.spec.vocab)
     if loaded.files is not None:
-        loaded.files.check_unchanged()  # the weights' hash covers the tokenizer
+        loaded.files.check_unchanged()  # the hash of the model's files includes the tokenizer
     return tokenizer
 
 

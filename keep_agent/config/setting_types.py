@@ -32,7 +32,7 @@ class ValueKind(StrEnum):
     UNKNOWN = "another kind of value"
 
 
-EXTRA_KINDS = {  # kinds of settings whose default is null, or of another kind
+EXTRA_KINDS = {  # more kinds that a setting accepts, beside that of its default
     ValueKind.TEXT: (
         *("env.data", "env.record", "env.render", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),
@@ -51,12 +51,12 @@ EXTRA_KINDS = {  # kinds of settings whose default is null, or of another kind
     ValueKind.EMPTY: ("prompt.instruction",),
 }
 WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # kinds that are accepted in place of another
-ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # and for component arguments
+ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # further ones for component arguments
 WrongValue = tuple[str, Any, frozenset[ValueKind]]  # dotted key, value, allowed kinds
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[ValueKind] = tuple(ValueKind)) -> None:
-    """Raise ConfigError for the first value, ``only`` of these keys, whose kind differs from that in ``configs``."""
+    """Raise ConfigError for the first value of a wrong kind, among the keys that allow one of the kinds ``only``."""
     for key, value, allowed in wrong_values(values):
         if not allowed.isdisjoint(only):
             raise ConfigError(_message(key, value, allowed, source))
@@ -91,7 +91,7 @@ def kind_of(value: Any) -> ValueKind:
 
 @cache
 def allowed_kinds() -> Mapping[str, frozenset[ValueKind]]:
-    """Return the kinds of values by dotted key, of list elements by ``KEY[]``, and of component arguments by class."""
+    """Return the kinds of values by dotted key, of list elements by ``KEY[]``, of arguments by ``CLASS.NAME``."""
     by_key: dict[str, set[ValueKind]] = defaultdict(set)
     root = Path(str(files("configs")))
     for file in root.rglob("*.yaml"):
@@ -119,7 +119,7 @@ def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[ValueKind]], plac
 
 
 def _is_allowed(key: str, value: Any, allowed: Collection[ValueKind], is_argument: bool) -> bool:
-    """Return whether a value or component argument has an allowed kind. A list may be given as its only element."""
+    """Return whether a value or component argument has an allowed kind. A list of one may be given as its element."""
     if is_argument and ValueKind.GROUP not in allowed and (value is None or not {*allowed} - {ValueKind.NULL}):
         return True
     elements = allowed_kinds().get(f"{key}[]", frozenset())

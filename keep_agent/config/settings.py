@@ -27,7 +27,7 @@ OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval
 SWITCHES = ("eval.trace", "eval.progress")
 NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing: the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
-PATHS = (MODEL, ENCODER)  # that may be folders; with Ray they are folders of its nodes, which check them
+PATHS = (MODEL, ENCODER)  # these may be folders; with Ray, folders on its nodes, which check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {
     "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),
@@ -69,7 +69,7 @@ def check_settings(
 def check_values(config: DictConfig) -> None:
     """Raise ConfigError for a value of the wrong kind, and for an invalid component."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    check_classes(plain.get("memory"), "memory")  # first: a component's class sets the kinds of its arguments
+    check_classes(plain.get("memory"), "memory")  # first, since a component's class sets the kinds of its arguments
     check_kinds(plain)
 
 

@@ -18,7 +18,7 @@ MAX_KEY_LENGTH = 24  # characters of a key: two of them fit into an agent's id (
 
 @dataclass(frozen=True)
 class Field:
-    """A value and its place in a file. Each method returns it as the type in the method's name or raises DataError."""
+    """A value and its place in a file. Methods such as `text` and `word` return it; another type is a DataError."""
 
     value: Any
     file: str
@@ -102,7 +102,7 @@ class Field:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader for plain values that rejects duplicate keys; YAML itself keeps the last."""
+    """YAML loader for plain values that rejects duplicate keys; PyYAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -31,7 +31,7 @@ def play(
 ) -> ScenarioFolder:
     """Play ``scenario`` with the model of ``config``; return the run folder with its turns."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)  # fails before anything is computed
+        folder.mkdir(parents=True, exist_ok=True)  # an unusable folder fails before anything is computed
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     with TransformersEngine(make_model(config.model, config.eval.seed)) as engine:
@@ -81,7 +81,7 @@ def turn_text(turn: Turn) -> Text:
 
 
 def cost_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Return a table with a row per agent and one for all; ``saved`` is relative to prefill without reuse."""
+    """Return a table with a row per agent and one for all; ``saved %`` is the reused share of the prompt tokens."""
     table = Table(title=title)
     table.add_column("agent", no_wrap=True)
     for heading in ("turns", "hits", "prompt tokens", "computed", "saved", "saved %", "ttft ms (p50)", "seconds"):

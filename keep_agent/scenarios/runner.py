@@ -18,7 +18,7 @@ from memory.engine.models.chat_template import SpecialTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-REUSE = 0.0  # AgentMemories.threshold: a repeated scenario reuses any shared prefix
+REUSE = 0.0  # AgentMemories.threshold: any common prefix with the stored text is reused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class GeneratedText(TurnCost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. ``stops`` end a turn; ``run_id`` begins the ids of agents that are not permanent."""
+    """One scenario on one engine. The tokens ``stops`` end a turn; ``run_id`` is in the ids of non-permanent agents."""
 
     scenario: Scenario
     memories: AgentMemories
@@ -69,7 +69,7 @@ class Player:
         """Prefill the new part of a prompt, generate, and store the rows. Subclasses may use another scheduler."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
-        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # synchronises with the device
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device
         computed = time.perf_counter()
         room = engine.info.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)

@@ -12,7 +12,7 @@ from typing import Any
 from keep_agent.errors import DataError, did_you_mean
 from keep_agent.scenarios.field_checks import Field, read_yaml
 
-MAX_TOKENS = 40  # of a turn
+MAX_TOKENS = 40  # default of a turn
 SELF_NAME = "You"  # prefix of an agent's own lines in its transcript
 TEMPLATE_LIKE = re.compile(r"\$\{[^}]*\}?")
 TEMPLATE = re.compile(r"\$\{([a-z0-9_]+)\.([a-z0-9_]+)\[([a-z0-9_]+)\]\}")
@@ -32,7 +32,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class PhaseNote:
-    """Text for the agents ``to`` at the start of a phase. It may contain templates if there is one such agent."""
+    """Text for the agents ``to`` at the start of a phase. Only a note for a single agent may contain templates."""
 
     text: str
     to: tuple[str, ...]
@@ -40,7 +40,7 @@ class PhaseNote:
 
 @dataclass(frozen=True)
 class Phase:
-    """Phase of ``rounds`` rounds with ``speakers`` in order; ``audience_by_speaker`` restricts a speaker's audience."""
+    """Phase: in each round all ``speakers`` speak in order. ``audience_by_speaker`` restricts who hears a speaker."""
 
     name: str
     participants: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Transcripts: the lines that each agent hears, as its append-only prompt (Semantic, section 3.5)."""
+"""Transcripts: each agent's append-only prompt of the lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
 
 from __future__ import annotations
 

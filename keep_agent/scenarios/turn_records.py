@@ -15,19 +15,19 @@ COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCost:
-    """Cost of an answer. Times in ms, the rest in tokens."""
+    """Cost of an answer. Times are in ms, numbers are counts of tokens."""
 
     kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss
-    origin: str  # place of the reused rows: hot | warm | cold
+    origin: str  # place of the reused rows: hot (memory) | warm (disk) | shared (prefix) | cold (none)
     kept: int  # prompt tokens whose rows were reused
     new: int  # prompt tokens that were computed
     generated: int
-    ttft_ms: float  # from prompt text to logits: look-up, disk, prefill
+    ttft_ms: float  # from the prompt's text to its logits: look-up, reading from disk, prefill
     decode_ms: float
 
     @property
     def costs(self) -> dict[str, Any]:
-        """Fields of this class, without a subclass's."""
+        """Fields of `TurnCost`, without those of a subclass."""
         return {field.name: getattr(self, field.name) for field in fields(TurnCost)}
 
 

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # the registry locks it again once the model is loaded
+        lock_folder(options.folder).close()  # fails early if it is locked; the registry locks it for good
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         viewer = "" if options.no_viewer else f"; viewer: {url}/viewer/"
         text = f"{url} for {clients}; memories in {options.folder}{viewer}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-        with suppress(KeyboardInterrupt):  # Ctrl-C, raised after the server has ended
+        with suppress(KeyboardInterrupt):  # raised by uvicorn after a shutdown by Ctrl-C
             server.run(sockets=[listener])
 
 
@@ -92,7 +92,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class WithoutTokens(logging.Filter):
-    """Log filter: removes URL queries from uvicorn's lines, and values after ``token=``."""
+    """Log filter: replaces URL queries, and values after ``token=``, by ``***``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()

@@ -119,7 +119,7 @@ def status_of(error: KeepError) -> int:
 
 
 def request_error(error: Exception) -> KeepError | None:
-    """Return the response to an error that a request caused; None for an error in the server itself."""
+    """Return the KeepError to answer with; None for an error in the server itself."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):

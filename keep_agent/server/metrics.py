@@ -47,7 +47,7 @@ class Metrics:
         self.encoded.labels("ahead").inc(trace.get("ahead", {}).get("tokens", 0))
 
     def add_gauge(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Add a gauge that calls ``value`` at every scrape; NaN if that fails."""
+        """Add a gauge that calls ``value`` at every scrape, and is NaN if the call fails."""
 
         def reading() -> float:
             try:

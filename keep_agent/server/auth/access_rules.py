@@ -44,14 +44,14 @@ class Need(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Required token of the routes under ``path``. ``browser``: also accept a cookie, which ``?token=`` sets."""
+    """Required token of the routes that match ``path``. ``browser``: also accept a cookie, which ``?token=`` sets."""
 
     path: str
     need: Need
     browser: bool = False
 
 
-SUBPATHS = ("", "/{rest:path}")  # also matches all paths below it
+SUBPATHS = ("", "/{rest:path}")  # a path itself, and all paths below it
 ROUTES = ("/v1/chat/completions", "/v1/messages", AGENTS, *(f"/v1/scenarios{rest}" for rest in SUBPATHS))
 RULES = (
     *(Rule(path, Need.NO_TOKEN) for path in ("/", "/healthz", "/openapi.json")),
@@ -145,7 +145,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is void")  # raised by a closed connection
+                raise OSError("the token is void")  # a closed connection raises the same
             await send(message)
 
         await app(scope, receiving, sending)
@@ -154,7 +154,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
 
 async def access_of(connection: HTTPConnection) -> Access:
-    """Return the access of an admitted request. Async, since slow requests may occupy all threads."""
+    """Return the access of an admitted request. Async, since sync ones need a thread, and all may be busy."""
     return connection.scope[SCOPE_KEY]
 
 

@@ -31,7 +31,7 @@ def from_cookie(headers: Headers) -> str:
 
 
 def in_query(scope: Scope) -> str | None:
-    """Return the token in a page's query; None for websockets."""
+    """Return the token in a URL's query, if any; None for websockets."""
     return dict(_query(scope)).get(PARAMETER) if scope["type"] == "http" else None
 
 
@@ -57,7 +57,7 @@ def check_this_machine(headers: Headers) -> None:
 
 
 def check_own_page(headers: Headers) -> None:
-    """Raise Forbidden for a request from a page of another site, which ``Origin`` names."""
+    """Raise Forbidden for a request from a page of another site, by ``Origin`` and ``Sec-Fetch-Site``."""
     site = headers.get("host", "").lower()
     if any(_split(origin).netloc.lower() != site for origin in headers.getlist("origin")):
         raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")

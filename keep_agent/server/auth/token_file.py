@@ -1,4 +1,4 @@
-"""Token file: changed under a lock; a running server reloads it when it changes."""
+"""Token file. Changes are made under a lock; a running server reads the file again when it changes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def remove_token(file: Path, name: str) -> None:
 
 @contextmanager
 def _file_lock(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file``, if the file system has locks: a second file, as `replace_file` replaces ``file``."""
+    """Hold a lock, if the file system has locks. It is on a second file, since `replace_file` replaces ``file``."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)

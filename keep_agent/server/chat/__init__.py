@@ -1,1 +1,1 @@
-"""Conversations with the model, with KV rows per agent: APIs of OpenAI and Anthropic, raw text, scenarios."""
+"""Conversations with the model, by the APIs of OpenAI and Anthropic or as raw text. Each agent has its own KV rows."""

@@ -54,7 +54,7 @@ class MessagePrompt(VendorModel):
 
     @property
     def chat(self) -> list[ChatMessage]:
-        """Messages, of which the first is the system text."""
+        """Role and text of each message; the system text, if any, comes first."""
         messages = [(message.role, fields.join_text(message.content)) for message in self.messages]
         return [("system", fields.join_text(self.system)), *messages] if self.system else messages
 

@@ -82,10 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield the text after `begin`, and None after `KEEP_ALIVE_SECONDS` without text. Raises the turn's error.
-
-        ``end`` is set after the last piece.
-        """
+        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; set ``end``. Raises the turn's error."""
         while self.end is None:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
@@ -103,12 +100,14 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents, each on its own thread, on one engine, which the caller closes after this object.
+    """Turns of many agents on one engine, each on its own thread. A prompt reuses any prefix of the stored text.
 
+    :param engine: the caller closes it, after this object
     :param limiter: counts a turn from its request to its end, even after its client has disconnected
     :param model: name of the model in requests
+    :param folder: for the agents' rows on disk; None: none are written
     :param special: the model's special tokens; None: as `special_tokens` finds them
-    :param knobs: options of `AgentMemories`; a prompt reuses any prefix that it shares with the stored text
+    :param knobs: further options of `AgentMemories`
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Conversations:
         self.memories = AgentMemories(engine, coder, folder=folder, threshold=REUSE, start=start, **knobs)
         self.special = special or special_tokens(tokenizer, engine.model.module)
         self.scheduler, self._limiter, self._metrics = Scheduler(engine), limiter, metrics
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while in use
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent; unused ones disappear
         self._threads = anyio.CapacityLimiter(math.inf)
         self._running: dict[asyncio.Task[None], Generation] = {}
         self._is_closed = False

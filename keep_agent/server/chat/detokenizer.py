@@ -9,7 +9,7 @@ from memory.agents.text_match import MAX_INCOMPLETE, REPLACEMENT, TokenizerCoder
 
 
 class Detokenizer:
-    """Incremental decoder; holds back incomplete characters and possible stops. ``hidden`` tokens have no text."""
+    """Incremental decoder. Incomplete characters and possible stops are held back; ``hidden`` tokens have no text."""
 
     def __init__(self, coder: TokenizerCoder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
@@ -17,9 +17,9 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._visible: list[int] = []  # tokens that are not hidden
         self._text_lengths: list[int] = []  # length of the text after each token
-        self._window_start = self._decoded = 0  # visible tokens: start of the window to decode, end of the decoded ones
+        self._window_start = self._decoded = 0  # visible tokens before the window to decode; decoded ones
         self._text = ""
-        self._emitted = 0  # characters of the text
+        self._emitted = 0  # characters of the text that were returned
         self.stop: str | None = None
 
     @property
@@ -29,14 +29,14 @@ class Detokenizer:
 
     @property
     def complete_tokens(self) -> tuple[list[int], str | None]:
-        """Tokens before any stop string, up to a whole character, and their text; None if some are hidden."""
+        """Tokens before a stop string, up to a whole character, and their text. The text is None if some are hidden."""
         after = bisect_right(self._text_lengths, len(self._text))
         end = self._text_lengths[after - 1] if after else 0
         tokens = self._tokens[: bisect_left(self._text_lengths, end) + 1 if end else 0]
         return tokens, None if any(token in self._hidden for token in tokens) else self._text[:end]
 
     def feed(self, token: int) -> str:
-        """Add a token; return the newly certain text."""
+        """Add a token; return the new text that later tokens cannot change."""
         if self.stop is not None:
             return ""
         self._tokens.append(token)

@@ -130,10 +130,10 @@ def openai_router(conversations: Conversations) -> APIRouter:
 
     @router.post(PATH, responses=SSE, response_model=Completed, summary="Continue a conversation (OpenAI)")
     async def complete(request: Request, body: Completion, caller: Caller, agent_id: AgentHeader = None) -> Response:
-        """Answer greedily. The agent is that of the header, else ``user``.
+        """Answer greedily. The agent is the first given: header, ``user``, ``prompt_cache_key``, ``safety_identifier``.
 
-        Else it is ``prompt_cache_key``, else ``safety_identifier``, if that is a valid agent id and the token
-        may use that agent; else the token's only agent.
+        The last two are skipped unless they are valid ids of agents that the token may use. If none is given, it is
+        the token's only agent.
         """
         hints = body.prompt_cache_key, body.safety_identifier
         agent = fields.agent_of(caller, agent_id, body.user, hints=hints)

@@ -13,7 +13,7 @@ from keep_agent.server.error_handlers import NotFound, Refused
 from keep_agent.server.settings import ChatLimits
 from memory.files.names import is_safe, safe_id
 
-ANY_VALUE = object()  # neutral values of a field that never changes the answer
+ANY_VALUE = object()  # in `ignored_values`: the field is ignored whatever its value
 HEADER = "X-Agent-ID"
 AgentHeader = Annotated[str | None, Header(alias=HEADER)]
 RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`Scenario.memory_key`)
@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendor request models: null means absent; ``ignored_values`` of unsupported fields have no effect."""
+    """Base of vendor request models: null means absent; unsupported fields may have only their ``ignored_values``."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -90,8 +90,8 @@ def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[st
 def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
-    ``hints`` are fields that clients also fill for other purposes: a hint is usable if it is a valid id of the token.
-    Raises BadAgent, ConfigError for an invalid id, and Forbidden for other agents, whether they exist or not.
+    ``hints`` are fields that clients also fill for other purposes: one is usable if it is an agent id that the token
+    may use. Raises BadAgent, ConfigError for an invalid id, and Forbidden for agents that the token may not use.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)

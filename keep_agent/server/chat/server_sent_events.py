@@ -73,7 +73,7 @@ async def reply(
     request: Request, path: str, generation: Generation, events: AsyncIterator[bytes] | None,
     answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
 ) -> Response:  # fmt: skip
-    """Respond with ``events``, else with ``answer`` of the whole text. Errors before the first event set the status."""
+    """Respond with ``events``; if None, with ``answer(text)``. Errors until `begin` returns set the HTTP status."""
     async with _cancel_on_disconnect(request, generation):
         await generation.begin()
         if events is None:

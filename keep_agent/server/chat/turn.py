@@ -42,7 +42,7 @@ class PromptReuse:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """End of an answer: ``stop`` (an end token, or before ``stopped_by``), ``length`` or ``cancelled``."""
+    """End of an answer. ``reason``: ``stop`` (end token, or string ``stopped_by``), ``length`` or ``cancelled``."""
 
     reason: str
     generated: int
@@ -88,10 +88,10 @@ class Turn:
                 self._follow(stream, detokenizer)
             finally:
                 stream.cancel()  # no effect on an ended turn
-                stream.collect()  # only here the prompt's rows are complete
+                stream.collect()  # waits until the prompt's rows are complete
             try:
                 self._memories.finish(prompt, *detokenizer.complete_tokens, persist=self.request.persist)
-            except CapacityError:  # the turn is stored; a failed eviction of other agents is no error of this request
+            except CapacityError:  # the turn is stored; only the eviction of other agents has failed
                 log.warning("agent %s", prompt.agent, exc_info=True)
         return self._end(stream, detokenizer)
 

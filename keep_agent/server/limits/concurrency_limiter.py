@@ -19,7 +19,7 @@ MAX_RETRY_SECONDS = 60  # maximum retry time in seconds
 
 
 class ConcurrencyLimiter:
-    """Limiter of ``most`` concurrent requests, and ``share`` per owner. For one event loop.
+    """Limiter of ``most`` concurrent requests, and ``share`` per owner (agent or token). For one event loop.
 
     :param what: name of the requests in messages
     :param owner: name of an owner in messages

@@ -21,9 +21,9 @@ from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSE_HEADERS, Refused, TooLarge, TooSlow, error_response, status_of
 
 MAX_LIMIT = 1 << 40  # maximum of every limit
-DRAIN_SECONDS = 2.0  # seconds for which a rejected body is drained, since clients read the response after sending it
+DRAIN_SECONDS = 2.0  # seconds for which a rejected body is read, since clients read the response only after it
 JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-# matches while escapes are whole surrogate pairs and no NULs
+# matches up to the first escape that is a NUL or half of a surrogate pair
 VALID_ESCAPES = re.compile(
     rb"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u(?:0000|[dD][89a-fA-F])).)*+",
     re.DOTALL,
@@ -40,12 +40,12 @@ class RequestLimits:
     """Limits of all requests."""
 
     body_bytes: int = 1 << 20  # of a body
-    body_seconds: float = 10.0  # for a whole body; on a ``large`` path between two parts
+    body_seconds: float = 10.0  # for a whole body; on ``large`` paths for each part of it
     send_seconds: float = 30.0  # for a client to read a part of its response; else the connection is closed
     depth: int = 32  # deepest nesting of JSON brackets
-    requests: int = 64  # concurrent, of planning and of conversations each
+    requests: int = 64  # concurrent requests of planning, and as many of conversations
     per_agent: int = 5  # concurrent per agent: one runs, the others wait
-    large: Mapping[str, int] = field(default_factory=dict)  # bytes of bodies by path pattern, streamed without a scan
+    large: Mapping[str, int] = field(default_factory=dict)  # most bytes by path pattern; such bodies are streamed
 
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
@@ -55,7 +55,7 @@ class RequestLimits:
 
     @property
     def values(self) -> int:
-        """Maximum number of values in a JSON body; real ones take at least twice as many bytes each."""
+        """Maximum number of values in a JSON body: one per 5 bytes; in real requests a value takes 10 or more."""
         return max(1, self.body_bytes // 5)
 
     def large_bytes(self, path: str) -> int | None:
@@ -105,7 +105,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for a length above ``most``, and for two lengths, as in request smuggling."""
+    """Raise Refused for a length above ``most``, and for Content-Length with Transfer-Encoding (smuggling)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` of a body in parts; too large or slow bodies raise HTTPException, which routes propagate."""
+    """ASGI ``receive`` of a body in parts. A too large or slow body raises HTTPException, which FastAPI answers."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds

@@ -13,7 +13,7 @@ HEADER_SECONDS = 10.0  # seconds from the connection, or a request's first byte,
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP for ``uvicorn.Config(http=...)`` that closes connections whose request never completes."""
+    """HTTP for ``uvicorn.Config(http=...)`` that closes connections whose headers are not complete in time."""
 
     seconds = HEADER_SECONDS
     _deadline: asyncio.TimerHandle | None = None
@@ -31,9 +31,9 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _update_deadline(self) -> None:
-        """Run the timer while a request is incomplete; between requests uvicorn's keep-alive timer applies."""
+        """Run the timer until headers are complete, or a body is drained; between requests uvicorn's own timer runs."""
         is_idle = self.conn.their_state is h11.IDLE
-        is_draining = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered already
+        is_draining = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered early
         is_waiting = (is_idle or is_draining) and not self.transport.is_closing()
         if not is_waiting:
             self._cancel_deadline()

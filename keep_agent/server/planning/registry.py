@@ -82,7 +82,7 @@ class AgentRegistry:
             try:
                 yield entry.agent
             except ConfigError:
-                with entry.lock:  # an agent that was deleted meanwhile raises NotFound
+                with entry.lock:  # NotFound instead if the agent was deleted during the call
                     self._check(entry, name)
                 raise
 
@@ -141,7 +141,7 @@ class AgentRegistry:
         return sum(entry.agent is not None for entry in list(self._entries.values()))
 
     def close(self) -> None:
-        """Unload all agents for good; their memories are on disk."""
+        """Write all memories and unload the agents; no agent can be used afterwards."""
         self._is_closed = True
         for name, entry in list(self._entries.items()):
             with entry.lock:
@@ -179,7 +179,7 @@ class AgentRegistry:
 
     @staticmethod
     def _unload(name: str, entry: _AgentEntry, write: bool = True) -> None:
-        """Unload an agent; if that fails it stays loaded, and its journal holds all acknowledged calls."""
+        """Unload an agent. After a failure it stays loaded; its journal already holds all acknowledged calls."""
         try:
             if entry.agent is not None:
                 entry.agent.close(write)

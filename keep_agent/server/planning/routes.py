@@ -167,7 +167,7 @@ class PlanningService:
 
 
 def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
-    """Return the routes of planning agents; ``forget`` deletes an agent's conversations and returns if it had any."""
+    """Return planning agents' routes. ``forget`` deletes an agent's conversations and returns whether it had any."""
     router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admit_request)])
     registry = planner.registry
 

@@ -90,7 +90,7 @@ def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
     @router.websocket(f"{AGENT}/socket")
     async def serve_socket(socket: WebSocket, agent: str, caller: Caller) -> None:
         async with AsyncExitStack() as resources:
-            token = None if caller is OPEN else caller.name  # without tokens there are no shares per token
+            token = None if caller is OPEN else caller.name  # None: no limit per token
             try:
                 await resources.enter_async_context(tokens.slot(token))
                 await resources.enter_async_context(agents.slot(agent))

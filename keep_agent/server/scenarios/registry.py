@@ -1,7 +1,7 @@
 """Registry of running scenarios, with the view that each token may read.
 
-A token for ``persist_{scenario}_{agent}`` reads that agent's transcript. Creating and deleting a scenario needs tokens
-for all its agents, playing it for one of them. For other tokens the scenario does not exist (404), and only
+A token for ``persist_{scenario}_{agent}`` reads that agent's transcript. Creating or deleting a scenario needs a token
+for all its agents, playing it a token for one of them. For other tokens the scenario does not exist (404), and only
 tokens for a turn's speaker get the reason of its failure.
 """
 
@@ -71,7 +71,7 @@ def owner_ids(scenario: Scenario) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player on the scheduler of conversations. ``on_turn_start`` gets each turn, to cancel it."""
+    """Player on the scheduler of conversations. ``on_turn_start`` gets each turn, so that it can be cancelled."""
 
     scheduler: Scheduler
     prompt_chars: int
@@ -101,14 +101,14 @@ class RunningScenario:
     done: bool = False
     failed: bool = False
     is_closed: bool = False
-    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # of requests that play it
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # requests that play it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
     thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread may still run
 
     def on_turn_start(self, turn: Turn) -> None:
-        """Store the current turn. Called on the playing thread."""
+        """Store the current turn, so that `cancel` can end it. Called on the playing thread."""
         self.turn = turn
         if self.is_closed:
             turn.cancel()
@@ -146,7 +146,7 @@ class RunningScenario:
 
 
 class Scenarios:
-    """All running scenarios, on the threads and the scheduler of ``conversations``. Closed before those."""
+    """All running scenarios, on the threads and the scheduler of ``conversations``, which are closed after them."""
 
     player = SharedPlayer
 
@@ -157,7 +157,7 @@ class Scenarios:
         self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> RunningScenario:
-        """Create a scenario; no turn is played yet. Tokens for certain agents are not subject to the limit.
+        """Create a scenario; no turn is played yet. The limit applies only to tokens for all agents.
 
         :raises Forbidden: the token is not for all of its agents
         :raises CapacityError: too many are running
@@ -224,7 +224,7 @@ class Scenarios:
         return running
 
     async def play(self, access: Access, running: RunningScenario) -> turns.Turn | None:
-        """Play the next turn; None after the last. Raises Conflict if one failed or the scenario was deleted."""
+        """Play the next turn; None after the last. Raises Conflict if a turn failed or the scenario was deleted."""
         async with running.lock:
             if running.failed or running.is_closed:
                 raise Conflict(SCENARIO_OVER)
@@ -234,7 +234,7 @@ class Scenarios:
             if turn is not None:
                 running.turns.append(turn)
             running.done = turn is None or len(running.turns) == running.scenario.turns
-            if turn is not None and running.done:  # ends the last phase
+            if turn is not None and running.done:  # the generator ends the last phase
                 await self._next(access, running)
             return turn
 

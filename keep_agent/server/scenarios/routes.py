@@ -44,7 +44,7 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read; ``about`` is empty unless these are all.
+    """State of a scenario. ``agents``: those that the token may read; ``about`` is empty unless it may read all.
 
     ``played`` and ``turns`` count the turns that these agents hear.
     """
@@ -60,8 +60,8 @@ class ScenarioState(BaseModel):
 
 
 class ScenarioTurn(BaseModel):
-    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience``: those that heard it.
-    Its cost is included for the speaker's token only.
+    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience`` names those of them that
+    heard this one. Its cost is included for the speaker's token only.
     """
 
     index: int
@@ -126,7 +126,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
     @router.post(f"{single}/turns", dependencies=busy, summary="Play turns")
     async def play(request: Request, number: str, body: Play, caller: Caller) -> NewTurns:
         """Play until the token's agents have heard ``turns`` turns, the scenario ends, or the client disconnects. The
-        response does not reveal how many other turns were played meanwhile.
+        response does not reveal how many other turns were played in between.
 
         Only one request at a time plays a scenario; others are rejected with a retry time.
         """
