@@ -56,7 +56,7 @@ class RulerTask(Protocol):
     answer_start: ClassVar[str]  # first words of the answer
 
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
-        """Write ``count`` pieces. Raises `ConfigError` if the task needs more."""
+        """Write ``count`` pieces for ``documents`` documents. Raises `ConfigError` if the task needs more pieces."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class FrequentWords:
 
 
 def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` noise sentences, split into one equal stretch per needle; each needle replaces one sentence."""
+    """Return ``count`` noise sentences, in equal stretches, one per needle, which replaces one of its sentences."""
     _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):
