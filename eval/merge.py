@@ -1,8 +1,7 @@
 """Merging of a run's shards: ``python -m eval.merge RUN RUN ... --out FOLDER``.
 
 RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be given,
-finished, with equal settings and weights. FOLDER becomes the folder that a single run would have written. The shards
-are not changed.
+finished, with equal settings and weights. FOLDER gets what a single run would write; the shards are not changed.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import RESTORE, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import create_folder
 
-SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys that a config needs
-SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # keys of a summary that add up
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys that each config needs
+SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # numbers that add up over shards
 ByteSpan = tuple[int, int]  # range of bytes in a file
 
 

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, str, Sequence[str]]) -> None:
-    """Raise ConfigError for an option that is set but has no effect, since the condition of its entry is true."""
+    """Raise ConfigError if an option is set that has no effect; an argument is (condition, reason, options)."""
     plain = parser()
     for condition, reason, ineffective in without_effect:
         for name in ineffective:

@@ -30,7 +30,7 @@ SETTING = (  # settings that must be equal in a fair comparison; budget and retr
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # of `name_of`
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # used in names
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 

@@ -55,7 +55,7 @@ class Conversation:
     """Sessions that fill one memory, and the questions asked about them.
 
     Consecutive conversations of one ``group`` share a memory: blocks encoded for one are kept for the next. If the
-    conversation is ``incremental``, a method may store rows after each session, but stores none of a question's prompt.
+    conversation is ``incremental``, a method may store rows after each session, but no rows of a question's prompt.
     Otherwise it stores only rows of the questions' prompts, and the next conversation of the group can reuse them.
     """
 

@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # the person never mentions it: a speaker, else an outsider
+    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker who never mentions it, else an outsider
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -173,8 +173,8 @@ def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversatio
     """Return one conversation per prompt: in each round every agent reads the contributions of all others.
 
     A prompt is [new][reused][new][reused]...: a note by the reader precedes every contribution of the other agents in
-    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most the
-    first line. All prompts of a debate share one memory.
+    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most a
+    prompt's first line. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LatencySplit:
-    """Milliseconds of one answer, from the question to the answer's last token; the parts add up to it."""
+    """Milliseconds of one answer, from the question to the answer's last token; the parts add up to this time."""
 
     attention: float = 0.0  # attention modules, including the rotation of newly computed rows
     mlp: float = 0.0
@@ -30,7 +30,7 @@ class LatencySplit:
 
 
 TimeSpan = tuple[float, float]  # start and end in seconds
-SPLIT_PARTS = {field.name: field.name for field in fields(LatencySplit)[:-1]} | {"other": "remainder"}  # by file key
+SPLIT_PARTS = {field.name: field.name for field in fields(LatencySplit)[:-1]} | {"other": "remainder"}  # by JSON key
 
 
 def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencySplit:
@@ -113,12 +113,12 @@ class Reader:
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
-        """Repeat the memory's changes by a question that was answered before the run was resumed."""
+        """Repeat what a question, answered before the run was resumed, has changed in the memory."""
         self.read(item[0])
         self._prefill(item[1])
 
     def answer(self, question: Question) -> TimedAnswer:
-        """Answer with greedy text or the likeliest choice; keep no rows if the conversation is incremental."""
+        """Answer with greedy text or the likeliest choice; store no prompt rows if the conversation is incremental."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
             began = time.perf_counter()

@@ -22,10 +22,10 @@ REMEDY = "restore the file, or name another one"
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
-    """Open and lock ``path`` for appending; remove a partial last line; yield it and its values.
+    """Lock ``path`` for appending and remove a partial last line; yield the file and the values of its lines.
 
     :raises ConfigError: the file was written with another ``config``, or another process holds it
-    :raises DataError: a line is damaged or missing, or the file belongs to other settings
+    :raises DataError: a line is damaged or missing, or the lines belong to another ``FILE.jsonl.json``
     """
     with path.open("ab") as stream:
         if lock_is_held(stream):

@@ -25,7 +25,7 @@ SWEEP_RECORD = "multirun.yaml"  # Hydra writes it before the first job of a swee
 
 
 def check_target(file: Path) -> None:
-    """Make the folder of ``file`` and check that it can be written. Raises ConfigError, or OSError for the folder."""
+    """Make the folder of ``file`` and check that the file can be written. Raises ConfigError or OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir():
         raise ConfigError(f"{file} is a folder; name a file in it")

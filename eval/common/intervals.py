@@ -62,7 +62,7 @@ def paired_difference(samples: Samples) -> Difference | None:
 
 
 def unseen_share(clusters: int) -> float:
-    """Return the upper bound of the share of differing clusters if ``clusters`` were drawn and none differs (exact)."""
+    """Return the exact upper bound of the share of differing clusters, if ``clusters`` were drawn and none differs."""
     return 1 - (1 - LEVEL) ** (1 / clusters)
 
 

@@ -113,7 +113,7 @@ def use_threads(config: DictConfig, processes: int = 1) -> None:
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Return the saved config with the command line's changes. Raises ConfigError for a key outside `FREE_KEYS`."""
+    """Return the saved config with the command line's changes. Raises ConfigError if others than `FREE_KEYS` change."""
     new_config, saved_config = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in overrides]
@@ -153,7 +153,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Raise ConfigError if a config with overrides saved by ``run`` needs more than the command line allows."""
+    """Raise ConfigError if ``run``'s saved overrides add interpolations, or their own classes or external settings."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in interpolations(plain):

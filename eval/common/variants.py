@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raise ConfigError for a key outside ``readable_keys``, or in ``replacements``, which maps it to an option."""
+    """Raise ConfigError for a key outside ``readable_keys``, or in ``replacements``, which names the option to use."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:
@@ -40,7 +40,7 @@ def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], re
             raise ConfigError(f"{override} is not read here; these keys are: {', '.join(readable_keys)}{hint}")
 
 
-PLAIN = "transformers"  # transformers' own forward, in a list of methods
+PLAIN = "transformers"  # name of transformers' own forward in a list of methods
 METHOD_KEYS = ("memory", "planner")  # keys of a method if all methods read the same prompts
 MEMORY_KEYS = ("memory", "prompt.budget")
 DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")

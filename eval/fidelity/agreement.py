@@ -104,7 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob; as it is if it has no knob or sets it, or without ``ratios``."""
+    """Return a method at each value of its knob; unchanged if it has no knob or sets it, or without ``ratios``."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):

@@ -112,8 +112,8 @@ class PlannerGroup:
     ) -> None:  # fmt: skip
         """Create the planner; all skills are compared with the skills of the first of ``planners``.
 
-        :param oracle: chooses the executed skills, and compares each planner's logits with a plain forward of the same
-            prompt. Without it the first planner's skills are executed, and all logits are compared with its logits
+        :param oracle: chooses the executed skills; each planner's logits are then compared with a plain forward of the
+            same prompt. By default the first planner's skills are executed, and all logits compared with its logits
         :param shared_transcript: all planners continue the first planner's transcript; its logits are the reference
         """
         self.weights = engine.model_key

@@ -1,4 +1,4 @@
-"""Runner of cells: the contenders take turns at each step, in rotating order, so that noise affects all equally."""
+"""Runner of cells (combinations of settings): contenders take turns at each step, so that noise affects all equally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor of a step: the least time of the operations and bytes that a method needs, at the machine's peak rates.
+"""Floor of a step: the least time for the operations and bytes that a method needs, at the machine's peak rates.
 
 Counted per layer:
 
@@ -13,8 +13,7 @@ Counted per layer:
 * the layer's weights, and the prompt's keys and values, read once.
 
 The last piece is the head for one row. Each piece (a layer or the head) depends on the previous one, and takes the
-larger of its times for operations and for bytes. Loading blocks may overlap with all pieces: the floor is the larger of
-the sum over pieces and the link's time.
+larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least the link's time.
 
 For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer, attention and
 MLP, the last layer included. Papers compare methods by this product, rows x layers.

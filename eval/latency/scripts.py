@@ -40,6 +40,7 @@ class Script:
     age: int = 0
 
     def first_steps(self, count: int) -> Script:
+        """Return the script with its first ``count`` steps only."""
         return replace(self, steps=self.steps[:count])
 
 

@@ -14,11 +14,13 @@ REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-NO_CANDIDATES = ("",)  # a single empty candidate, whose end token needs no scoring
+NO_CANDIDATES = ("",)  # one empty candidate: the prompt's own logits score its end token
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
+    """Parameters of a workload."""
+
     segments: int  # in a prompt
     store: int  # segments in memory
     churn: int | str  # segments that change per step, or "alfred" for a replay

@@ -96,7 +96,7 @@ def _write(
 
 @dataclass(frozen=True)
 class LinkResult:
-    """Results of all stages over one link. ``ratio``: time of the link for all bytes / time of computing alone."""
+    """Results of all loading stages over one link. ``ratio``: time to load all bytes / time to compute alone."""
 
     link: Link
     ratio: float
@@ -109,7 +109,7 @@ class LinkResult:
 
 
 def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
-    """Measure all stages, print the tables, and write them if a folder is given. Raises ConfigError."""
+    """Measure all loading stages, print the tables, and write them if a folder is given. Raises ConfigError."""
     if arguments.repeats < 1:
         raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
     with threads(arguments.threads) as count:

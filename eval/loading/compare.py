@@ -24,9 +24,9 @@ from memory.stages import Loading
 class Bounds:
     """Bounds in seconds. ``compute``: makespan without loading; ``transfer``: the link's work in the fewest jobs.
 
-    ``simple`` = max(compute, first dependency + transfer): no slice can move before the first resting row is known.
-    A row rests at a layer if it has a block and is not active. ``tight`` counts all dependencies, and the computing
-    after the last transfer.
+    A row rests at a layer if it has a block and is not active. No slice can move before the first resting row is known
+    (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and the
+    computing after the last transfer.
     """
 
     compute: float

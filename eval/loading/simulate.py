@@ -56,8 +56,8 @@ RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 class SimulatedTransfers:
     """Worker that moves requested slices without pause, one job per layer, earliest deadline first.
 
-    Adjacent runs of rows are one copy. Jobs are not preempted; so that prefetching does not delay urgent requests, a
-    job for a later layer is cut after the run that completes ``chunk`` bytes.
+    Adjacent runs of rows are one copy. Jobs are not preempted. So that prefetching does not delay urgent requests, a
+    job for a later layer ends after the run that completes ``chunk`` bytes.
     `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
 

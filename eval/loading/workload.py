@@ -25,7 +25,7 @@ POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, if t
 
 @dataclass(frozen=True)
 class PieceTimes:
-    """Seconds of each layer's pieces. ``importance`` is the choice of the next layer's rows, 0 if it drops none."""
+    """Seconds of each layer's pieces. ``importance`` is the choice of the next layer's rows, 0 without a choice."""
 
     attention: tuple[float, ...]
     importance: tuple[float, ...]

@@ -81,7 +81,7 @@ class Prober:
         try:
             prefill = self.prefill(session, probe)
             answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
-        finally:  # at most one method holds the memory of one probe at a time
+        finally:  # only one method's memory of the probe exists at a time
             session.reset()
             if _can_pin(session):  # pinned blocks survive a reset, and would evict the next probe's lines
                 for fact in probe.facts:

@@ -43,7 +43,7 @@ class WordSource:
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """Instance of a task: the pieces of all documents in prompt order, and a question about them."""
+    """Instance of a task: the pieces (sentences or words) of all documents in prompt order, and a question."""
 
     pieces: Sequence[str]
     question: str
@@ -154,7 +154,7 @@ class FrequentWords:
 
 
 def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` noise sentences, in equal stretches, one per needle, which replaces one of its sentences."""
+    """Return ``count`` noise sentences. Each needle replaces one in its own stretch; the stretches are equally long."""
     _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):

@@ -63,7 +63,7 @@ PHRASING_TOKENS = 48  # extra answer tokens for phrasing around the expected wor
 
 @dataclass(frozen=True, slots=True)
 class RulerProbe:
-    """Documents, a ``front`` line before them ("" unless the cue comes first), and a ``question`` after them."""
+    """Documents, a ``front`` line before them ("" if the cue only follows them), and a ``question`` after them."""
 
     front: str
     facts: tuple[MemoryLine, ...]
@@ -71,6 +71,7 @@ class RulerProbe:
     answers: tuple[str, ...]
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
+        """Return the maximum number of answer tokens; ``length`` counts the tokens of a text."""
         return 2 * length(", ".join(self.answers)) + PHRASING_TOKENS
 
     def grade(self, answer: str) -> float:
@@ -104,7 +105,7 @@ class Ruler:
         return RulerProbe(front, facts, f"{ending}{self.format.turn}{task.answer_start}", instance.answers)
 
     def _fit_documents(self, kind: str, segments: int, seed: int) -> tuple[TaskInstance, tuple[MemoryLine, ...]]:
-        """Write the instance of ``seed`` with other numbers of pieces until the documents have the right size."""
+        """Write the instance of ``seed`` with more or fewer pieces until its documents have the right size."""
         size, tokens = max(1, self.segment_tokens // MIN_PIECE_TOKENS), 0.0
         for _ in range(TRIES):
             instance = TASKS[kind].write(size * segments, segments, random.Random(seed))

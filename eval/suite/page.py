@@ -42,7 +42,7 @@ def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
 
     def is_fixed(key: str) -> bool:
-        """Return whether the page sets ``key``, or its rows differ in it; keys below planner and memory may be set."""
+        """Return whether the page sets ``key``, or its rows differ in it; keys below planner and memory are free."""
         in_rows = key in CHOICE_KEYS or within(key, rows - CHOICE_KEYS) or any(within(row, {key}) for row in rows)
         return within(key, reserved) or in_rows
 

@@ -58,7 +58,7 @@ MIN_SIZES = 2  # sizes needed for a line; a parabola needs one more
 
 @dataclass(frozen=True, slots=True)
 class GrowthFit:
-    """Milliseconds for n segments: ``fixed`` + ``linear`` n + ``quadratic`` n²; fitted to ``sizes`` values of n."""
+    """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², for ``sizes`` values of n from ``low`` to ``high``."""
 
     fixed: float
     linear: float
@@ -76,7 +76,7 @@ class GrowthFit:
         return self.linear + 2 * self.quadratic * segments
 
     def curved(self, segments: float) -> float:
-        """Return the share of the quadratic part in `at`."""
+        """Return the quadratic part's share of the milliseconds."""
         total = self.at(segments)
         return self.quadratic * segments**2 / total if total else 0.0
 
@@ -101,7 +101,7 @@ def fit(segments: Sequence[int], ms: Sequence[float]) -> GrowthFit | None:
 
 
 BASELINES = ("full_recompute", "cacheblend", PLAIN)  # speed-ups are relative to each of these
-STEP_KINDS: Mapping[str, Callable[[TimedStep], bool]] = {
+STEP_KINDS: Mapping[str, Callable[[TimedStep], bool]] = {  # flip: a group became static or dynamic
     "all": lambda step: True,
     "warm": lambda step: not step.numbers.cold,
     "no_flip": lambda step: not step.numbers.cold and not step.numbers.flips,
