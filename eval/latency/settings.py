@@ -137,7 +137,7 @@ class Composer:
 
     @property
     def setting(self) -> DictConfig:
-        """Return the first contender's config, for the shared settings."""
+        """Return the first contender's config, to read settings that all contenders share."""
         return next(iter(next(iter(self._configs.values())).values()))
 
     def configs(self, cell: Cell) -> Mapping[str, DictConfig]:

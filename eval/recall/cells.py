@@ -15,12 +15,12 @@ from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_confi
 from planners.training import recall_probes
 
 Probe = recall_probes.RecallProbe | RulerProbe
-ProbeMaker = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
+ProbeMaker = Callable[[str, int, str, random.Random], Probe]  # arguments: kind, segments, cue, generator
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Probes that share a kind, a cue position and a number of segments. Its repr seeds them: do not rename fields."""
+    """Probes of one kind, cue position and number of segments. Its repr is part of their seeds: rename no field."""
 
     kind: str
     cue: str
