@@ -29,25 +29,25 @@ KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the 
 
 @dataclass
 class KindChanges:
-    """Segments of one kind, over all steps of a run."""
+    """Counts of the segments of one kind, over all steps of a run."""
 
     segments: int = 0  # distinct segments
-    alive: int = 0  # segments, summed over steps
-    changes: int = 0  # changes of existing segments
+    alive: int = 0  # existing segments, summed over steps
+    changes: int = 0  # rewrites of existing segments
     changed_ids: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
 
     @property
     def rate(self) -> float:
-        """Changes per segment and 100 steps."""
+        """Mean number of changes of one segment in 100 steps."""
         return 100 * self.changes / max(1, self.alive)
 
 
 @dataclass
 class Layers:
-    """Rows and bytes by layer, summed over the steps with a model."""
+    """Rows computed and bytes loaded by layer, summed over the steps at which a model ran."""
 
     steps: int = 0
-    prompt: int = 0
+    prompt: int = 0  # prompt tokens
     computed: Counter[int] = field(default_factory=Counter)
     loaded: Counter[int] = field(default_factory=Counter)
 
@@ -60,10 +60,10 @@ class Layers:
 
 
 def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
-    """Read kinds of segments by name, and layers, from a trace. Raises DataError for an invalid entry."""
+    """Count changes by kind of segment, and rows and bytes by layer. Raises DataError for an invalid entry."""
     kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
-    alive: dict[str, str] = {}  # kind of each existing segment
-    categories: dict[str, str] = {}  # categories of facts by id
+    alive: dict[str, str] = {}  # kind of each existing segment, by the segment's id
+    categories: dict[str, str] = {}  # category of each fact, by the fact's id
     for line, entry in enumerate(entries, 1):
         with unpacking(f"{where}:{line}", "no entry of a trace", RESTORE):
             if entry["event"] == "episode":

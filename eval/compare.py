@@ -36,13 +36,13 @@ from keep_agent.rollout.run_folder import RunFolder, find_runs, read_config
 from memory.files.atomic import write_atomic
 
 BASELINE = "full_recompute"
-# Settings that must be equal in a fair comparison: in all runs, and in all runs with a memory.
+# Settings that must be equal in a fair comparison: SETTING in all runs, MEMORY_SETTING in all runs with a memory.
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
 MEMORY_SETTING = ("memory.grouping.", "engine.", "weights")
 IGNORED_KEYS = ("env.record",)  # a recording does not change the run
 LENGTH_EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
-Steps = Sequence[tuple[str, StepNumbers]]  # with their clusters
+Steps = Sequence[tuple[str, StepNumbers]]  # pairs of a step's cluster and the step
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of one run. Rates are fractions; ratios are this run / baseline."""
+    """Numbers of one run, a row of the tables. Rates are fractions; TTFT ratios are this run / baseline."""
 
     run: str
     tasks: int
@@ -113,7 +113,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Return the names of runs; runs of the same name get their folder in brackets, without the common parent."""
+    """Return distinct names: equal ones get their run's folder in brackets, relative to the common parent of all."""
     shared = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
     return [
         name if names.count(name) == 1 else f"{name} ({folder.relative_to(shared)})"
@@ -131,7 +131,7 @@ def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
 
 
 def setting_differences(runs: Sequence[Run]) -> list[str]:
-    """Return the settings (besides the method) and machines in which runs differ; a fair comparison has none."""
+    """Return the settings other than the method, and the machines, in which runs differ; a fair comparison has none."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
@@ -154,7 +154,7 @@ def unequal_settings(prefixes: tuple[str, ...], configs: Sequence[Mapping[str, A
 
 
 def _steps(run: Run, low: float = 0, high: float = math.inf) -> Steps:
-    """Return the steps with a model and a prompt of ``low <= tokens < high``."""
+    """Return the steps at which a model ran with a prompt of ``low <= tokens < high``."""
     pairs = ((metrics.cluster_of(result), step) for result in run.episodes.values() for step in result.steps)
     return [(cluster, step) for cluster, step in pairs if step.layers and low <= step.request_tokens < high]
 
@@ -214,7 +214,7 @@ def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> lis
 
 
 def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
-    """Return the run called ``name``; by default the first of full recomputation, else the first run."""
+    """Return the run called ``name``; by default the first run of full recomputation, or the first run of all."""
     same_name = [run for run in runs if run.name == name]
     candidates = same_name or [run for run in runs if run.planner == (name or BASELINE)]
     if name and len(candidates) != 1:

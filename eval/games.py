@@ -38,8 +38,8 @@ TYPES_BY_PREDICATE = {
     "toggleable": objects.LAMPS,
     "pickupable": objects.PICKUPABLE,
 }
-NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types in ALFWorld's domain
-_LAST = 999  # ALFWorld numbers the ids of a type downwards; so "cabinet 3" is cabinet_3 here
+NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types in ALFWorld's rules
+_LAST = 999  # ALFWorld numbers things by descending id, so cabinet_3 gets the id 999 - 3 and is "cabinet 3"
 
 
 def unsupported_reason(episode: Episode) -> str:
@@ -86,7 +86,7 @@ def pddl_problem(scene: Scene, task: Task) -> str:
             for name in sorted(types & set(VAL_RECEPTACLE_OBJECTS.get(kind, ())))
         ),
     ]
-    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's own text, which ends the problem
+    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's goal, which ends the problem
     goal = pattern.format(obj=task.object_target, recep=task.parent_target, toggle=task.toggle_target)
     parts = "\n".join(declared), "\n".join(init), goal
     return "(define (problem house)\n(:domain alfred)\n(:objects\n{}\n)\n(:init\n{}\n)\n{}".format(*parts)

@@ -1,7 +1,7 @@
 """Merging of a run's shards: ``python -m eval.merge RUN RUN ... --out FOLDER``.
 
 RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be given,
-finished, with equal settings and weights. FOLDER equals the folder of a single run; the shards are not changed.
+finished, with equal settings and weights. FOLDER gets what a single run would write; the shards are not changed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import RESTORE, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import create_folder
 
-SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys of a shard's config
-SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # keys of a summary
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys that each config needs
+SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # numbers that add up over shards
 ByteSpan = tuple[int, int]  # range of bytes in a file
 
 
@@ -67,7 +67,7 @@ def load_shard(path: Path) -> ShardRun:
 
 
 def check_settings_equal(parts: Sequence[ShardRun]) -> None:
-    """Raises DataError if settings, weights or numbers of episodes differ from the first shard's."""
+    """Raise DataError if settings, weights or numbers of episodes differ from the first shard's."""
     first = parts[0]
     for part in parts[1:]:
         changes = sorted(changed_settings(part.config, first.config).items())
@@ -82,7 +82,7 @@ def check_settings_equal(parts: Sequence[ShardRun]) -> None:
 
 
 def check_complete(parts: Sequence[ShardRun]) -> None:
-    """Raises DataError unless each shard, and so each episode, occurs exactly once."""
+    """Raise DataError unless each shard, and so each episode, occurs exactly once."""
     places: dict[int, list[str]] = defaultdict(list)
     for part in parts:
         places[part.shard.number].append(str(part.path))
@@ -125,7 +125,7 @@ def merge(parts: Sequence[ShardRun], out: Path, console: Console) -> dict[str, A
 
 
 def entry_spans(trace: Path) -> dict[str, list[ByteSpan]]:
-    """Return the byte spans of each episode's lines in a trace. Raises DataError for a damaged trace."""
+    """Return the byte spans of a trace's lines by episode id. Raises DataError for a damaged trace."""
     places: dict[str, list[ByteSpan]] = defaultdict(list)
     start = 0
     for line in run_folder.trace_lines(trace):
@@ -143,7 +143,7 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[ByteSpan]]
         for start, end in places[episode]:
             stream.seek(start)
             entry = parsed(stream.read(end - start), trace, RESTORE)
-            entry.pop("sum", None)  # a new checksum is added
+            entry.pop("sum", None)  # the merged trace gets new checksums
             yield entry
 
 

@@ -1,7 +1,7 @@
 """Training sessions of a retention head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
-The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. Each line holds the
-text added by a turn, and the entities in the next skill. KEY=VALUE are overrides of `python -m eval.alfred`.
+The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. A line is a session:
+for each turn the tokens that it adds, and the entities in the next skill. KEY=VALUE are overrides of `eval.alfred`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def entities(skill: str) -> tuple[str, ...]:
 
 
 class SessionRecorder(ExpertPlanner):
-    """Recorder that executes the expert's skills and records each turn of a planner's transcript."""
+    """Planner that chooses the expert's skills, and records each turn of another planner's transcript."""
 
     def __init__(self, planner: KVPlanner, expert: Oracle) -> None:
         super().__init__(expert)
@@ -77,7 +77,7 @@ class SessionRecorder(ExpertPlanner):
 
 
 def record_sessions(config: DictConfig, file: Path) -> None:
-    """Write one session per episode of ``config`` to ``file``; sessions that it already holds are kept."""
+    """Write one session per episode of ``config`` to ``file``; sessions already in the file are kept."""
     episodes = make_episodes(config.env, config.eval)
     env, planner = make_env(config.env, episodes), make_planner(config)
     settings = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}

@@ -28,7 +28,7 @@ def normalise(text: str) -> list[str]:
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Return the harmonic mean of precision and recall of words, with repetitions. Two empty texts score 1."""
+    """Return F1 of the words: the harmonic mean of precision and recall, with repeated words; 1 for two empty texts."""
     words, gold_words = normalise(answer), normalise(gold)
     if not words or not gold_words:
         return float(words == gold_words)

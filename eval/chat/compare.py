@@ -1,7 +1,7 @@
 """Comparison of runs that answered the same questions: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions answered by every run count. All runs are compared with the first. Intervals are 95 % intervals
-clustered by conversation (docs/evaluation.md#intervals); "12+ 9-" means that 12 answers are better and 9 worse.
+Only questions answered by every run count. All runs are compared with the first; "12+ 9-" means that 12 answers are
+better and 9 worse. Intervals are 95 % intervals clustered by conversation (docs/evaluation.md#intervals).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTING = (  # settings that must be equal in a fair comparison; budget and retr
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # shown in names
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # used in names
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
@@ -44,7 +44,7 @@ def find_answers(paths: Sequence[Path]) -> list[Path]:
 
 
 def name_of(config: Mapping[str, Any]) -> str:
-    """Name a run by its planner, its memory method if it differs, the retrieval and the budget."""
+    """Name a run by its planner, its memory method if that has another name, the retrieval and the budget."""
     planner, memory = config["planner"]["name"], config["memory"]
     method = planner if memory["name"] == planner else f"{planner}, memory={memory['name']}"
     retrieval = memory["retrieval"]["_target_"].rpartition(".")[2].lower()
@@ -60,7 +60,7 @@ def common_rows(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
-    """Return a question's key; generated conversations of different seeds share ids and questions, but not golds."""
+    """Return a question's key. It contains the answer, since conversations of different seeds have the same ids."""
     return row.id, row.question, row.gold
 
 

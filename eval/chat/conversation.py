@@ -13,7 +13,7 @@ ADVERSARIAL = "adversarial"  # category of questions without an answer in the co
 
 
 def one_line(text: str) -> str:
-    """Join the words of a text into one line: a segment must not contain a newline of its source."""
+    """Join the words of a text into one line, since a segment may contain no newline but its last character."""
     return " ".join(text.split())
 
 
@@ -43,7 +43,7 @@ class Question:
     category: str
     choices: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()  # ids of the turns or sessions that contain the answer
-    date: str = ""  # date of the question
+    date: str = ""  # date on which the question is asked, "" if unknown
 
     @property
     def adversarial(self) -> bool:
@@ -54,9 +54,9 @@ class Question:
 class Conversation:
     """Sessions that fill one memory, and the questions asked about them.
 
-    Conversations of one ``group`` share a memory in sequence: blocks encoded for one are kept for the next.
-    ``incremental``: the sessions are stored one by one before the questions; otherwise the conversation is only
-    part of its question's prompt, whose rows are also kept for the next conversation of the group.
+    Consecutive conversations of one ``group`` share a memory: blocks encoded for one are kept for the next. If the
+    conversation is ``incremental``, a method may store rows after each session, but no rows of a question's prompt.
+    Otherwise it stores only rows of the questions' prompts, and the next conversation of the group can reuse them.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Segment to store: one line."""
+    """Segment to store in the memory: one line of text."""
 
     id: str
     category: str
@@ -100,7 +100,7 @@ def check_unit(unit: str) -> str:
 
 
 def lines_of(session: Session, unit: str) -> list[Line]:
-    """Split a session into segments: the date and then one per turn, or a single one (``unit=session``)."""
+    """Split a session into segments: its date, then each turn; with ``unit=session`` one segment holds all of them."""
     lines = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
     head = [f"conversation on {one_line(session.date)}"] if session.date and lines else []
     if unit == "session":
@@ -113,7 +113,7 @@ Item = tuple[Conversation, Question]  # one evaluated question, with its convers
 
 
 def draw(conversations: Sequence[Conversation], limit: int | None, seed: int) -> list[Item]:
-    """Return all questions, or ``limit`` of them drawn with ``seed``, in order."""
+    """Return all questions, or ``limit`` of them drawn with ``seed``, in their original order."""
     questions = [(conversation, question) for conversation in conversations for question in conversation.questions]
     if limit is None or limit >= len(questions):
         return questions

@@ -27,7 +27,7 @@ FILLERS = (
 
 
 class Relation(NamedTuple):
-    """Kind of fact about a person, with its sentences (in the first person) and possible values."""
+    """Kind of fact about a person. {} is the value in ``statement`` and ``update``, the person in ``question``."""
 
     name: str
     statement: str
@@ -96,7 +96,7 @@ def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: i
 
 
 def _facts(people: Sequence[str], room: int, rng: random.Random) -> list[Fact]:
-    """Draw at most ``room`` facts; changes come after all initial facts."""
+    """Draw at most ``room`` facts: first the initial ones, then changes of some of them."""
     facts = [Fact(person, relation.name, rng.choice(relation.values)) for person in people for relation in RELATIONS]
     facts += [Fact(person, TRIP, trip) for person, trip in zip(people, rng.sample(TRIPS, len(people)), strict=True)]
     rng.shuffle(facts)
@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # never mentioned by the person: a speaker, else an absent person
+    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker who never mentions it, else an outsider
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -170,11 +170,11 @@ REASONS = (
 
 
 def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
-    """Return one conversation per prompt: in each of ``rounds`` rounds every agent reads all others.
+    """Return one conversation per prompt: in each round every agent reads the contributions of all others.
 
     A prompt is [new][reused][new][reused]...: a note by the reader precedes every contribution of the other agents in
-    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most the
-    first line. All prompts of a debate share one memory.
+    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most a
+    prompt's first line. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")
@@ -185,7 +185,7 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for round in range(1, rounds + 1):
-        contributions = []  # with their figures; same text for every reader
+        contributions = []  # pairs of turn and figure; every reader gets the same text
         for agent in people:
             figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
             text = f"In round {round} I say there are {figure} {topic}. {reasons}"

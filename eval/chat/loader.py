@@ -22,7 +22,7 @@ REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
 
 
 def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:
-    """Return ``row[name]`` of type ``kind``. Raises DataError; ``where`` names file and entry in it."""
+    """Return ``row[name]`` of type ``kind``. Raises DataError; ``where`` names the file and the entry in it."""
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: an object with the field {name!r} was expected, not {type(row).__name__}")
     if name not in row:
@@ -58,7 +58,7 @@ def locomo(row: Mapping[str, Any], id: str, where: str) -> Conversation:
 
 
 def _locomo_turn(turn: Any, where: str) -> Turn:
-    """Parse a turn; the caption of a picture becomes part of its text."""
+    """Parse a turn; the caption of its picture becomes part of its text."""
     text = field(turn, "text", str, where)
     caption = field(turn, "blip_caption", str, where) if "blip_caption" in turn else ""
     text = f"{text} (shows {caption})" if caption else text
@@ -118,7 +118,7 @@ _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 def personamem(questions: Path) -> list[Conversation]:
     """Load the questions; questions on the same messages form one conversation. Raises DataError."""
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
-    contexts: dict[str, list[Any]] = {}  # messages by context id; each line is an object of one key
+    contexts: dict[str, list[Any]] = {}  # messages by context id; each line of the file is an object with one id as key
     for number, line in enumerate(read_text(contexts_file, REMEDY).split("\n"), 1):
         where = f"{contexts_file}:{number}"
         row = parsed(line, where, REMEDY) if line.strip() else {}
@@ -165,7 +165,7 @@ def _options(text: str, where: str) -> list[str]:
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two from too deep nesting
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
             continue
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return options

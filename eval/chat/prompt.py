@@ -17,7 +17,7 @@ CUE = "Answer:"  # used without a chat template
 
 
 class QuestionPrompt:
-    """Encoder of a prompt's parts; ``choices``: score the letters of listed choices, or their texts."""
+    """Encoder of a prompt's parts. ``choices="letters"`` lists the choices and scores letters; "texts" scores texts."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, instruction: str, choices: str = "letters", start: str | None = None
@@ -42,7 +42,7 @@ class QuestionPrompt:
         return self._splice.lines(text)
 
     def pause(self) -> list[int]:
-        """Return the empty query, which prefills the memory without a question."""
+        """Return the query of a prefill without a question: a newline."""
         return [self._splice.newline]
 
     def query(self, question: Question) -> list[int]:

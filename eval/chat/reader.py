@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LatencySplit:
-    """Milliseconds of one answer, from the question to its last token; the parts add up."""
+    """Milliseconds of one answer, from the question to the answer's last token; the parts add up to this time."""
 
     attention: float = 0.0  # attention modules, including the rotation of newly computed rows
     mlp: float = 0.0
     rope: float = 0.0  # rotation of stored keys to their positions
     topk: float = 0.0  # retrieval outside the layers: sentence encoder, selection, plan and look-up
-    memory: float = 0.0  # groups, transfers into the working cache, harvest
+    memory: float = 0.0  # grouping, transfers into the working cache, copying rows out of it (harvest)
     remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; "other" in files
 
 
 TimeSpan = tuple[float, float]  # start and end in seconds
-SPLIT_PARTS = {field.name: field.name for field in fields(LatencySplit)[:-1]} | {"other": "remainder"}  # names in files
+SPLIT_PARTS = {field.name: field.name for field in fields(LatencySplit)[:-1]} | {"other": "remainder"}  # by JSON key
 
 
 def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencySplit:
-    """Return the parts of the latest run; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
+    """Split the time of the latest answer; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
     times, spans = prefill.timings, timer.spans
     loads = [(load.start, load.end) for load in prefill.trace.loads]
     loading = _within(spans["rope"], loads)  # rotations within a transfer
     rotating = [span for span in spans["rope"] if span not in loading]
     parts = {part: _length(part_spans) for part, part_spans in spans.items()}
-    inside = _within([*loads, *rotating], spans["attention"])  # with per-layer retrieval, loads happen during attention
+    inside = _within([*loads, *rotating], spans["attention"])  # per-layer retrieval loads during attention
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
@@ -58,7 +58,7 @@ def _within(spans: Sequence[TimeSpan], limits: Sequence[TimeSpan]) -> list[TimeS
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """Cost of reading a conversation before its first question: rows computed / layers, and ms."""
+    """Cost of reading a conversation before its first question: rows computed (mean over layers), and ms."""
 
     tokens: float = 0.0
     ms: float = 0.0
@@ -78,11 +78,12 @@ class TimedAnswer:
 
 
 class Reader:
-    """Reader with one memory session, which reads conversations one after another.
+    """Reader of one conversation after another, with one memory session.
 
-    :param unit: a segment is a turn or a whole session; each segment advances the step counter by one
-    :param replay: prefill a prompt at the end of each session of an incremental conversation, so that methods can
-        harvest rows; None: only for methods that harvest
+    :param unit: ``turn`` or ``session``: the part that becomes a segment and advances the step counter by one
+    :param replay: whether to prefill a prompt after each session of an incremental conversation, so that methods can
+        store its rows (harvest); None: only for methods that harvest
+    :param timer: measures the latency split of each answer, if given
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Reader:
         self._read: Conversation | None = None
 
     def read(self, conversation: Conversation) -> ReadCost:
-        """Store the conversation in the memory, unless it is already there."""
+        """Store the conversation in the memory, unless it was the last one read."""
         before, self._read = self._read, conversation
         if before is conversation:
             return ReadCost()
@@ -112,18 +113,18 @@ class Reader:
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
-        """Restore the state of the memory after a question that an earlier run has already answered."""
+        """Repeat what a question, answered before the run was resumed, has changed in the memory."""
         self.read(item[0])
         self._prefill(item[1])
 
     def answer(self, question: Question) -> TimedAnswer:
-        """Answer with greedy text or the likeliest choice; questions on incremental conversations leave no rows."""
+        """Answer with greedy text or the likeliest choice; store no prompt rows if the conversation is incremental."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
             began = time.perf_counter()
             prefill = self._prefill(question)
             scoring = time.perf_counter()
-            if question.choices:  # ties go to the first; scoring leaves the working cache unchanged
+            if question.choices:  # the first of equal scores wins; scoring leaves the working cache unchanged
                 result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
                 text, tokens, decoded = question.choices[int(result.scores.argmax())], result.computed_tokens, 0
             else:

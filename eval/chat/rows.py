@@ -1,4 +1,4 @@
-"""Answer rows: one line per question with the answer, its scores and its cost. Plain data for JSON."""
+"""Answer rows, as plain data for JSON: one line per question with the answer, its scores and its cost."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class AnswerRow:
     scores: Scores
     numbers: StepNumbers
     kv_length: int  # rows of the working cache at the answer's last token
-    evidence: float | None = None  # share of the evidence in the prompt
-    reading: ReadCost = field(default_factory=ReadCost)  # cost of the conversation, if this question is its first
+    evidence: float | None = None  # share of the evidence that the prompt contains
+    reading: ReadCost = field(default_factory=ReadCost)  # cost of the conversation; 0 after its first question
     split: LatencySplit | None = None
 
     @property
@@ -105,7 +105,7 @@ def answer_row(index: int, item: Item, reading: ReadCost, answer: TimedAnswer, e
 
 
 def evidence_share(item: Item, answer: TimedAnswer) -> float | None:
-    """Return the share of evidence turns in the prompt, alone or within their session; None without evidence."""
+    """Return the share of evidence turns that the prompt contains, alone or in their session; None without evidence."""
     conversation, question = item
     session_of = {turn.id: session.id for session in conversation.sessions for turn in session.turns}
     evidence = [id for id in question.evidence if id in session_of]

@@ -39,7 +39,7 @@ SWITCHES = ("profile", "eval.progress")
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer the questions of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
+    """Answer the questions of ``config`` in ``folder``, or in the run of ``eval.resume``; return the summary."""
     with begin_run(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -50,7 +50,7 @@ def _evaluate(
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
-    # a latency split needs inline transfers, so that parts do not overlap
+    # a latency split needs inline transfers, since its parts must not overlap
     with closing(make_engine(config, "inline" if config.profile else None)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)
@@ -66,7 +66,7 @@ def _evaluate(
         done, total, enabled = len(run.results), len(questions), config.eval.progress
         with progress_bar(console, "questions", total, done, run, "questions", enabled) as update:
             update(description=_so_far(run))
-            skipped: list[Item] = []  # answered before a resume, so that this memory lacks their effects
+            skipped: list[Item] = []  # answered before the resume, so this memory lacks their rows
             for index, item in enumerate(questions):
                 if index in run.finished:
                     skipped.append(item)
@@ -91,7 +91,7 @@ def make_conversations(config: DictConfig) -> list[Conversation]:
 
 
 def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> Reader:
-    """Make a reader with the config's method; a first encoding triggers all lazy loading."""
+    """Make a reader with the config's method. It encodes one line, so that no answer's time contains lazy loading."""
     method, tokenizer = make_method(config.memory), make_tokenizer(config.model, engine.model)
     prompt = QuestionPrompt(tokenizer, config.prompt.instruction, config.choices, config.prompt.start)
     session = MemorySession(engine, method, encoder, prompt.line, config.prompt.budget, prompt.context())

@@ -45,7 +45,7 @@ def summarize(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
 
 
 def quality(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
-    """Return means over the rows with a value, None without any; intervals are clustered by conversation."""
+    """Return the mean of each score over the rows that have it, else None; intervals are clustered by conversation."""
     texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
     metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
     free = [row for row in rows if not row.choice]
@@ -76,7 +76,7 @@ ROWS = ("prefill_tokens", "encoded_tokens", "reading_tokens", "kv_length", "answ
 
 
 def quality_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Return quality by category, then over all answerable questions."""
+    """Return the table of quality by category, with a last row for all answerable questions."""
     metrics = [name for name in TEXT_METRICS if name != "bertscore" or summary["answerable"][name] is not None]
     interval = bounds(summary["f1_interval"], 100, 1)
     unclear = ", too few conversations to tell" if summary["conversations"] < FEW_CLUSTERS else ""
@@ -94,7 +94,7 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def tokens_table(summary: Mapping[str, Any]) -> Table:
-    """Return the numbers of rows per question."""
+    """Return the table of tokens per question: rows computed, rows in the cache, tokens of the answer."""
     spreads = {name: summary[name] if isinstance(summary[name], Mapping) else {"mean": summary[name]} for name in ROWS}
     rows = ([name, *(number(s[key], 1) if key in s else "" for key in SPREAD)] for name, s in spreads.items())
     recall = ["evidence_recall", "", "", number(summary["evidence_recall"])]
@@ -102,7 +102,7 @@ def tokens_table(summary: Mapping[str, Any]) -> Table:
 
 
 def split_table(summary: Mapping[str, Any]) -> Table | None:
-    """Return the time of an answer by part; None without measurements."""
+    """Return the table of an answer's time by part; None without measurements."""
     if summary["split_ms"] is None:
         return None
     total = sum(summary["split_ms"].values())

@@ -1,6 +1,6 @@
 """JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-Its hash chain starts with the settings in ``FILE.jsonl.json``; ``FILE.end`` holds the number of lines.
+A line's checksum covers all earlier lines and the settings in ``FILE.jsonl.json``; ``FILE.end`` counts the lines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ REMEDY = "restore the file, or name another one"
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
-    """Open and lock ``path`` for appending; yield it with the values of its lines, after removing a partial last line.
+    """Lock ``path`` for appending and remove a partial last line; yield the file and the values of its lines.
 
     :raises ConfigError: the file was written with another ``config``, or another process holds it
-    :raises DataError: a line is damaged or missing, or the file belongs to other settings
+    :raises DataError: a line is damaged or missing, or the lines belong to another ``FILE.jsonl.json``
     """
     with path.open("ab") as stream:
         if lock_is_held(stream):

@@ -15,14 +15,14 @@ from keep_agent.config.literal import as_override
 from keep_agent.config.settings import LAUNCHER, RAY
 from keep_agent.errors import ConfigError
 
-EXTERNAL_KEYS = {  # kind of setting, and values that are always harmless
+EXTERNAL_KEYS = {  # by key: kind of setting, and values that are always harmless
     "env.thor.executable": ("a program", (None, "stand-in")),
     "env.thor.display": ("an address", (None,)),
     "env.simulator": ("an address", (None,)),
     "env.record": ("a file to write", (None,)),
     "eval.ray.address": ("an address", (None, "auto")),
 }
-FOLDER = "folder"  # key of a storage, at any depth of a method's config
+FOLDER = "folder"  # key of a storage's folder, at any depth of a method's config
 STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
@@ -33,7 +33,7 @@ def check_external(saved: DictConfig, command_config: DictConfig, overrides: Seq
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
             continue  # the address is unused
         what, harmless = EXTERNAL_KEYS.get(key, STORAGE_FOLDER)
-        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # also for one of several methods
+        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # also inside a variant: keep+KEY=VALUE
         if value not in (*harmless, command_line.get(key)) and not any(map(pattern.search, overrides)):
             raise ConfigError(
                 f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if you trust it, give "

@@ -1,4 +1,4 @@
-"""Hydra commands: composed with a validated command line; jobs report errors on one line and leave no empty folder."""
+"""Hydra commands. The command line is validated first; jobs report errors on one line and leave no empty folder."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from keep_agent.config.model_names import expand_model
 from keep_agent.errors import ConfigError
 from keep_agent.guard import INTERRUPTED, guarded
 
-SWEEP_RECORD = "multirun.yaml"  # Hydra's files, written before the first job
+SWEEP_RECORD = "multirun.yaml"  # Hydra writes it before the first job of a sweep
 
 
 def check_target(file: Path) -> None:
-    """Check that ``file`` can be written; makes its folder. Raises ConfigError, or OSError that names the folder."""
+    """Make the folder of ``file`` and check that the file can be written. Raises ConfigError or OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir():
         raise ConfigError(f"{file} is a folder; name a file in it")
@@ -36,8 +36,8 @@ def check_target(file: Path) -> None:
 def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
-    With -m the job runs once per combination, even after a failure; the exit code is that of the worst failure. In a
-    launcher's own process errors are raised, so that the launcher reports them here.
+    With -m the job runs once per combination, even after a failure; the exit code is the highest of all jobs. In a
+    process that a launcher started, errors are raised, so that the launcher passes them to this process.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise composition errors instead of printing them over many lines
     codes: list[int] = []
@@ -47,10 +47,10 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _remove_empty_folders(folder, sweep, missing)  # before the job, which writes elsewhere and may be killed
+            _remove_empty_folders(folder, sweep, missing)  # already here, since a job may be killed
 
         def play() -> None:
-            job(config, folder, list(hydra_config.overrides.task))  # may raise: overrides may interpolate
+            job(config, folder, list(hydra_config.overrides.task))  # may raise, as overrides can interpolate
 
         try:
             if os.getpid() != process:
@@ -81,7 +81,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 def missing_folders(arguments: Sequence[str]) -> list[Path]:
     """Return the missing folders on the path of ``eval.out``, innermost first.
 
-    Raises ConfigError for a path that Hydra would interpolate, even if escaped.
+    Raises ConfigError for a path that contains '${', since Hydra would interpolate it even if escaped.
     """
     default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]

@@ -21,7 +21,7 @@ LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
 WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: a share's interval is wider, or there are fewer clusters
-SIGN_TEST_CLUSTERS = 6  # fewest clusters that differ, all in one direction, for which a sign test excludes zero
+SIGN_TEST_CLUSTERS = 6  # a sign test excludes zero if at least so many clusters differ, all in one direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Difference:
 def paired_difference(samples: Samples) -> Difference | None:
     """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
-    If only a few clusters differ, their bootstrap is too narrow, so below `SIGN_TEST_CLUSTERS` differing clusters the
-    interval is at least as wide as if none differed.
+    A bootstrap of only a few differing clusters is too narrow. With fewer than `SIGN_TEST_CLUSTERS` of them the
+    interval is therefore at least as wide as if no cluster differed.
     """
     values = [value for part in samples.values() for value in part]
     if not values:
@@ -62,7 +62,7 @@ def paired_difference(samples: Samples) -> Difference | None:
 
 
 def unseen_share(clusters: int) -> float:
-    """Return the largest share of differing clusters compatible with ``clusters`` equal ones (exact, one-sided)."""
+    """Return the exact upper bound of the share of differing clusters, if ``clusters`` were drawn and none differs."""
     return 1 - (1 - LEVEL) ** (1 / clusters)
 
 
@@ -77,9 +77,9 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 def share_interval(samples: Samples) -> Interval:
     """Return Wilson's interval of the share of values that are 1, among values of 0 or 1.
 
-    Values of one cluster are correlated, so the effective sample size is smaller: the number of independent values with
-    the observed variance of the clusters (Korn and Graubard 1998). Student's t replaces the normal distribution, since
-    few clusters estimate their variance badly. If all values are equal, the sample size is the number of clusters.
+    Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
+    share has the variance observed between clusters (Korn and Graubard 1998). Student's t replaces the normal: few
+    clusters estimate their variance badly. If all values are equal, the sample size is the number of clusters.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
@@ -97,7 +97,7 @@ def share_interval(samples: Samples) -> Interval:
 
 
 def is_wide(interval: Interval) -> bool:
-    """Return whether there are too few observations to determine a share."""
+    """Return whether a share's interval shows too few observations: it is missing or wider than `WIDE_INTERVAL`."""
     return interval is None or interval[1] - interval[0] > WIDE_INTERVAL
 
 
@@ -115,8 +115,8 @@ def _bounds(values: NDArray[np.float64]) -> tuple[float, float]:
 def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[float, float] | None = None) -> Interval:
     """Return the percentile interval of the mean over all values; clusters are resampled whole.
 
-    :param within: the least and the greatest possible value: if the means of all clusters are equal, clusters that
-        were not observed may have any value in between
+    :param within: the least and the greatest possible value; if the means of all clusters are equal, the interval
+        allows these values for clusters that were not observed
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
@@ -130,7 +130,7 @@ def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[fl
 
 
 def ratio_interval(top: Samples, bottom: Samples) -> Interval:
-    """Return the interval of the ratio of medians, top / bottom; both sides resample the same common clusters."""
+    """Return the interval of the ratio of medians, top / bottom; a resample draws the same clusters for both."""
     common = [key for key in top if len(top[key]) and len(bottom.get(key, ()))]
     if len(common) < 2:
         return None
@@ -141,6 +141,6 @@ def ratio_interval(top: Samples, bottom: Samples) -> Interval:
 
 
 def median_interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
-    """Return the percentile interval of the median of single values; None for fewer than two."""
+    """Return the percentile interval of the median of independent values; None for fewer than two."""
     data = np.asarray(values, float)
     return None if data.size < 2 else _bounds(np.median(data[_draw_clusters(data.size, resamples)], 1))

@@ -11,7 +11,7 @@ import numpy as np
 from eval.common.intervals import Interval, share_interval
 from keep_agent.rollout.results import PARTS, EpisodeResult, StepNumbers, TaskOutcome
 
-MEANS = (  # of `costs`, per step
+MEANS = (  # `costs` reports their mean per step
     "prompt_tokens", "fresh_tokens", "score_tokens", "invalidated_tokens", "loaded_bytes", "encoded_token_layers",
 )  # fmt: skip
 

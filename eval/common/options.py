@@ -1,4 +1,4 @@
-"""Options of the commands without Hydra."""
+"""Option parser of the commands that do not use Hydra."""
 
 from __future__ import annotations
 

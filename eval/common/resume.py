@@ -24,16 +24,16 @@ from memory.segments.sentence_encoder import resolve_encoder, warn_of_fallback
 Folder = TypeVar("Folder", bound=RunFolder)
 CreateFolder = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
 THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
-WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # the workers that play
-# Settings that may change when a run is resumed.
+WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # which processes play the episodes
+# Settings of the machine; a resumed run takes them from the command line if it sets them.
 MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
 RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
 NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal")  # missing in older runs
-CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # config groups whose keys depend on the option
+CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # config groups whose keys depend on the chosen option
 MODEL_KEYS = ("engine", "model")  # not needed by planners without a model
 ENV_KEYS = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
-REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # needed with every option
-CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # class in an override
+REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # needed with every option of these groups
+CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # finds the class that an override names
 FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)
 
 
@@ -41,10 +41,10 @@ FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)
 def begin_run(
     kind: type[Folder], config: DictConfig, folder: Path, overrides: Sequence[str], check: Callable[[DictConfig], None]
 ) -> Iterator[tuple[Folder | None, DictConfig, CreateFolder[Folder]]]:
-    """Check ``config``, set its torch threads, and open the run that it resumes.
+    """Check ``config``, set the number of torch threads, and open the run that ``eval.resume`` names.
 
-    Yields the resumed run (or None), the config to use, and a function that makes a new run in ``folder``. The run is
-    released at the end of the context.
+    Yields the resumed run (or None), the config to use, and a function that makes a new run in ``folder``. At the end
+    of the context the run folder is unlocked.
     """
     with ExitStack() as stack:
         earlier = None
@@ -70,13 +70,13 @@ def begin_run(
 
 
 def _resolve_encoder(config: DictConfig) -> None:
-    """Resolve the encoder ``auto``, so that a run resumed on another machine keeps its encoder."""
+    """Replace the encoder ``auto`` by the encoder that it selects, so that a run resumed elsewhere keeps it."""
     if "prompt" in config:
         config.prompt.encoder = literal(resolve_encoder(config.prompt.encoder))
 
 
 def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None:
-    """Raises DataError if a saved config lacks a setting of its command; ``config``: any config of the command."""
+    """Raise DataError if a saved config lacks a setting of its command; ``config``: any config of that command."""
     if "eval" not in saved:
         raise DataError(f"{file} belongs to a run of another command; resume it with that command")
     with _as_data_error(file):
@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set the number of torch threads; by default processes with models divide torch's default among them."""
+    """Set the number of torch threads; by default several processes with models share torch's default equally."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -113,7 +113,7 @@ def use_threads(config: DictConfig, processes: int = 1) -> None:
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Return the saved config with the `FREE_KEYS` of the command line. Raises ConfigError for any other change."""
+    """Return the saved config with the command line's changes. Raises ConfigError if others than `FREE_KEYS` change."""
     new_config, saved_config = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in overrides]
@@ -133,14 +133,14 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequ
     if "wandb" in config:
         merged.wandb = config.wandb
     for key in keys:
-        if within(key, MACHINE_KEYS):  # defaults do not replace saved values
+        if within(key, MACHINE_KEYS):  # only overrides replace saved values, defaults do not
             _copy(merged, key, config)
     check_external(merged, config, overrides, run)
     return merged
 
 
 def check_played(episodes: Sequence[Episode], ids: Mapping[int, str], place: Path) -> None:
-    """Raises ConfigError if a played episode (index -> id) is no longer in the data at its index."""
+    """Raise ConfigError if the data no longer hold a played episode (``ids``: id by index) at its index."""
     for index, name in ids.items():
         if index >= len(episodes) or episodes[index].id != name:
             raise ConfigError(f"{place} holds {name}, which the data no longer hold at index {index}; start a new run")
@@ -153,7 +153,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Check a config composed with overrides that a ``run`` saved against the command line. Raises ConfigError."""
+    """Raise ConfigError if ``run``'s saved overrides add interpolations, or their own classes or external settings."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in interpolations(plain):

@@ -43,8 +43,8 @@ SHARD_PATTERN = re.compile(r"(\d+)/(\d+)", re.ASCII)
 class Shard:
     """Shard ``number`` of ``total``, counted from 0 and written ``number/total``.
 
-    A shard takes every ``total``-th episode. Official data are sorted by task type, so contiguous shares would hold
-    only short or only long tasks; annotations of one trial, which take equally long, are in different shards.
+    A shard takes every ``total``-th episode. Official data are sorted by task type, so contiguous shards would hold
+    only short or only long tasks. Annotations of one trial take equally long; they are in different shards.
     """
 
     number: int
@@ -62,7 +62,7 @@ class Shard:
         return cls(number, total)
 
     def indices(self, episodes: int) -> range:
-        """Return the indices of its episodes out of ``episodes``. Raises ConfigError for a shard without episodes."""
+        """Return the indices of the shard's episodes, out of ``episodes``. Raises ConfigError if it has none."""
         if self.number >= max(episodes, 1):
             raise ConfigError(f"eval.shard={self} has none of the {episodes} episodes; use {episodes} shards at most")
         return range(self.number, episodes, self.total)
@@ -93,7 +93,7 @@ VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy",
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Play the episodes of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
+    """Play the episodes of ``config`` in ``folder``, or in the run of ``eval.resume``; return the summary."""
     with begin_run(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -178,7 +178,7 @@ def _title(config: Mapping[str, Any]) -> str:
 
 
 def versions_of(run: RunFolder, any_played: bool) -> Mapping[str, str]:
-    """Return the current versions, or the saved ones of a finished run that played nothing this time."""
+    """Return the current versions; the saved ones if the run was finished and nothing was played this time."""
     if any_played or not (run.path / SUMMARY).exists():
         return versions()
     with unpacking(run.path / SUMMARY, "no summary of a run", RESTORE):

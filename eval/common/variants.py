@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raises ConfigError for keys outside ``readable_keys``, and for keys in ``replacements`` (option by key)."""
+    """Raise ConfigError for a key outside ``readable_keys``, or in ``replacements``, which names the option to use."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:
@@ -40,7 +40,7 @@ def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], re
             raise ConfigError(f"{override} is not read here; these keys are: {', '.join(readable_keys)}{hint}")
 
 
-PLAIN = "transformers"  # name of the plain forward among the methods
+PLAIN = "transformers"  # name of transformers' own forward in a list of methods
 METHOD_KEYS = ("memory", "planner")  # keys of a method if all methods read the same prompts
 MEMORY_KEYS = ("memory", "prompt.budget")
 DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
@@ -72,9 +72,9 @@ def separate_hydra() -> Iterator[None]:
 def compose_variants(
     variants: Sequence[str], overrides: Sequence[str], allowed: Collection[str] = DECISION_KEYS
 ) -> dict[str, DictConfig]:
-    """Compose the config of every variant, by name, with the common ``overrides`` and the variant's own after ``+``.
+    """Compose the config of each variant from the common ``overrides`` and its own after ``+``; return them by name.
 
-    :param allowed: keys in which methods may differ; all others come from the first method
+    :param allowed: keys that a variant's own overrides may set
     :raises ConfigError: a variant is named twice, has no memory, or overrides a key outside ``allowed``
     """
     parts = [variant.partition(":") for variant in variants]
@@ -104,7 +104,7 @@ def compose_variants(
 
 
 def check_methods(configs: Mapping[str, DictConfig]) -> None:
-    """Raises ConfigError for a method that cannot be built, before a model is loaded."""
+    """Raise ConfigError for a method that cannot be built, before a model is loaded."""
     from keep_agent.config.planner_factory import make_method  # lazy: it loads torch
 
     for config in configs.values():

@@ -2,8 +2,8 @@
 
 The scripted expert acts in generated houses of both worlds, and with --data in ALFRED's official train split. Some of
 its steps are replaced by random ones, single or in sequences; the label is always the expert's skill, so that a planner
-learns to recover. ALFRED's annotations, including those of single steps, are written as lessons. NAME.json records the
-settings.
+learns to recover. ALFRED's annotations, including those of single steps, are written as lessons (texts with goals).
+NAME.json records the settings.
 
 With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.
 """
@@ -42,12 +42,12 @@ from planners.training.rollout_files import write_rollouts
 
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
-PER_FILE = 1000
+PER_FILE = 1000  # houses
 ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses a file
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
-    """Yield generated houses with ``stream`` tasks each; 0: one in two thirds of them, up to four in the others."""
+    """Yield houses with ``stream`` tasks each; if it is 0, two thirds have one task and the others two to four."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -76,11 +76,11 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that ``file`` records. Raises ConfigError if it exists with other settings."""
+    """Return the settings to record in ``file``. Raises ConfigError if it exists with other settings."""
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
     for key, default in (("stream", 0), ("acting", []), ("worlds", ["alfred"])):
         if settings[key] == default:
-            del settings[key]  # omitted, as in folders older than the option
+            del settings[key]  # omitted, as in records made before the option existed
     settings["official"] = bool(args.data)
     old = read_json(file, "choose another --name or --out") if file.exists() else settings
     if not isinstance(old, dict):

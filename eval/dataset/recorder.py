@@ -19,12 +19,12 @@ from planners.training.rollout_files import FactRecord, Rollout, StepRecord, Tas
 
 PERTURBED_SHARE = 0.6  # share of tasks in which some of the expert's steps are random
 REPEAT_PROBABILITY = 0.5  # probability that another random step follows a random one
-MAX_DEVIATIONS = 12  # number of steps that differ from the labels after which the expert takes over
+MAX_DEVIATIONS = 12  # after so many steps that differ from their labels the expert acts
 
 
 @dataclass(frozen=True, slots=True)
 class HouseEpisodes:
-    """Episodes of one house, made on access: a trial with several annotators' instructions, or an episode to reword."""
+    """Episodes of one house, made on access: one per annotation of a trial, or a single one with ``wordings`` texts."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
@@ -59,7 +59,7 @@ class RolloutRecorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """Store the options. ``perturb``: probability per step that random steps begin; a ``planner`` acts."""
+        """Store the options. ``perturb``: probability per step that random steps begin. A ``planner`` acts if given."""
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random
@@ -121,7 +121,7 @@ class RolloutRecorder:
         return label if skill == DONE else skill
 
     def _random_skill(self, play: EpisodeState) -> str | None:
-        """Draw a verb, then a skill with this verb: most skills begin with "go to"."""
+        """Draw a verb, then a skill with it, since most skills begin with "go" and would be drawn too often."""
         verbs: dict[str, list[str]] = defaultdict(list)
         for skill in play.admissible():
             if skill != DONE:

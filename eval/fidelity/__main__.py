@@ -44,11 +44,11 @@ MODELS = ("model", "model.name")  # keys that name a model
 PLANNER = "planner="
 KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to all methods
-TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # of one mode only
+TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # per mode
 
 
 def _shares(text: str) -> list[float]:
-    """Parse numbers from 0 to 1; ``own`` is an empty list."""
+    """Parse numbers from 0 to 1; ``own`` gives an empty list."""
     shares = [] if text == "own" else [_number(part) for part in text.split(",")]
     if not all(0 <= share <= 1 for share in shares):
         raise argparse.ArgumentTypeError(f"{text} is invalid; give shares from 0 to 1, as in 0,0.1,0.5, or own")
@@ -127,7 +127,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     check_methods(configs)
     check_outputs(arguments)
     use_threads(configs[BASELINE])
-    from eval.fidelity.agreement import report_curve  # lazy: it loads torch; typing errors are reported before
+    from eval.fidelity.agreement import report_curve  # lazy: it loads torch, after typing errors are reported
 
     shares = RATIOS if arguments.ratios is None else arguments.ratios
     report_curve(methods, shares, configs[BASELINE], overrides, arguments, console)

@@ -1,8 +1,8 @@
 """Agreement curve: how often a method chooses full recomputation's skill, against the share of rows it computes.
 
-Full recomputation plays episodes; before every step each variant chooses a skill too, from its own prompt. An option of
-the method (its knob) sets how many rows it recomputes (average, ratio, first k rows of a unit); the curve shows the
-measured share.
+Full recomputation plays episodes. Before every step each variant of a method also chooses a skill, from its own prompt.
+A variant sets one option of its method (the knob): the average, ratio or number of recomputed rows. The curve shows the
+share of rows that the variant really computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FIRST_TOKENS = "memory.recompute.first_tokens.FirstTokens"
-FIRST_TOKEN_COUNTS = (1, 2, 3, 4, 6, 8)  # rows of a unit; a memory line has four to nine
+FIRST_TOKEN_COUNTS = (1, 2, 3, 4, 6, 8)  # recomputed rows of a unit; a memory line has four to nine rows
 KNOBS = {  # the option of a recompute stage that sets its share or number of recomputed rows
     FIRST_TOKENS: "memory.recompute.k",
     "memory.recompute.multi_hop.MultiHop": "memory.recompute.schedule.average",
@@ -50,11 +50,11 @@ class Variant:
     """Measurements of a method at one value of its knob, over the steps of all episodes."""
 
     method: str
-    base: str  # the method's composition, without the knob
+    base: str  # the method as on the command line, without the knob
     knob: str  # "" for methods without a knob
     value: float
-    same_skill: dict[int, list[float]] = field(default_factory=dict)  # per episode, step by step
-    kl: dict[int, list[float]] = field(default_factory=dict)  # nats, KL(first method || variant) of the next token
+    same_skill: dict[int, list[float]] = field(default_factory=dict)  # by episode: 1.0 or 0.0 for each step
+    kl: dict[int, list[float]] = field(default_factory=dict)  # likewise: KL(first method || variant), nats
     computed: list[float] = field(default_factory=list)
     recomputed: list[float] = field(default_factory=list)
     episode: int = 0  # index of the current episode
@@ -104,7 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob; a single point without knob or ``ratios``."""
+    """Return a method at each value of its knob; unchanged if it has no knob or sets it, or without ``ratios``."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
@@ -118,7 +118,7 @@ def measure_curve(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, methods: Sequence[str], ratios: Sequence[float],
     overrides: Sequence[str], watch: Callable[[int, int], None],
 ) -> list[Point]:  # fmt: skip
-    """Measure all methods; the first one acts. ``watch`` gets the numbers of finished and total episodes."""
+    """Measure all methods; the first acts. ``watch`` gets the numbers of finished and all episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
         variant
@@ -165,7 +165,7 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Return each method's cheapest point with this agreement with the first method, or its name without one."""
+    """Return each method's point that computes least with at least this ``agreement``; its name if there is none."""
     return [
         min((p for p in group if p.same_skill >= agreement), key=lambda p: p.computed_ratio, default=method)
         for method, group in groupby(points[1:], key=lambda point: point.method)
@@ -173,7 +173,7 @@ def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
 
 
 def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
-    """Describe the result of `cheapest`, with a command that measures its latency."""
+    """Describe the points of `cheapest`, and give the command that measures their latency."""
     results = cheapest(points, agreement)
     successes = [point for point in results if isinstance(point, Point)]
     texts = [f"{p.variant} ({100 * p.same_skill:.1f} %, computes {p.computed_ratio:.2f})" for p in successes]

@@ -112,8 +112,8 @@ class PlannerGroup:
     ) -> None:  # fmt: skip
         """Create the planner; all skills are compared with the skills of the first of ``planners``.
 
-        :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
-            planner's own prompt the reference of its logits; otherwise the first planner's logits are
+        :param oracle: chooses the executed skills; each planner's logits are then compared with a plain forward of the
+            same prompt. By default the first planner's skills are executed, and all logits compared with its logits
         :param shared_transcript: all planners continue the first planner's transcript; its logits are the reference
         """
         self.weights = engine.model_key
@@ -129,10 +129,10 @@ class PlannerGroup:
             planner.observe(facts)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # shared, since most methods have the same prompt
+        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # by prompt, since most methods have the same one
         leader, *followers = self._planners.values()
         if self._shared_transcript:
-            leader.generate_goal()  # before the measurement; the other planners adopt its result
+            leader.generate_goal()  # not measured; the other planners adopt the goal
         decisions = {}
         for name, planner in self._planners.items():
             if self._shared_transcript:
@@ -177,7 +177,7 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Measure methods of one setting. Raises ConfigError for a method without a single prompt for the plain forward."""
+    """Measure methods of one setting. Raises ConfigError for a method whose layers have different prompts."""
     setting = next(iter(configs.values()))
     deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)
@@ -194,7 +194,7 @@ def measure(
 
 
 def play_episodes(group: PlannerGroup, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play episodes from index ``first``; yield each index before it starts. Raises KeepError with the traceback."""
+    """Play episodes from index ``first``; yield each index before it starts. Raises KeepError for a crash."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):

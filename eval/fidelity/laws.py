@@ -1,6 +1,6 @@
 """Laws of the engine: numerical difference between two computations of the same logits, on random prompts.
 
-Each is the largest difference of the last row's logits, relative to their largest magnitude.
+A law's number is the largest difference of the last row's logits, relative to the largest magnitude of these logits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
 from memory.stages import Loading, Recompute
 
-LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens
-SINGLE_MASK_FAMILIES = ("llama", "mistral", "qwen3_moe")  # families whose forward takes one mask
+LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens of the units, and of the query
+SINGLE_MASK_FAMILIES = ("llama", "mistral", "qwen3_moe")  # families with one attention mask for all layers
 
 
 class RandomPrompt:
@@ -92,7 +92,7 @@ def move_a_block(engine: Engine) -> float:
 
 
 def vary_loading(engine: Engine) -> float:
-    """Compare the loading stages under KEEP's recomputation, which chooses rows at every layer; exactly 0."""
+    """Compare the loading stages under KEEP's recomputation, which chooses rows at every layer; the gap must be 0."""
     prompt, recompute = RandomPrompt(engine), MultiHop(Schedule("linear"))
     expected = prompt.logits(recompute, Serial())
     return max(relative_gap(prompt.logits(recompute, loading), expected) for loading in (NextLayer(), LayerBalanced()))
@@ -110,7 +110,7 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return additive masks in the format of the family's forward, for rows at the positions ``positions``."""
+    """Return additive masks for the family's forward from ``visible`` (rows, rows), narrowed by its sliding window."""
     info = engine.info
     window = next(filter(None, info.windows), None)
 

@@ -29,7 +29,7 @@ def _evaluate(config: DictConfig, folder: Path, overrides: Sequence[str]) -> Non
 
 
 def check_names(config: DictConfig) -> None:
-    """Raises ConfigError for unknown models and planners; other settings are checked later."""
+    """Raise ConfigError for unknown models and planners; other settings are checked later."""
     for model in as_list(config.latency.models):
         check_model(str(model))
     names = [(str(name).partition(":")[2] or str(name)).split("+")[0] for name in as_list(config.latency.planners)]

@@ -1,4 +1,4 @@
-"""Runner of a run's cells: all contenders execute each step in rotating order, so that noise affects all equally."""
+"""Runner of cells (combinations of settings): contenders take turns at each step, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from planners.prompts.formats import Format, make_format
 
 
 class FixedLengthFormat:
-    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, newline included.
+    """Format that repeats or cuts each segment's line to ``tokens`` tokens, newline included.
 
-    A line is cut at its start, since changes are at its end. Lines that become equal share a block.
+    A line is cut at its start, since its end is the part that changes. Lines that become equal share a block.
     """
 
     def __init__(self, format: Format, tokens: int) -> None:
@@ -46,7 +46,7 @@ class FixedLengthFormat:
         return [*islice(cycle(body[-room:]), room), newline]
 
 
-STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # of a contender that does not support a step
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender that raises one cannot run the step
 
 
 @dataclass
@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active contenders, rotated by one at every step; a plain forward follows its reference."""
+        """Yield active contenders, rotated by one at every step; a plain forward runs right after its reference."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))
@@ -118,7 +118,7 @@ class InterleavedTiming:
 
     @contextmanager
     def _excluding(self, contender: Contender) -> Iterator[None]:
-        """Exclude the contender, and the plain forward of its prompt, if the block fails."""
+        """Exclude the contender, and the plain forward of its prompt, if the code in the context fails."""
         try:
             yield
         except STEP_ERRORS as error:
@@ -134,7 +134,7 @@ def one_line(error: BaseException) -> str:
 
 REFERENCE = "full_recompute"  # the plain forward reads this contender's prompt
 IndexedCell = tuple[int, Cell]
-Report = Callable[..., None]  # called with the current phase, and its step once it has started
+Report = Callable[..., None]  # called with the current phase or cell, and the number of its finished steps
 
 
 def run_cells(
@@ -181,7 +181,7 @@ class CellRunner:
         return CellResult(index, cell.id, cell, [tracks[name] for name in names], timing.rates, seconds=seconds)
 
     def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, TimedRun]]:
-        """Make the contenders; return the supported ones, and tracks with the refusals of the others."""
+        """Make the contenders; return those that can run, and the refusals of the others by name."""
         setting = next(iter(configs.values()))
         tokenizer = make_tokenizer(setting.model, self._engine.model)
         examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
@@ -195,7 +195,7 @@ class CellRunner:
                 refusals[name] = TimedRun(name, config.memory.layout, refusal=str(error))
         if not (self._composer.plain and planners):
             return [*planners], refusals
-        # the plain forward reads full recomputation's prompt, or else the first rebuilt one
+        # the plain forward reads full recomputation's prompt, else that of the first method that is not a transcript
         reference = min(planners, key=lambda planner: (planner.name != REFERENCE, planner.prompt != "memory"))
         return [*planners, PlainForward(self._engine, reference)], refusals
 

@@ -76,7 +76,7 @@ class PlannerContender:
 class PlainForward:
     """Plain forward of transformers on the prompt that ``reference`` had at the same step.
 
-    Its time contains neither memory nor the choice of segments.
+    Its time includes neither memory operations nor the choice of segments.
     """
 
     name = PLAIN

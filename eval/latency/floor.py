@@ -1,22 +1,22 @@
-"""Floor of a step: the least time of the operations and bytes that a method needs, at the machine's peak rates.
+"""Floor of a step: the least time for the operations and bytes that a method needs, at the machine's peak rates.
 
 Counted per layer:
 
-* matrix products of every row that the method computes. Of a row that is not computed in the next layer, only keys and
-  values are needed: if a stage chooses by attention, the row's queries, output and MLP are left out. A stage that
-  compares the next layer's values (CacheBlend) must finish the layer for all rows and compute those values too;
+* matrix products of every row that the method computes. A row that is not computed in the next layer needs only keys
+  and values, so its queries, output and MLP are not counted. But a stage that compares the next layer's values
+  (CacheBlend) must finish the layer for all rows, and compute those values too;
 * in the last layer, keys and values of the active rows, and everything else for the last row alone;
 * attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
   were recomputed: the floor assumes the first ones, which see least;
-* the same for missing blocks, which must be encoded: in the same pass, so that weights are read once. The context
-  prefix and the query states of a latent choice are counted there too, without their attention;
+* the same for encoding missing blocks, as if in the same pass, so that weights are read once. Rows of the context
+  prefix and of the pass for query states (latent retrieval) are added without their attention;
 * the layer's weights, and the prompt's keys and values, read once.
 
-Last comes the head for one row. Each of these pieces depends on the previous one, and takes the larger of its
-times for operations and for bytes. Loading blocks may overlap with all of it: the floor is at least the link's time.
+The last piece is the head for one row. Each piece (a layer or the head) depends on the previous one, and takes the
+larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least the link's time.
 
-For comparison, `rows_ms` is the cost if each row computed in a layer goes through the whole layer, attention and MLP,
-the last layer included: rows x layers, as papers compare methods.
+For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer, attention and
+MLP, the last layer included. Papers compare methods by this product, rows x layers.
 
 Not counted: norms, softmax, RoPE, the choice of rows (importance, deviations), unpacking of blocks, planning, and all
 work outside the device. For a mixture of experts only the active experts of one row are counted, so the result is a
@@ -41,15 +41,15 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """Work of a step."""
+    """Operations and bytes of a step by piece: the layers, then the head."""
 
     flops: tuple[int, ...] = ()  # operations per piece
-    nbytes: tuple[int, ...] = ()  # of device memory, per piece
+    nbytes: tuple[int, ...] = ()  # bytes of device memory read per piece
     loaded: int = 0  # bytes from blocks
     full_flops: tuple[int, ...] = ()  # operations per piece if all rows pass through whole layers
 
     def rows_ms(self, rates: Rates) -> float:
-        """Return the least time of rows x layers in milliseconds."""
+        """Return the least time in milliseconds if all computed rows pass through whole layers."""
         return self.floor_ms(rates, self.full_flops)
 
     def floor_ms(self, rates: Rates, flops: Sequence[int] | None = None) -> float:
@@ -82,7 +82,7 @@ def step_work(shape: Shape, prefill: Prefill, compares_values: bool) -> StepWork
 
 
 def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: int, loaded: int) -> StepWork:
-    """Return the work of the head and of layers with these operations, which all read keys and values of ``rows``."""
+    """Return the work of the head and of layers with these operations; each layer reads keys and values of ``rows``."""
     nbytes, head = shape.layer_bytes + rows * shape.row_bytes, shape.head_ops
     return StepWork((*least, head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*full_flops, head))
 
@@ -126,7 +126,7 @@ def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> l
 
 
 def _row_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return the operations of a pass from its number of rows alone; the last layer as above."""
+    """Return the operations of a pass without attention; the last layer has only keys and values."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -54,8 +54,8 @@ def this_machine() -> Machine:
     )
 
 
-ROWS = {"cpu": 1024, "cuda": 4096}  # of a matrix product with twice as many inner and outer columns
-COPY_BYTES = {"cpu": 128 << 20, "cuda": 256 << 20}  # bytes
+ROWS = {"cpu": 1024, "cuda": 4096}  # rows of x in the product x w; x has twice as many columns, w is square
+COPY_BYTES = {"cpu": 128 << 20, "cuda": 256 << 20}  # size of a copy
 REPEATS = {"cuda": 8}  # kernels per sample, so that launch time does not count
 
 
@@ -89,7 +89,7 @@ class RateMeter:
         self._w = torch.randn(2 * rows, 2 * rows, device=device).to(dtype)
         self._source, self._target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
         self._pinned = torch.ones(size, dtype=torch.uint8, pin_memory=True) if device.type == "cuda" else None
-        self.sample()  # exclude the setup of the first product
+        self.sample()  # discarded: the first product includes its set-up
 
     @torch.inference_mode()
     def sample(self) -> Rates:
@@ -119,7 +119,7 @@ RESET_MARK = "5"  # resets the high-water mark of the resident set (Linux)
 
 
 class MemoryPeak:
-    """Growth of the high-water mark: of the allocator on CUDA, of the resident set on the CPU (Linux only).
+    """Growth of memory to its peak: of the allocator on CUDA, of the resident set on the CPU (Linux only).
 
     The constructor first returns freed memory to the system, so that the work cannot reuse it. This
     causes page faults, so a step is either timed or measured here, never both.

@@ -33,7 +33,7 @@ DISPLAY_OVERRIDES = [f"latency.{key}" for key in DISPLAY_KEYS]
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Time the cells of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
+    """Time the cells of ``config`` in ``folder``, or in the run of ``eval.resume``; return the summary."""
     command_config = config
     fixed = [override for override in overrides if not within(key_of(override), DISPLAY_OVERRIDES)]
     with (
@@ -43,7 +43,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequ
         config.latency.update({key: command_config.latency[key] for key in DISPLAY_KEYS})
         common = method_overrides(list(config.get("overrides", overrides)))
         machine, cells = this_machine(), cells_of(config)
-        if earlier is not None and earlier.config.get("machine") != asdict(machine):  # times are not comparable
+        if earlier is not None and earlier.config.get("machine") != asdict(machine):  # times would not be comparable
             raise ConfigError(f"{earlier.path} was started on another machine or with other versions; start a new run")
         composer = Composer(config, common, Path(scratch))
         if earlier is not None:

@@ -1,4 +1,4 @@
-"""Scripts of steps for all contenders, and their recording from episodes of the scripted expert."""
+"""Scripts of steps that all contenders run, and their recorder, which plays episodes with the scripted expert."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ScriptStep:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One episode. Its ``static_edits`` segments are ``age`` steps old at the start, so that they are static."""
+    """One episode. Its ``static_edits`` are written ``age`` steps before the first step, so that they are static."""
 
     instruction: str
     skills: str  # name of the skill set
@@ -40,7 +40,7 @@ class Script:
     age: int = 0
 
     def first_steps(self, count: int) -> Script:
-        """Return the episode with its first ``count`` steps."""
+        """Return the script with its first ``count`` steps only."""
         return replace(self, steps=self.steps[:count])
 
 

@@ -24,9 +24,9 @@ from memory.config.choices import DTYPES
 from memory.engine.models.model_shapes import SHAPES
 from planners.tiny.checkpoint import PLANNERS
 
-METHOD_STORAGE = "own"  # tier: the storage of each method's preset
+METHOD_STORAGE = "own"  # name of the tier in which each method has its preset's storage
 LEAST_TOKENS = 8  # shorter lines would become equal
-COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # not of methods
+COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # no method reads them
 OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
@@ -43,7 +43,7 @@ SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
 
 
 def check(config: DictConfig) -> None:
-    """Raises ConfigError for invalid settings."""
+    """Raise ConfigError for invalid settings."""
     check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *NULLABLE), SWITCHES)
     settings = config.latency
     for key, least in (("segments", 2), ("segment_tokens", LEAST_TOKENS)):
@@ -71,7 +71,7 @@ def _check_counts(key: str, values: Sequence[Any], least: int, alternative: str 
 
 
 def cells_of(config: DictConfig) -> list[Cell]:
-    """Return all combinations of settings, sorted by model."""
+    """Return all combinations of settings; the cells of one model are adjacent."""
     settings, auto = config.latency, "cuda" if torch.cuda.is_available() else "cpu"
     devices = [auto if name == "auto" else name for name in as_list(settings.devices)]
     keys = as_list(settings.models), devices, as_list(settings.dtypes), as_list(settings.tiers)
@@ -137,7 +137,7 @@ class Composer:
 
     @property
     def setting(self) -> DictConfig:
-        """Return the first contender's config, for the shared settings."""
+        """Return the first contender's config, to read settings that all contenders share."""
         return next(iter(next(iter(self._configs.values())).values()))
 
     def configs(self, cell: Cell) -> Mapping[str, DictConfig]:

@@ -14,7 +14,7 @@ REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-NO_CANDIDATES = ("",)  # a single empty candidate, whose end token needs no scoring
+NO_CANDIDATES = ("",)  # one empty candidate: the prompt's own logits score its end token
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Workload:
     churn: int | str  # segments that change per step, or "alfred" for a replay
     steps: int
     candidates: int | None  # scored per step; None: all
-    age: int  # steps after which a group is static
+    age: int  # age in steps of the static segments at the start
     seed: int = 0
 
 
@@ -43,7 +43,7 @@ def make_workload(plan: Workload, recordings: Recordings) -> list[Script]:
 
 
 def synthetic(plan: Workload, recordings: Recordings) -> Script:
-    """Make an episode with half static finished tasks and half objects, of which ``churn`` move at every step.
+    """Make an episode whose memory is half static finished tasks, half objects; ``churn`` objects move at every step.
 
     If ``churn`` exceeds the number of objects, tasks change too. Instruction, skills and candidates are those of the
     first recorded episode; the agent moves at every step. Old entries of the agent's action log are removed, so that
@@ -63,7 +63,7 @@ def synthetic(plan: Workload, recordings: Recordings) -> Script:
 
 
 def replayed(plan: Workload, recordings: Recordings) -> list[Script]:
-    """Return recorded episodes, with finished tasks added until the prompt is full."""
+    """Return recorded episodes; static finished tasks fill the memory up to ``plan.store`` segments at the start."""
     scripts: list[Script] = []
     while remaining := plan.steps - sum(len(script.steps) for script in scripts):
         real = recordings[len(scripts)].first_steps(remaining)
@@ -99,7 +99,7 @@ def _place(rng: random.Random) -> str:
 
 
 def _changed_edits(plan: Workload, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
-    """Yield the step's new versions, and update ``objects``."""
+    """Yield new versions of the segments that change at a step, and update ``objects``."""
     tasks = plan.store - len(objects)
     for index in rng.sample(range(len(objects)), min(plan.churn, len(objects))):
         objects[index] = _object(index + 1, rng, objects[index])

@@ -1,4 +1,4 @@
-"""Commands of `eval.pipeline`: simulation with the times of each layer's pieces, and measurement by the engine."""
+"""Commands of `eval.pipeline`: simulation from given times of each layer's pieces, and measurement by the engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEASURED_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 def report_simulation(
     arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, times: LayerTimes | None, console: Console
 ) -> None:
-    """Simulate, print the tables, and write them if a folder is given; ``times`` replace the device's."""
+    """Simulate, print the tables, and write them if a folder is given; measured ``times`` replace the device's."""
     work = work_of(arguments, shape, device, times)
     rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
     source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
@@ -63,7 +63,7 @@ def report_simulation(
 
 
 def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: LayerTimes | None) -> LayerWork:
-    """Return the work of the options, or of measured ``times``."""
+    """Return the work that the options describe; measured ``times`` replace those of ``device``."""
     prompt, schedule, point = _plan(arguments)
     if arguments.layers is not None:
         shape = shape.first_layers(arguments.layers)
@@ -76,7 +76,7 @@ def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: 
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[SyntheticPrompt, Schedule, str]:
-    """Return the prompt, the recomputation schedule, and the time of the choice of rows, as in `LayerWork`."""
+    """Return the prompt, the recomputation schedule, and the point at which rows are chosen, as in `LayerWork`."""
     prompt = SyntheticPrompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
     point = AFTER if arguments.recompute == "cacheblend" else POINT_OF[arguments.importance]
     return prompt, schedule_of(arguments.recompute, arguments.schedule, arguments.average), point
@@ -86,7 +86,7 @@ def _write(
     arguments: argparse.Namespace, record: Mapping[str, Any], runs: Sequence[StageRun], title: str, console: Console,
     **machine: Any,
 ) -> None:  # fmt: skip
-    """Write settings and results as JSON, in seconds and bytes, and a chart of ``runs``; ``machine`` is a setting."""
+    """Write a chart of ``runs``, and settings (with ``machine``) and results as JSON, in seconds and bytes."""
     out, options = arguments.out, vars(arguments).items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
     write_atomic(out / "pipeline.json", json.dumps({"settings": settings | machine, **record}, indent=1) + "\n")
@@ -96,7 +96,7 @@ def _write(
 
 @dataclass(frozen=True)
 class LinkResult:
-    """Results of all stages over one link. ``ratio``: time of the link for all bytes / time of computing alone."""
+    """Results of all loading stages over one link. ``ratio``: time to load all bytes / time to compute alone."""
 
     link: Link
     ratio: float
@@ -109,7 +109,7 @@ class LinkResult:
 
 
 def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
-    """Measure all stages, print the tables, and write them if a folder is given. Raises ConfigError."""
+    """Measure all loading stages, print the tables, and write them if a folder is given. Raises ConfigError."""
     if arguments.repeats < 1:
         raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
     with threads(arguments.threads) as count:

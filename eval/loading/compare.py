@@ -24,9 +24,9 @@ from memory.stages import Loading
 class Bounds:
     """Bounds in seconds. ``compute``: makespan without loading; ``transfer``: the link's work in the fewest jobs.
 
-    ``simple`` = max(compute, first dependency + transfer): no slice can move before the first resting row is known.
-    A row rests at a layer if it has a block and is not active. ``tight`` counts all dependencies, and the computing
-    after the last transfer.
+    A row rests at a layer if it has a block and is not active. No slice can move before the first resting row is known
+    (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and the
+    computing after the last transfer.
     """
 
     compute: float
@@ -40,13 +40,13 @@ class Bounds:
 
 
 def bounds(work: LayerWork, link: Link) -> Bounds:
-    """Compute the bounds for schedules in which each job moves slices of one layer, after they are known to be needed.
+    """Compute the bounds for schedules whose jobs each move slices of one layer, once they are known to be needed.
 
-    Let K_i be the earliest time at which the rows that rest from layer i on are known, A_m the earliest start of layer
-    m, and T(i, m) the link's time for the slices of layers up to m of the rows that rest from layer i or a later one
-    on. These slices move after K_i, one job after another, and before layer m starts. So A_m >= K_i + T(i, m) for all
-    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link with free preemption,
-    earliest deadline first, would reach the bound.
+    A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. The rows that rest from
+    layer i on are known at K_i = A_(i-1) + time of the choice, at the earliest. T(i, m) is the link's time for the
+    slices, at layers up to m, of rows that rest from layer i or a later one on. The link moves them after K_i and
+    before layer m starts: A_m >= K_i + T(i, m) for all i <= m. Layers run in order: A_m >= A_(m-1) + computing of
+    m - 1. A link with free preemption, earliest deadline first, would reach the bound.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
@@ -63,8 +63,8 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
 def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
     """Return T(i, m), shape (layers, layers): one job per layer, one copy per run of rows.
 
-    A row counts from the first layer at which it may move: it rests there, or is in a gap that moves with its run. A
-    run counts if any of its rows does.
+    T(i, m) contains the rows that first may move at layer i or later, because they rest there or lie in a gap that
+    moves with its run. It counts the copy of a run that has such a row.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
     runs = [work.layout.runs(resting) for resting in work.resting]
@@ -87,7 +87,7 @@ BASELINE = "next_layer"
 
 @dataclass(frozen=True)
 class StageRun:
-    """Prefill of one stage."""
+    """Prefill with one loading stage."""
 
     stage: str
     timeline: Timeline
@@ -122,7 +122,7 @@ class StageRun:
 
 
 def check_stages(names: Sequence[str]) -> None:
-    """Raises ConfigError for an unknown stage, and for an empty list."""
+    """Raise ConfigError for an unknown stage, and for an empty list."""
     unknown = [name for name in names if name not in STAGES]
     if unknown or not names:
         raise ConfigError(f"loading {', '.join(unknown) or '(empty)'} is unknown: use {', '.join(STAGES)}")

@@ -32,9 +32,9 @@ class Shape:
     width: int
     vocab: int = 0
     router: int = 0  # number of routed experts; 0: dense
-    itemsize: int = 2  # bytes of a weight, and of a key's or value's number
+    itemsize: int = 2  # bytes per weight, and per element of keys and values
     windows: tuple[int | None, ...] = ()  # per layer, in tokens
-    parameter_bytes: int | None = None  # None: itemsize each
+    parameter_bytes: int | None = None  # of all weights; None: ``itemsize`` per weight
 
     @classmethod
     def of(cls, engine: Engine) -> Shape:

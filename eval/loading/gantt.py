@@ -1,4 +1,4 @@
-"""Gantt chart of prefills: layers on lanes over time, one panel per loading stage."""
+"""Gantt chart of prefills: one panel per loading stage, with a lane for each worker and a bar for each event."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _headline(run: StageRun, runs: Sequence[StageRun]) -> str:
     same_source = [r for r in runs if r.source == run.source]
     base = next((r.timeline.makespan for r in same_source if r.stage == BASELINE), None)
     faster = f", {base / line.makespan:.2f}x next_layer" if base and run.stage != BASELINE else ""
-    waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # avoids -0 %
+    waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # + 0.0 avoids -0 %
     idle = "idle: compute {:.0%}, link {:.0%}".format(*waits)
     name = f"{run.stage}, {run.source}" if run.source else run.stage
     return f"{name}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"

@@ -66,7 +66,7 @@ def link_named(name: str) -> Link:
 
 
 def measure_cpu(samples: int = 7) -> Device:
-    """Measure a bfloat16 matrix product and a copy on this CPU with torch's threads; medians."""
+    """Measure this CPU's rates with torch's threads: medians of a bfloat16 matrix product and of a copy."""
     import torch  # lazy: data sheets need no torch
 
     from eval.latency.machine import RateMeter, Rates

@@ -1,4 +1,4 @@
-"""Measured prefills: the engine's loader over a throttled link, each stage in turn, with its simulation."""
+"""Measured prefills by the engine over a throttled link, with each loading stage in turn, and their simulation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MeasuredPrefill:
         return self.timeline.idle(COMPUTE) - self.waiting
 
     def link_delay(self, link: Link) -> float:
-        """Return the excess of the jobs over the times of ``link``, in seconds."""
+        """Return the seconds by which the jobs took longer than ``link`` should need."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
 
@@ -110,7 +110,7 @@ MEASURED, SIMULATED = "measured", "simulated"
 
 @dataclass(frozen=True)
 class StageTurns:
-    """Prefills of one stage, one per turn."""
+    """Prefills with one loading stage, one per turn of the measurement."""
 
     stage: str
     pairs: tuple[PrefillPair, ...]
@@ -135,7 +135,7 @@ class StageTurns:
         return statistics.median(ratios), median_interval(ratios, RESAMPLES)
 
     def record(self, link: Link) -> dict[str, Any]:
-        """Return JSON data: seconds and bytes of all turns, and the events of the typical turn."""
+        """Return JSON data: seconds and bytes of all turns, and the events of the median turn."""
         median_turn = self.median_turn
         return {
             "loading": self.stage,
@@ -154,8 +154,8 @@ class PrefillBench:
     model: LoadedModel
     layout: Layout
     recompute: Callable[[], Recompute]
-    importance: str  # the engine's setting, ``before`` or ``beside``
-    choice_point: str  # the same for `LayerWork`
+    importance: str  # the engine's setting: choose rows ``before`` or ``beside`` the MLP
+    choice_point: str  # the same, as a choice point of `LayerWork`
     chunk: float | None  # bytes of a prefetch job; None: the engine's choice for the link
 
     def compute_alone(self) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""Prompt of equal segments, with random active rows for each recomputation method."""
+"""Prompt of equally long segments, with random active rows for each recomputation method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memory.recompute.value_deviation import ValueDeviation
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
-    """Return the schedule of the share of rows that ``method`` computes, with the given shape and average."""
+    """Return the schedule of the share of rows that ``method`` computes; None: the shape or average of the method."""
     blend = ValueDeviation()
     default = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
     return Schedule(shape or default.shape, default.average if average is None else average)
@@ -25,7 +25,7 @@ def schedule_of(method: str, shape: str | None = None, average: float | None = N
 
 @dataclass(frozen=True)
 class SyntheticPrompt:
-    """Prompt ``[units][query]``: ``segments`` of ``tokens`` rows, ``together`` of them per unit, all with a block."""
+    """Prompt ``[units][query]``: ``segments`` of ``tokens`` rows, ``together`` of them per unit; units have blocks."""
 
     segments: int
     tokens: int
@@ -86,7 +86,7 @@ class SyntheticPrompt:
         return rows_by_method[method]()
 
     def _decreasing_rows(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
-        """Return active rows per layer: fewer and fewer pieces of ``grain`` rows, and the query."""
+        """Return active rows per layer: the query, and pieces of ``grain`` rows that become fewer by the schedule."""
         pieces = self.memory // grain
         order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))
         rank = torch.cat([torch.argsort(order).repeat_interleave(grain), torch.full((self.query,), -1)])

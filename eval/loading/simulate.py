@@ -1,8 +1,8 @@
-"""Simulator of a loading stage with given times, in the order of the engine's loader.
+"""Simulator of a prefill with a loading stage, from given times; it loads in the order of the engine's loader.
 
-Three workers: one computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices, earliest
-deadline first. They synchronise by KEEP's two rules (arXiv 2602.23592, section 5): importance of layer l and
-the slices of l + 1 come before computing l + 1; attention of l comes before importance of l.
+Three workers: one computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices (keys and values
+of rows at one layer), earliest deadline first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5): layer
+l + 1 starts after importance of layer l and the slices of l + 1; importance of l starts after attention of l.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = 2  # keys and values are stored separately
 
 @dataclass(frozen=True)
 class Link:
-    """Link; a job takes ``latency + copies * per_copy + bytes / bandwidth``, one copy per run of keys or values."""
+    """Link of ``latency + copies * per_copy + bytes / bandwidth`` seconds a job; a run of keys or values is a copy."""
 
     name: str
     bandwidth: float  # bytes per second; infinite if host and device share memory
@@ -56,8 +56,8 @@ RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 class SimulatedTransfers:
     """Worker that moves requested slices without pause, one job per layer, earliest deadline first.
 
-    Adjacent runs of rows are one copy. Jobs are not preempted; so that prefetching does not delay urgent requests, a
-    job for a later layer is cut after the run that completes ``chunk`` bytes.
+    Adjacent runs of rows are one copy. Jobs are not preempted. So that prefetching does not delay urgent requests, a
+    job for a later layer ends after the run that completes ``chunk`` bytes.
     `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
 
@@ -102,7 +102,7 @@ def _rows(runs: Iterable[RowRun]) -> int:
 
 
 def simulate(loading: Loading, work: LayerWork, link: Link, chunk: float = math.inf) -> Timeline:
-    """Simulate a prefill; prefetch jobs end after ``chunk`` bytes. Raises ConfigError for a row without keys."""
+    """Simulate a prefill; prefetch jobs end after ``chunk`` bytes. Raises ConfigError if a row lacks its keys."""
     transfers = SimulatedTransfers(link, work.layers, work.row_bytes, chunk)
     covered = np.zeros(work.resting.shape, bool)
     events: list[Event] = []

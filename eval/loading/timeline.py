@@ -12,7 +12,7 @@ COMPUTE, IMPORTANCE, LINK = LANES = ("compute", "importance", "link")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of work on a ``lane``: ``kind`` of ``layer``."""
+    """One piece of work of a layer, on the lane of the worker that did it; times in seconds."""
 
     lane: str
     kind: str  # attention | importance | mlp | load | layer (if a trace has no pieces)
@@ -35,7 +35,7 @@ class Timeline:
 
     @classmethod
     def of_trace(cls, trace: PrefillTrace, separate_worker: bool = False) -> Timeline:
-        """Read a measured run, with its first event at 0; ``separate_worker``: a separate worker chose the rows."""
+        """Read a measured run, the first event at 0; ``separate_worker``: whether another worker chose the rows."""
         loads = [Event(LINK, "load", load.first, load.start, load.end, load.nbytes, load.runs) for load in trace.loads]
         mlp_ends = {piece.layer: piece.end for piece in trace.computes if piece.kind == "mlp"}
         pieces = []
@@ -56,7 +56,7 @@ class Timeline:
 
     @cached_property
     def makespan(self) -> float:
-        """Time until the last layer is computed."""
+        """Seconds until the last event ends."""
         return max((event.end for event in self.events), default=0.0)
 
     @property

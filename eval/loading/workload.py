@@ -1,4 +1,4 @@
-"""Work of one prefill: rows, bytes, and the times of each layer's three pieces, modelled, measured or from a file."""
+"""Work of one prefill: rows, bytes, and the times of each layer's three pieces (attention, choice of rows, MLP)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
 BEFORE, BESIDE, AFTER = CHOICE_POINTS = ("before_mlp", "beside_mlp", "after_mlp")
-POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that depend only on attention
+POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, if the choice depends only on attention
 
 
 @dataclass(frozen=True)
 class PieceTimes:
-    """Seconds per layer. ``importance`` is 0 without a choice; the rows of ``mlp`` depend on ``choice_point``."""
+    """Seconds of each layer's pieces. ``importance`` is the choice of the next layer's rows, 0 without a choice."""
 
     attention: tuple[float, ...]
     importance: tuple[float, ...]

@@ -1,11 +1,11 @@
 """Long-memory probes of each memory method's recall: ``python -m eval.recall [KEY=VALUE ...]``.
 
-Two families of probes. Probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`) are lines that
-must be combined to answer one question; the question's cue precedes the lines, follows them, or both, and the answer
-must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model: each segment is a
-document, and an answer scores the share of the expected words that it contains. All methods get the same probes and
-decode greedily. Methods that harvest computed rows prefill the segments once before the question: in an earlier turn
-(`append` layout), or one by one (SparseX).
+There are two families of probes. Probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`) are
+lines that must be combined to answer one question. The question's cue precedes the lines, follows them, or both, and
+the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model: each
+segment is a document, and an answer scores the share of the expected words that it contains. All methods get the same
+probes and decode greedily. Methods that reuse rows of earlier prompts prefill the segments once before the
+question: in an earlier turn (`append` layout), or one by one (SparseX).
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
@@ -40,7 +40,7 @@ from planners.training.recall_probes import CUES, KINDS, MAX_LINES
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep", "keep_contextual")
 # Every prompt contains every line in its original order. A bound of one line per group keeps similar lines apart; a
-# similarity threshold of 1 could not, since the encoder maps `watch_1 box_2` and `watch_2 box_1` to one vector.
+# similarity threshold of 1 could not, since the encoder gives `watch_1 box_2` and `watch_2 box_1` the same vector.
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={MAX_LINES}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
@@ -131,7 +131,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         run = RecallFolder.find(arguments.out, settings)
     with run or nullcontext():
         use_threads(next(iter(configs.values())))
-        from eval.recall.run import run_probes  # lazy: it loads torch; typing errors are reported before
+        from eval.recall.run import run_probes  # lazy: it loads torch, after typing errors are reported
 
         run_probes(arguments, cells, configs, settings, run, console)
 
@@ -139,7 +139,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
     """Return everything that affects the answers: the options and the configs composed from them."""
     relevant = {key: value for key, value in vars(arguments).items() if key not in FREE_OPTIONS}
-    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
+    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # number of threads
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
     return {"options": relevant, "configs": composed}

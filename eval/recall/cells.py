@@ -1,4 +1,4 @@
-"""Cells of probes, answers to them, and the run folder of answers. Loads no torch."""
+"""Cells of probes, answers to them, and the run folder of answers. This module does not load torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_confi
 from planners.training import recall_probes
 
 Probe = recall_probes.RecallProbe | RulerProbe
-ProbeMaker = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
+ProbeMaker = Callable[[str, int, str, random.Random], Probe]  # arguments: kind, segments, cue, generator
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Probes that share a kind, a cue position and a number of segments. Its repr seeds them: do not rename fields."""
+    """Probes of one kind, cue position and number of segments. Its repr is part of their seeds: rename no field."""
 
     kind: str
     cue: str
@@ -77,7 +77,7 @@ class RecallFolder(RunFolder):
 
     @classmethod
     def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
-        """Open the run at ``path``, or return None without one. Raises ConfigError for other settings."""
+        """Open the run at ``path``; None if there is none. Raises ConfigError if it has other settings."""
         if not (path / CONFIG).exists():
             for name in (PROBES, SUMMARY):
                 if (path / name).exists():
@@ -86,7 +86,7 @@ class RecallFolder(RunFolder):
         saved = read_config(path)
         if saved.keys() != settings.keys() | {"weights"}:
             raise ConfigError(f"{path} holds a run of another command; give --out another folder")
-        for part in settings:  # options first: they are clearer than the configs composed from them
+        for part in settings:  # options first: their names are clearer than those of the configs composed from them
             if changed := changed_settings(settings[part], saved[part]):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
                 raise ConfigError(f"{path} has other settings: {text}; use the same, or give --out another folder")

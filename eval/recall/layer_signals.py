@@ -1,7 +1,8 @@
-"""Rank of the needle per layer by three recompute signals, as in SparseX's figures 5 and 6.
+"""Ranks of a probe's needles per layer by three recompute signals, as in SparseX's figures 5 and 6.
 
-Every row is recomputed. The signals at each layer: the deviation of fresh from cached values (CacheBlend), and the
-attention of the last query row, and of all new rows (Sparse-Q). Needles: the line of the question, and of the answer.
+The needles are the line that the question names and the line with the answer. Every row is recomputed. The signals are
+the deviation of fresh from cached values (CacheBlend), the attention of the last query row, and that of all new rows
+(Sparse-Q).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class RecordSignals:
 
 @dataclass(frozen=True, slots=True)
 class NeedleRanks:
-    """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top)."""
+    """Median ranks of both needles over probes, layer by layer, in % of the memory rows (0 is the top)."""
 
     cell: Cell
     signal: str
@@ -62,7 +63,7 @@ class NeedleRanks:
 
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
-    """Return per signal the ranks of a probe's two needles in %, layer by layer: the rank of a line's best row."""
+    """Return per signal the ranks of a probe's two needles in %, layer by layer; a line's best row counts."""
     context = format.context()
     context_block = engine.encode([(None, context)])[0] if context else None
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]

@@ -32,8 +32,8 @@ class Prober:
         """Create one session per method.
 
         :param quiet: steps between the lines and the question, in which KEEP's groups may become static
-        :param filler_lines: irrelevant lines between the lines and the question, above a prompt's budget, so that
-            every method must retrieve stored blocks
+        :param filler_lines: irrelevant lines stored before the question; with them the memory exceeds a prompt's
+            budget, so that every method must retrieve stored blocks
         """
         self._budget = max(config.prompt.budget for config in configs.values())
         self._format, self._make, self._quiet, self._filler_lines = format, make, quiet, filler_lines
@@ -51,7 +51,7 @@ class Prober:
             )
 
     def check(self, cell: Cell, trial: int, seed: int) -> Probe:
-        """Return a probe if it fits together with its answer. Raises `CapacityError` or `ConfigError` otherwise."""
+        """Return a trial's probe. Raises `CapacityError` or `ConfigError` if it does not fit with its answer."""
         probe = cell.probe(trial, seed, self._make)
         for name in self._sessions:
             self._check_pool(name, probe)
@@ -71,7 +71,7 @@ class Prober:
 
     def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[ProbeAnswer]:
         """Yield the answers of ``methods`` (default: all) to one probe, in the order of the configs."""
-        probe = self.check(cell, trial, seed)  # the lengths of documents vary between probes
+        probe = self.check(cell, trial, seed)  # probes of a cell differ in length
         for name in self._sessions:
             if methods is None or name in methods:
                 yield self._answer(cell, trial, name, probe)
@@ -81,7 +81,7 @@ class Prober:
         try:
             prefill = self.prefill(session, probe)
             answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
-        finally:  # at most one method holds the memory of one probe at a time
+        finally:  # only one method's memory of the probe exists at a time
             session.reset()
             if _can_pin(session):  # pinned blocks survive a reset, and would evict the next probe's lines
                 for fact in probe.facts:
@@ -99,7 +99,7 @@ class Prober:
         for fact in probe.facts:
             session.store.put(fact.id, "object", fact.text, fact.parent)
         front, question = (self._format.line(text) for text in (probe.front, probe.question))
-        if session.method.layout == "append":  # methods that harvest computed rows prefill the lines first
+        if session.method.layout == "append":  # these methods reuse rows of earlier prompts
             session.prefill("", self._format.line("\n"))
         elif _can_pin(session):
             for fact in probe.facts:
@@ -115,7 +115,7 @@ class Prober:
         return session.prefill(probe.question, question, front_ids=front)
 
     def _check_pool(self, name: str, probe: Probe) -> None:
-        """Raise `ConfigError` for a pool that cannot hold all lines, and would silently evict some."""
+        """Raise `ConfigError` if the pool cannot hold all lines, since it would silently evict some."""
         session = self._sessions[name]
         if not _can_pin(session):
             return

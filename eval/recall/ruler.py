@@ -43,7 +43,7 @@ class WordSource:
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """Instance of a task: the pieces of all documents in prompt order, and a question about them."""
+    """Instance of a task: the pieces (sentences or words) of all documents in prompt order, and a question."""
 
     pieces: Sequence[str]
     question: str
@@ -56,7 +56,7 @@ class RulerTask(Protocol):
     answer_start: ClassVar[str]  # first words of the answer
 
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
-        """Write ``count`` pieces. Raises `ConfigError` if the task needs more."""
+        """Write ``count`` pieces for ``documents`` documents. Raises `ConfigError` if the task needs more pieces."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class FrequentWords:
 
 
 def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` noise sentences, split into one equal stretch per needle; each needle replaces one sentence."""
+    """Return ``count`` noise sentences. Each needle replaces one in its own stretch; the stretches are equally long."""
     _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):

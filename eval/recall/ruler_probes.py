@@ -1,7 +1,7 @@
-"""RULER's tasks as probes: documents of a given size in the model's tokens, with the cue before or after them.
+"""RULER's tasks as probes: documents of a given size in the model's tokens, with the cue before or after them, or both.
 
-A cue before the documents describes them and asks the question; if it is only there, a reminder follows the
-documents. Each document is a reusable segment.
+A cue before the documents describes them and asks the question. If no cue follows the documents, a reminder does. Each
+document is a reusable segment.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PHRASING_TOKENS = 48  # extra answer tokens for phrasing around the expected wor
 
 @dataclass(frozen=True, slots=True)
 class RulerProbe:
-    """Documents with a question: a front line ("" unless the cue comes first), and the end of the prompt."""
+    """Documents, a ``front`` line before them ("" if the cue only follows them), and a ``question`` after them."""
 
     front: str
     facts: tuple[MemoryLine, ...]
@@ -71,7 +71,7 @@ class RulerProbe:
     answers: tuple[str, ...]
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
-        """Return the maximum number of answer tokens."""
+        """Return the maximum number of answer tokens; ``length`` counts the tokens of a text."""
         return 2 * length(", ".join(self.answers)) + PHRASING_TOKENS
 
     def grade(self, answer: str) -> float:
@@ -105,7 +105,7 @@ class Ruler:
         return RulerProbe(front, facts, f"{ending}{self.format.turn}{task.answer_start}", instance.answers)
 
     def _fit_documents(self, kind: str, segments: int, seed: int) -> tuple[TaskInstance, tuple[MemoryLine, ...]]:
-        """Write the instance of ``seed`` in decreasing sizes until the documents have the right size."""
+        """Write the instance of ``seed`` with more or fewer pieces until its documents have the right size."""
         size, tokens = max(1, self.segment_tokens // MIN_PIECE_TOKENS), 0.0
         for _ in range(TRIES):
             instance = TASKS[kind].write(size * segments, segments, random.Random(seed))

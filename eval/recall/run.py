@@ -35,7 +35,7 @@ def run_probes(
     arguments: argparse.Namespace, cells: Sequence[Cell], configs: Mapping[str, DictConfig],
     settings: Mapping[str, Any], run: RecallFolder | None, console: Console,
 ) -> None:  # fmt: skip
-    """Answer the probes missing in ``run`` (or a new folder with ``settings``); print and write all results."""
+    """Answer the probes that ``run`` lacks, or all in a new run with ``settings``; print and write all results."""
     first = next(iter(configs.values()))
     with ExitStack() as stack, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
@@ -92,7 +92,7 @@ def ask(
     probers: Mapping[str, Prober], cells: Sequence[Cell], arguments: argparse.Namespace, run: RecallFolder | None,
     console: Console,
 ) -> list[ProbeAnswer]:  # fmt: skip
-    """Return the answers of ``run`` and compute the missing ones, which are appended to it; in the order of probes."""
+    """Compute the answers that ``run`` lacks, and append them to it; return all answers in the order of probes."""
     rows: list[ProbeRow] = [] if run is None else list(run.results)
     total = len(cells) * arguments.trials * len(arguments.methods)
     with Progress(console=console, transient=True) as bar:

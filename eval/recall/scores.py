@@ -53,7 +53,7 @@ def scores(answers: Sequence[ProbeAnswer], methods: Sequence[str]) -> list[Score
 
 
 def accuracy_table(results: Sequence[Score], kind: str, cue: str) -> Table:
-    """Return accuracy by method and number of segments, with the share of token-layers computed at the largest."""
+    """Return accuracy by method and number of segments, with the cost at the largest number."""
     rows = [row for row in results if (row.cell.kind, row.cell.cue) == (kind, cue)]
     sizes = list(dict.fromkeys(row.cell.segments for row in rows))
     title = f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, with 95 % intervals, by segments"
@@ -101,4 +101,4 @@ def accuracy_figure(results: Sequence[Score], file: Path) -> None:
                     [r.cell.segments for r in line], [100 * r.accuracy for r in line], label=method, **style(index)
                 )
         legend = axes[-1].get_legend_handles_labels()
-        axes[-1].figure.legend(*legend, loc="outside lower center", ncols=9, fontsize=7)  # panels may have no room
+        axes[-1].figure.legend(*legend, loc="outside lower center", ncols=9, fontsize=7)  # panels may be too small

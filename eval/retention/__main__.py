@@ -70,7 +70,7 @@ class Row:
 def summarise(
     method: str, episodes: Sequence[Sequence[StepRow]], leader: Sequence[Sequence[StepRow]], history: int, budget: int
 ) -> Row:
-    """Summarise one method; agreement counts the steps at which the ``leader``'s transcript has ``history`` tokens."""
+    """Summarise one method; agreement is over steps whose ``leader``'s transcript has ``history`` tokens."""
 
     def mean(values: Sequence[float]) -> float | None:
         return float(np.mean(values)) if values else None
@@ -135,7 +135,7 @@ def report(arguments: Sequence[str]) -> None:
     check_overrides(args.overrides, KEYS, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[BASELINE])
-    from eval.retention.forgetting import measure  # lazy: it loads torch; typing errors are reported before
+    from eval.retention.forgetting import measure  # lazy: it loads torch, after typing errors are reported
 
     episodes = measure(args.out, configs)
     rows = [summarise(name, steps, episodes[BASELINE], args.history, args.budget) for name, steps in episodes.items()]

@@ -1,4 +1,4 @@
-"""Measurement of retention methods: at every step each decides on the same transcript as the full cache."""
+"""Measurement of retention methods: at every step each method decides after the same transcript as the full cache."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StepRow:
     prompt_tokens: int  # tokens of the transcript, evicted ones included
     same_skill: bool  # same skill as the full cache
     same_as_expert: bool  # same skill as the expert
-    mention_distance: int  # tokens since the last mention of every entity that the expert's skill names
+    mention_distance: int  # largest number of tokens since an entity of the expert's skill was named
     kl: float  # nats, KL(full cache || method) of the next token
     live_rows: int  # rows kept after the turn
     prefix_rows: int  # rows reused from the cache
-    raw_reads: int
-    live_reads: int
+    raw_reads: int  # rows of keys and values that attention would read without eviction
+    live_reads: int  # rows that it reads
     ms: float  # ms of prefill up to the logits, plus the eviction after them
 
 
@@ -70,7 +70,7 @@ def tokens_since(text: Sequence[int], ids: Sequence[int]) -> int:
 
 
 def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, list[list[StepRow]]]:
-    """Return the steps per method and episode, including those already in ``file``; the first method leads."""
+    """Return the steps per method and episode, those in ``file`` included; all use the first method's transcript."""
     setting = next(iter(configs.values()))
     settings: dict[str, Any] = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     episodes: dict[str, list[list[StepRow]]] = defaultdict(list)
@@ -92,7 +92,7 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         recorders = {name: RowRecorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         group = PlannerGroup(engine, planners, recorders, expert_oracle(setting.env), shared_transcript=True)
-        for _ in chain(play_episodes(group, setting, first=len(done)), [None]):  # the last ends after the loop
+        for _ in chain(play_episodes(group, setting, first=len(done)), [None]):  # the extra round takes the last
             steps_of = {name: recorder.take() for name, recorder in recorders.items()}
             if not all(steps_of.values()):
                 continue  # before the first episode

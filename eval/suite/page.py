@@ -35,14 +35,14 @@ PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
 def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Check before the first run. Raises ConfigError for an unknown override, or an existing run of other settings."""
+    """Check a page before its first run. Raises ConfigError for an unknown override, or a run with other settings."""
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
     reserved = {*PAGE_KEYS, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
 
     def is_fixed(key: str) -> bool:
-        """Return whether the page sets ``key``, or rows differ in it; keys below a planner or memory are free."""
+        """Return whether the page sets ``key``, or its rows differ in it; keys below planner and memory are free."""
         in_rows = key in CHOICE_KEYS or within(key, rows - CHOICE_KEYS) or any(within(row, {key}) for row in rows)
         return within(key, reserved) or in_rows
 
@@ -144,7 +144,7 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
 
 
 def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
-    """Return the finished rows by name, with the episodes that all rows have; seeds are joined into one run."""
+    """Return the finished rows by name, with the episodes that all rows have; a row's seeds form one run."""
     runs = []
     for row in page.rows:
         cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]

@@ -16,9 +16,9 @@ from keep_agent.files import parsed_yaml, read_text
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")
-DATA = "DATA"  # in overrides: placeholder of the folder of official data
+DATA = "DATA"  # placeholder in overrides: the folder of official data
 COMMAND_PREFIXES = ("eval.", "benchmarks.")  # modules whose commands a page may run
-RUNS = "RUNS"  # in commands: placeholder of the folder of the page's runs
+RUNS = "RUNS"  # placeholder in commands: the folder of the page's runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def read_page(name: str, data: str | None) -> Page:
 
 def _read_yaml(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else None
-    if path is not None and path.stem in pages():  # would overwrite the packaged page and its runs
+    if path is not None and path.stem in pages():  # it would overwrite that page and its runs
         raise ConfigError(f"{name} has the name of a page of the package; rename it")
     if path is None and name not in pages():
         known, hint = ", ".join(pages()), did_you_mean(name, pages())

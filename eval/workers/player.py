@@ -1,4 +1,4 @@
-"""Player: a world and a planner in this process."""
+"""Player of episodes: a world and a planner in this process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class InProcessRunner:
 
 
 def timed_on(config: DictConfig) -> str:
-    """Describe the conditions of times besides the settings: machine, library versions and number of workers."""
+    """Describe what times depend on besides the settings: machine, library versions and number of workers."""
     from eval.latency.machine import this_machine  # lazy: it loads torch
 
     machine, workers = this_machine(), config.eval.get("workers") or 1

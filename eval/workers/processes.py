@@ -83,11 +83,11 @@ def _terminate(process: BaseProcess) -> None:
 
 
 def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
-    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM also stops the simulator."""
+    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM ends it and its simulator."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # the supervisor has exited
+    with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # SIGTERM, or the supervisor has exited
         try:
             config = as_config(plain)
             use_threads(config, count)

@@ -34,7 +34,7 @@ ACTOR_FAILURES = (RayActorError, ObjectLostError, OutOfMemoryError)
 
 
 class Actor:
-    """Worker on some node; `load` makes its player."""
+    """Worker on one node of the cluster; `load` makes its player."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = as_config(config)
@@ -120,13 +120,13 @@ def _connect(address: str | None) -> None:
     """Connect to a cluster, or start one. Raises ConfigError if that fails."""
     options = {} if address else {"include_dashboard": False}
     try:
-        if address not in (None, "auto"):  # fails at once without a response; Ray itself would retry for minutes
+        if address not in (None, "auto"):  # fails at once without a listener; Ray would retry for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
         before = signal.getsignal(signal.SIGTERM)
         ray.init(address or "local", logging_level=logging.WARNING, log_to_driver=False, **options)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # for `keep_agent.guard`; Ray's handler would exit
+            signal.signal(signal.SIGTERM, before)  # Ray's handler exits; `keep_agent.guard`'s interrupts
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"eval.ray.address={address} cannot be joined ({error}); give HOST:PORT of a running head, auto or null"

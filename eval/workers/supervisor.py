@@ -70,7 +70,7 @@ class Supervisor(Generic[W]):
         self._busy: dict[W, int | None] = {}  # episode of each busy worker; None during setup
         self._idle: list[W] = []
         self._todo: deque[int] = deque()
-        self._deaths: Counter[int | None] = Counter()
+        self._deaths: Counter[int | None] = Counter()  # by episode; None: during setup
         self._setup: WorkerSetup | None = None
         try:
             for _ in range(count):

@@ -62,10 +62,10 @@ class Cell:
     model: str
     device: str
     dtype: str
-    tier: str
+    tier: str  # a storage preset, or "own": each method's own storage
     segment_tokens: int
-    churn: int | str
-    segments: int
+    churn: int | str  # segments that change per step, or "alfred"
+    segments: int  # in a prompt
 
     @property
     def group(self) -> str:

@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Speed-up: the median over paired steps of base / own, and the ratio of both medians."""
+    """Speed-up: ``paired`` is the median over steps of base / own time, ``medians`` the ratio of both medians."""
 
     paired: float
     interval: tuple[float, float] | None
@@ -58,7 +58,7 @@ MIN_SIZES = 2  # sizes needed for a line; a parabola needs one more
 
 @dataclass(frozen=True, slots=True)
 class GrowthFit:
-    """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², over ``sizes`` from ``low`` to ``high``."""
+    """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², for ``sizes`` values of n from ``low`` to ``high``."""
 
     fixed: float
     linear: float
@@ -76,7 +76,7 @@ class GrowthFit:
         return self.linear + 2 * self.quadratic * segments
 
     def curved(self, segments: float) -> float:
-        """Return the share of the quadratic part."""
+        """Return the quadratic part's share of the milliseconds."""
         total = self.at(segments)
         return self.quadratic * segments**2 / total if total else 0.0
 
@@ -100,8 +100,8 @@ def fit(segments: Sequence[int], ms: Sequence[float]) -> GrowthFit | None:
     return GrowthFit(*map(float, best), different, min(segments), max(segments), error)
 
 
-BASELINES = ("full_recompute", "cacheblend", PLAIN)  # baselines of the comparison
-STEP_KINDS: Mapping[str, Callable[[TimedStep], bool]] = {
+BASELINES = ("full_recompute", "cacheblend", PLAIN)  # speed-ups are relative to each of these
+STEP_KINDS: Mapping[str, Callable[[TimedStep], bool]] = {  # flip: a group became static or dynamic
     "all": lambda step: True,
     "warm": lambda step: not step.numbers.cold,
     "no_flip": lambda step: not step.numbers.cold and not step.numbers.flips,
@@ -114,7 +114,7 @@ COUNT_KEYS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", 
 
 @dataclass(frozen=True, slots=True)
 class FloorDistance:
-    """Distance from the floor: its median in ms, and the medians of TTFT / floor and TTFT / time of rows x layers."""
+    """Medians over steps: ``ms`` of the floor, ``times`` = TTFT / floor, ``of_rows`` = TTFT / `StepWork.rows_ms`."""
 
     ms: float
     times: float
@@ -133,7 +133,7 @@ class ContenderSummary:
     overhead: float = 0.0  # p50 in ms of update + retrieve + ask
     counts: Mapping[str, float] | None = None  # mean per step, by COUNT_KEYS
     computed_ratio: float = 0.0
-    encoded_rows: float = 0.0  # mean per step, in rows over all layers
+    encoded_rows: float = 0.0  # mean per step, averaged over the layers
     ratios: Mapping[str, Ratio | None] | None = None  # by BASELINES
     floor: Mapping[str, FloorDistance | None] | None = None  # by STEP_KINDS
     peak: int | None = None
