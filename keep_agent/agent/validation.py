@@ -90,7 +90,7 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
         last = state["open"] and tuple(state["open"])
         valid = all(type(number) is int and 0 <= number < 1 << 53 for number in numbers)
         if not valid or (last is not None and [*map(type, last)] != [str, str, bool]):
-            raise ValueError("a number or the open decision is of another kind")
+            raise ValueError("a number or the open decision has a wrong type")
         return numbers, last, state["planner"]
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"

@@ -97,7 +97,7 @@ class Field:
 
     def one_of(self, known: Collection[str], what: str) -> str:
         if not isinstance(self.value, str) or self.value not in known:
-            raise self.error(f"{self.value!r} is no {what}; use one of: {', '.join(known) or 'none there is'}")
+            raise self.error(f"{self.value!r} is no {what}; use one of: {', '.join(known) or '(there are none)'}")
         return self.value
 
 
@@ -113,4 +113,4 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Field:
-    return Field(parsed_yaml(read_text(path), path, "mend it", _Loader), str(path))
+    return Field(parsed_yaml(read_text(path), path, "correct it", _Loader), str(path))

@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     default = Path(platformdirs.user_data_dir("keep-agent")) / "server"
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
-    p.add_argument("--agents", type=int, default=AgentLimits.agents, help="most agents (%(default)s)")
+    p.add_argument("--agents", type=int, default=AgentLimits.agents, help="maximum number (%(default)s)")
     p.add_argument("--awake", type=int, default=AgentLimits.awake, help="maximum agents in memory (%(default)s)")
     p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
     parallel = "maximum concurrent requests (%(default)s)"

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     name = options.name
     if options.remove:
         remove_token(options.file, name)
-        console.print(f"{name} is void", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"the token of {name} is revoked", soft_wrap=True, highlight=False, markup=False)
         return
     if not is_one_line(name) or not name.strip():
         raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")

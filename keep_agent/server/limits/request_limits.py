@@ -179,7 +179,7 @@ def check_json(text: bytes, depth: int, values: int) -> None:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadJson(f"the body is no UTF-8 (byte {error.start}); encode it so") from None
+        raise BadJson(f"the body is not UTF-8 (byte {error.start}); send it in UTF-8") from None
     if b"\0" in text:
         raise BadJson("the body holds a NUL byte; send JSON in UTF-8")
     if b"\\u" in text and VALID_ESCAPES.match(text).end() < len(text):  # type: ignore[union-attr]
