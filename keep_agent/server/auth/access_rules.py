@@ -136,7 +136,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
                 decide()
             except Refused:
                 closed = True
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "the token is no longer valid"})
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "the token is revoked"})
             return closed
 
         async def receiving() -> Message:
@@ -145,7 +145,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is no longer valid")  # a closed connection raises the same
+                raise OSError("the token is revoked")  # a closed connection raises the same
             await send(message)
 
         await app(scope, receiving, sending)
