@@ -156,6 +156,6 @@ def sweep(
     """Simulate the stages over ``link`` with other bandwidths. Raises ConfigError if nothing is computed or moved."""
     nbytes, compute = int(work.resting.sum()) * work.row_bytes, bounds(work, link).compute
     if link.shared or not nbytes or not compute:
-        raise ConfigError(f"over link {link.name} nothing to sweep: give a --link with a bandwidth, or compute fewer rows")
+        raise ConfigError(f"nothing to sweep over link {link.name}: give a --link with a bandwidth")
     links = [replace(link, bandwidth=nbytes / (ratio * compute)) for ratio in ratios]
     return [SweepPoint(r, new, run_stages(names, work, new, chunk)) for r, new in zip(ratios, links, strict=True)]

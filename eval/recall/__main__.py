@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}; after {' '.join(SETTING)}")
     add("--methods", type=name_list, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
     add("--kinds", type=name_list, default=list(KINDS), metavar="A,B", help=kinds)
-    add("--cues", type=name_list, default=list(CUES), metavar="A,B", help=f"place of the question; default {','.join(CUES)}")
+    add("--cues", type=name_list, default=list(CUES), metavar="A,B", help=f"question's place; default {','.join(CUES)}")
     add("--segments", type=name_list, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
     add("--segment-tokens", type=int, metavar="N", help=f"tokens per document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
