@@ -38,7 +38,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def build(source: Path, out: Path, *targets: str) -> None:
-    """Build in this environment, so without the package index."""
+    """Build in this environment, so that the package index is not needed."""
     pytest.importorskip("hatchling", reason="needs hatchling: pip install 'keep-agent[dev]'")
     run(sys.executable, "-m", "hatchling", "build", "-d", out, *targets, cwd=source)
 

@@ -71,7 +71,7 @@ def test_the_expert_solves_the_tasks(valid_seen: OfficialEpisodes, skills: str, 
 
 
 def thing_id_of(world: World, official: str) -> str | None:
-    """Return the thing id of an official id; any slice of the same object will do, as their numbers differ."""
+    """Return the id of the thing with an official id; for a slice, of any slice of the same object: numbers differ."""
     prefix = official.rpartition("_")[0] if "Sliced_" in official else official
     ids = (thing.id for thing in world.things.values() if thing.source.startswith(prefix))
     return next(ids, None)
@@ -102,7 +102,7 @@ def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, li
 
 
 def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[PlanStep]]]) -> None:
-    """The remaining failures are objects whose id the scene lacks, and cabinets that were not inferred."""
+    """Some plans may fail: the scene lacks the id of an object, or a cabinet was not inferred."""
     refusals: Counter[str] = Counter()
     successes = Counter(dict.fromkeys(MATCHINGS, 0))
     for world, task, steps in plans:

@@ -148,7 +148,7 @@ def _within_reach(c: Clash) -> bool:
 
 
 def _distance(a: Box | None, b: Box | None) -> float:
-    """Return the metres on the floor plan from the middle of one box to the other box, the smaller of both ways."""
+    """Return the metres on the floor plan from the middle of either box to the other box, whichever are fewer."""
     if a is None or b is None:
         return float("inf")
     apart = [abs(a.center[axis] - b.center[axis]) for axis in (0, 2)]

@@ -120,7 +120,7 @@ def test_devices_and_links_are_found_by_name() -> None:
 def test_this_cpu_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "ROWS", {"cpu": 64})
     monkeypatch.setattr(machine, "COPY_BYTES", {"cpu": 1 << 16})
-    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # each measurement: 0.5 s
     cpu = measure_cpu(samples=3)
     assert (cpu.flops, cpu.memory) == (8 * 64**3 / 0.5, 2 * (1 << 16) / 0.5) and LINKS[cpu.link].shared
 
@@ -150,7 +150,7 @@ def test_measured_times_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_trace_becomes_a_timeline() -> None:
-    """A choice that waited for the MLP starts at the MLP's end."""
+    """A selection of rows that waited for the MLP starts at the MLP's end."""
     trace = PrefillTrace(4)
     trace.loads = [LoadInterval(1, 2, 13.0, 15.0, 64, 3)]
     spans = (0, 10, 11, "attention"), (0, 11, 13, "mlp"), (0, 11, 13.5, "importance"), (1, 15, 16, "attention")

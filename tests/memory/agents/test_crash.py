@@ -1,4 +1,4 @@
-"""Agents whose process is killed while their texts grow: after a restart they have an announced state, or none."""
+"""Agents whose process is killed while their texts grow: after a restart each has an announced state, or none."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Parent:
     newest: dict[str, int] = field(default_factory=dict)  # number of the state, by agent
 
     def run(self, seed: int, turns: float) -> None:
-        """Run one child and kill it after ``turns`` turns and a share of one, on a slow machine as on a fast one."""
+        """Run one child and kill it after ``turns`` turns; a fraction of a turn is measured by the turns before."""
         receiver, sender = FORK.Pipe(duplex=False)
         child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), sender))
         child.start()

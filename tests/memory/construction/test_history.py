@@ -1,4 +1,4 @@
-"""History construction: sessions over blocks that are harvested from earlier prompts."""
+"""History construction: sessions over blocks that are copied (harvested) from earlier prompts."""
 
 from __future__ import annotations
 

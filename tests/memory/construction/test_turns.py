@@ -189,7 +189,7 @@ def test_sessions_are_isolated(
 
 
 def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Engine) -> None:
-    """Including restarted transcripts with temporary prompts, but not rows that another session uses."""
+    """Restarted transcripts and those of temporary prompts are deleted, too; rows that another session uses stay."""
     flat = Flat(engine, turns())
     (watched,) = flat.sessions
     for number in range(4):

@@ -87,7 +87,7 @@ class DelayedFuture(Future):  # type: ignore[type-arg]
 @pytest.mark.usefixtures("garbage_stays")
 @pytest.mark.parametrize("fails", [False, True])
 def test_only_the_caller_keeps_a_result_alive(worker: Worker, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """The rows of a closed session are free, however late the worker's thread goes on."""
+    """The rows of a closed session are freed, however late the worker's thread continues."""
     DelayedFuture.release = threading.Event()
     monkeypatch.setattr("memory.engine.transformers.engine.Future", DelayedFuture)
 
@@ -168,7 +168,7 @@ def test_a_second_close_waits_too(worker: Worker) -> None:
 
 
 def test_threads_of_an_engine_choose_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams without a device then refer to the model's."""
+    """CUDA streams that name no device then belong to the model's GPU."""
     selection: list[tuple[object, str]] = []
 
     def choose(device: object) -> None:

@@ -72,13 +72,13 @@ def shape(world: World) -> dict[str, Any]:
 
 
 def play(env: AlfredEnv, episode: Episode) -> tuple[bool, list[str]]:
-    """Let the expert play the first task, with the symbolic world in step; return (success, skills)."""
+    """Let the expert play the first task while a symbolic world repeats it; return (success, skills)."""
     _, info = env.reset(options={"episode": episode})
     expert, skills = env.setting.expert(), []
     with shadowed(env.world) as shadow:
         while info["task_done"] is None:
             skills.append(expert.act(info["world"], info["task"], info["knowledge"]))
-            if skills[-1] == "done":  # before the step, which would begin the next task of a stream
+            if skills[-1] == "done":  # compare before the step, which would begin the next task of a stream
                 assert shape(shadow.world) == shape(env.world)
                 assert goal_conditions(shadow.world, info["task"]) == info["goal"]
             _, _, _, _, info = env.step(skills[-1])

@@ -81,7 +81,7 @@ def opened_by(process: int) -> set[str]:
     """Return the paths of the files that a process has open."""
     content = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(OSError):  # the file was closed in the meantime
+        with suppress(OSError):  # the file was closed during the loop
             content.add(str(link.readlink()))
     return content
 

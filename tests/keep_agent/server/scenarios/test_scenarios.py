@@ -267,7 +267,7 @@ class Slow(SharedPlayer):
 
 
 def test_closing_waits_for_the_turn_of_a_cancelled_request(build: Build) -> None:
-    """uvicorn cancels requests after its grace; the thread that plays goes on, and all scenarios are to be ended."""
+    """uvicorn cancels requests after its grace period, but the thread of a turn continues: closing waits for it."""
     whole, access = build(scenarios_of=played_by(Slow)), Access("all")
 
     async def end() -> None:
