@@ -26,7 +26,7 @@ from tests.references.isolated import dense_mask
 
 CONTEXT = tuple(tokens(5, 40))
 BUDGET = 30
-CANDIDATES = [tokens(1, 80), tokens(5, 81), tokens(5, 81)[:3] + tokens(2, 82), tokens(30, 83)]  # last: over the window
+CANDIDATES = [tokens(1, 80), tokens(5, 81), tokens(5, 81)[:3] + tokens(2, 82), tokens(30, 83)]  # 30 exceeds the window
 EVICTING = ("streaming", "h2o", "snapkv", "rule", "residual")
 
 

@@ -31,7 +31,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A tree json_2.1.0 with one split."""
+    """Return a tree json_2.1.0 with one split."""
     folder = tmp_path / "json_2.1.0"
     write(folder, "valid_seen", usual())
     return folder

@@ -28,7 +28,7 @@ PRIMITIVES = {
 
 @pytest.fixture(scope="module")
 def data(alfred_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The folder json_2.1.0, with a separate cache folder."""
+    """Return the folder json_2.1.0, with a separate cache folder."""
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     yield str(alfred_data / "json_2.1.0")
@@ -94,7 +94,7 @@ def act(world: World, action: str, thing: str, receptacle: str) -> str:
 
 @pytest.fixture(scope="module")
 def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, list[PlanStep]]]:
-    """The start world, the task and the demonstration of every trial in valid_seen."""
+    """Return the start world, the task and the demonstration of every trial in valid_seen."""
     episodes = {episode.tasks[0].id: episode for episode in valid_seen}
     demonstrations = {trajectory.trial: steps for trajectory, steps in Corpus(data).demonstrations()}
     pairs = ((episode, demonstrations[trial.rpartition("/")[2]]) for trial, episode in episodes.items())

@@ -1,8 +1,8 @@
 """Comparison of our world with VirtualHome's executors, and the list of their known differences.
 
 A difference is recognised by the state before the step, never by the result alone. A clash is one disagreement: one
-side executes what the other refuses, or a fact is true on one side only. After each step the oracle is set to our
-facts, so that a difference causes no further ones.
+side executes what the other refuses, or a fact is true on one side only. After each step the oracle (the executors'
+household) is set to our facts, so that a difference causes no further ones.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_an_empty_prompt_is_refused(sizes: tuple[int, int, int]) -> None:
 
 
 def test_times_are_the_counted_flops() -> None:
-    """Rows 0, 1, 2 at layer 0; 1, 2 at layers 1 and 2. Per row: q and o 2 x 2 x 8 x 8, k and v 2 x 2 x 8 x 4."""
+    """Active rows: 0, 1, 2, then twice 1, 2. FLOPs of a row: 2 x 2 x 8 x 8 for q and o, 2 x 2 x 8 x 4 for k and v."""
     active = torch.tensor([0, 1, 2]), torch.tensor([1, 2]), torch.tensor([1, 2])
     times = Roofline(SHAPE, SLOW, attainable=1.0).times(active, 3, BEFORE)
     pair = 4 * 8

@@ -1,4 +1,4 @@
-"""Planner API: decides as the planner in the loop, and refuses invalid input."""
+"""Planner API: agents decide as the planner in an evaluation's loop, and refuse invalid input."""
 
 from __future__ import annotations
 

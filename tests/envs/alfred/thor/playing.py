@@ -25,7 +25,7 @@ def thor_env(episodes: Sequence[Episode] | None = None, thor: Any = (), **settin
 
 
 class Shadow:
-    """The symbolic world in the start state of an episode; it repeats every primitive of the simulator."""
+    """Symbolic world that begins in the start state of an episode and repeats every primitive of the simulator."""
 
     def __init__(self, world: World) -> None:
         self.world = world.copy()
@@ -62,7 +62,7 @@ def shadowed(world: World) -> Iterator[Shadow]:
 
 
 def shape(world: World) -> dict[str, Any]:
-    """Return the state on which goals, facts and skills depend, without positions, which physics changes."""
+    """Return the state on which goals, facts and skills depend, without positions, because physics changes them."""
     things = {
         thing.id: (thing.type, thing.parent, sorted(thing.contents), thing.is_open, thing.is_on)
         for thing in world.things.values()

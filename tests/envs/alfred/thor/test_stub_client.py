@@ -40,7 +40,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Controller]:
 
 @pytest.fixture
 def client(shared: Controller) -> Controller:
-    """The controller with the house in its start state."""
+    """Return the controller with the house in its start state."""
     assert shared.reset(HOUSE)
     return shared
 
