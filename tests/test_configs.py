@@ -86,7 +86,7 @@ def test_methods_of_a_comparison_choose_the_same_segments() -> None:
 
 
 def choices(stage: str) -> tuple[set[str], set[str]]:
-    """Return the modules of a stage's folder with a class of all its members, and with one that is no base class."""
+    """Return the modules of a stage's folder with a complete class, and those with one that no other class extends."""
     names = {f"memory.{stage}.{path.stem}" for path in (CONFIGS.parent / "memory" / stage).glob("[!_]*.py")}
     kinds = {kind for name in names for kind in vars(import_module(name)).values() if is_dataclass(kind)}
     complete = {kind for kind in kinds if all(hasattr(kind, member) for member in ("capabilities", *MEMBERS[stage]))}

@@ -75,7 +75,7 @@ def test_the_source_archive_makes_the_same_wheel(dist: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_folder_without_network(dist: Path, tmp_path: Path) -> None:
-    """The environment has this one's libraries, but none of its editable packages."""
+    """The new environment has the libraries of this one, but none of its editable packages."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
     bin, site = tmp_path / "venv/bin", next((tmp_path / "venv").glob("lib/python*/site-packages"))
     run(sys.executable, "-m", "pip", "--python", bin / "python", "install", "--no-deps", "--no-index",

@@ -19,7 +19,7 @@ class Options:
 
 
 def sparsex_prefill(memory: Memory, options: Options) -> Outcome:
-    """Compute the dense layers, select rows once after the last of them, and use the union of four sets from there."""
+    """Compute the dense layers in full; after the last of them, select the union of four sets for all later layers."""
     new, total = memory.fresh, len(memory.ids)
     tail = last_reused(memory, options.tail)
 

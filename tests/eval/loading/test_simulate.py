@@ -65,7 +65,7 @@ def test_bounds_of_the_balanced_example() -> None:
 
 
 def test_a_run_counts_from_the_layer_at_which_its_last_row_rests() -> None:
-    """Row 1 is dropped at layer 1, row 0 beside it at layer 2, so their run of two copies (k, v) may load at 17 s."""
+    """Row 1 is dropped at layer 1, row 0 beside it at layer 2 (17 s): only then can their run (k, v) be loaded."""
     active = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.tensor([2])
     task = LayerWork(SyntheticPrompt(1, 2, 1).layout(), active, PieceTimes((1, 5, 9), (0, 0, 0), (0, 0, 0)), 1)
     limits = bounds(task, Link("many small copies", 1.0, per_copy=5.0))

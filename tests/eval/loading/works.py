@@ -24,7 +24,7 @@ def work(
     drops: Sequence[int], attention: Sequence[float], mlp: Sequence[float], importance: Sequence[float] | None = None,
     tokens: int = 1, choice_point: str = BEFORE, together: int = 1,
 ) -> LayerWork:  # fmt: skip
-    """Make a work: segment i is dropped at layer ``drops[i]``; it has one query row, and one byte per row and layer."""
+    """Make a work with one query row and one byte per row and layer; segment i is dropped at layer ``drops[i]``."""
     prompt = SyntheticPrompt(len(drops), tokens, 1, together)
     last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])
     active = tuple((last > layer).nonzero()[:, 0] for layer in range(len(attention)))

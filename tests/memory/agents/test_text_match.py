@@ -227,7 +227,7 @@ def test_the_common_length_counts_equal_characters(a: str, b: str, shared: str) 
 def test_generated_tokens_give_their_text(name: str, prompt: str, reply: str, step: int, changes: Edits) -> None:
     """Each character is encoded alone, unlike a text; the tokens come in groups of ``step``."""
     coder = coder_of(name)
-    reply = reply.replace("\u2581", "").replace("<s>", "").rstrip("\ufffd")  # the last looks incomplete
+    reply = reply.replace("\u2581", "").replace("<s>", "").rstrip("\ufffd")  # a final U+FFFD looks incomplete
     ids = [token for character in reply for token in coder.encode(character).ids]
     stored = TokenText.of(f"x{prompt}", coder)
     for at in range(0, len(ids), step):

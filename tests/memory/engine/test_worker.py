@@ -248,6 +248,6 @@ started.wait()
 
 
 def test_a_process_that_closes_no_worker_finishes_the_running_job_alone() -> None:
-    """torch would abort the process in a running job."""
+    """torch would abort a process that exits during a running job."""
     done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done ", "")

@@ -265,7 +265,7 @@ class Requests(RuleBasedStateMachine):
         names = self.index.names(expected.tokens[: expected.exact], "")[keep:]
         referenced = {slot for c, _ in self.requests.values() if c is not cache for slot in c.slots.tolist()}
         stays = set()
-        for name, block in reversed(self.index._blocks.items()):  # a block precedes those behind it
+        for name, block in reversed(self.index._blocks.items()):  # in this order a block comes before its successors
             if (block.before in {None, *stays}) and (name not in names or referenced >= set(block.slots.tolist())):
                 stays.add(name)
         self.index.forget(names, cache.slots)

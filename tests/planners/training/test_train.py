@@ -245,7 +245,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training(data: Path, tmp_path: P
 
 def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
-    (tmp_path / CHECKSUMS).unlink()  # of the old weights
+    (tmp_path / CHECKSUMS).unlink()  # checksums of the old weights
     state = load_file(tmp_path / WEIGHTS)
     save_file({**state, "model.norm.weight": torch.ones(3)}, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match="do not fit its config.json"):

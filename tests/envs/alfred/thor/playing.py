@@ -1,4 +1,4 @@
-"""Episodes played in the stand-in through the real client, with the symbolic world beside it."""
+"""Episodes played in the stand-in for AI2-THOR through the real client, with the symbolic world beside it."""
 
 from __future__ import annotations
 

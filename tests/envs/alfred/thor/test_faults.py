@@ -227,7 +227,7 @@ def test_without_images_the_screen_is_not_resized() -> None:
 def test_a_gpu_without_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    thor = simulator(gpu=1)  # CloudRendering would refuse it
+    thor = simulator(gpu=1)  # a GPU number is for CloudRendering only, not for a command
     thor.start(EMPTY_SCENE)
     assert thor.step("Pass").ok
     thor.close()

@@ -1,4 +1,4 @@
-"""Stand-in without its process: houses, messages, images, faults."""
+"""Stand-in for AI2-THOR, without its process: houses, messages, images, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-in without its process: poses, actions on one object, and new poses for many at once."""
+"""Stand-in for AI2-THOR, without its process: poses, actions on one object, and new poses for many at once."""
 
 from __future__ import annotations
 

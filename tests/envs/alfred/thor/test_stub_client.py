@@ -1,4 +1,4 @@
-"""Stand-in as a process, driven by ai2thor's own controller over both servers."""
+"""Stand-in for AI2-THOR as a process, driven by ai2thor's own controller over both servers."""
 
 from __future__ import annotations
 

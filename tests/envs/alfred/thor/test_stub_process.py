@@ -1,4 +1,4 @@
-"""Stand-in as a process: faults on demand, and its end."""
+"""Stand-in for AI2-THOR as a process: faults on demand, and its end."""
 
 from __future__ import annotations
 

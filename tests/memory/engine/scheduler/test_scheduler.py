@@ -94,7 +94,7 @@ def test_stop_ids_end_a_request_before_they_enter_the_cache(engine: Engine, manu
 
 
 def test_requests_of_one_agent_run_in_order(engine: Engine, manual: Scheduler) -> None:
-    """The second chooses its tokens when it sees the first one's rows; another agent waits for the same cache."""
+    """The second request chooses its tokens when it sees the first one's rows; another agent waits for the cache."""
     cache, lengths = packed(engine), []
 
     def later(cache: Member) -> list[int]:
