@@ -1,4 +1,4 @@
-"""Floor, the fewest operations that a step needs, compared with torch's counts: equal to or below them."""
+"""Floor of a step (least operations and time): torch counts as many operations as the floor, or more."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_no_step_has_fewer_operations_than_its_floor(planner: str, tiny_model: P
             )
             work = timed[0].work
             assert 0.3 * counted_flops < sum(work.flops) <= counted_flops
-            compares = planner == "cacheblend"  # its choice of rows needs the next layer's values of all of them
+            compares = planner == "cacheblend"  # also computes the next layer's values, to compare them
             assert compares or all(least <= full for least, full in zip(work.flops, work.full_flops, strict=True))
 
 
