@@ -1,6 +1,6 @@
 """Compaction: surviving rows get keys of their new positions, and later rows attend to them there.
 
-Norm: largest difference over the largest expected magnitude.
+Error: largest difference over the largest expected magnitude.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Laws 1 to 4: exactness of recomputation and reuse. Norm: largest difference over the largest expected magnitude."""
+"""Laws 1 to 4: exactness of recomputation and reuse. Error: largest difference over the largest expected magnitude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws 2, 3 and 9 for rows reused at other positions. Norm: largest difference over the largest magnitude."""
+"""Laws 2, 3 and 9 for rows reused at other positions. Error: largest difference over the largest magnitude."""
 
 from __future__ import annotations
 
