@@ -29,7 +29,7 @@ OPTIONS = [
     for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
     if path.parent != SCENARIOS
 ]
-COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # of this project
+COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # this project's own
 RULERS = ("full_recompute", "full_cache")  # references of comparisons
 WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]

@@ -180,7 +180,7 @@ def ids_in(resources: Resources, folder: Path, name: str = "pp") -> set[str]:
 def test_foreign_or_older_files_are_refused(resources: Resources, two: Folders, source: str, names: set[str]) -> None:
     for name in names:
         shutil.copy(two[source] / name, two["pp"] / name)
-    if source == "older" and len(names) == len(FILES):  # a copy, put back
+    if source == "older" and len(names) == len(FILES):  # an older copy that was put back
         assert ids_in(resources, two["pp"]) == {f"pp_{number}" for number in range(4)}
         return
     with pytest.raises(CorruptError, match=r"pp/(memory|journal)\..*(restore|saved memory)"):

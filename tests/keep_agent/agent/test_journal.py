@@ -164,7 +164,7 @@ def test_a_journal_of_an_older_version_is_refused_with_a_remedy(tmp_path: Path) 
         calls(path, new=True)
 
 
-SHORT = 16  # steps of a task at most
+SHORT = 16  # most steps of a task
 
 
 @pytest.mark.parametrize("style", ["plain", "linked"])

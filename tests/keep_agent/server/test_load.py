@@ -108,7 +108,7 @@ def test_a_disconnected_client_frees_its_agent(endless: tuple[LiveServer, Whole]
     with server.socket() as connection:
         connection.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
         data = b""
-        while stream and b"data:" not in data:  # a first piece: then the prompt is computed
+        while stream and b"data:" not in data:  # until the first piece: then the prompt is computed
             data += connection.recv(1000)
         until(lambda: whole.limiter.active == 1)
     again = server.http.post(path, json=LONG | {"tokens": 1})

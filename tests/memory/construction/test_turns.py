@@ -155,7 +155,7 @@ class Flat:
         assert watched.cache.next_position == 0
 
     def restart(self, watched: Watched, number: int) -> None:
-        """Restart the transcript: different rows are cut, rows dropped before them stay dropped."""
+        """Forget the transcript's text: the next prompt cuts rows that differ; rows dropped before these stay out."""
         watched.session._transcript.clear()
 
     def close(self, watched: Watched, number: int) -> None:

@@ -35,7 +35,7 @@ KINDS = {
 ANY_KIND = pytest.mark.parametrize("kind", KINDS)
 LENGTHS = 300, 5, 70, 64, 601, 131  # some of several blocks, none about to fill a page
 FILLING = 316, 5, 123, 62, 638, 191  # most fill a page, or a block, within a few steps
-DROPPED = 2, 4  # members with forgotten rows
+DROPPED = 2, 4  # members with dropped rows
 DOUBLE = [family for family in FAMILIES if family not in ("qwen3_moe", "gpt_oss")]  # torch's experts know no float64
 
 
