@@ -237,7 +237,7 @@ def heard_by(data: Message, scenario: Scenario, agent: str) -> bool:
 
 @given(scenarios(), st.data())
 def test_a_prompt_grows_at_the_end_by_the_messages_to_its_agent(scenario: Scenario, data: st.DataObject) -> None:
-    """Templates in these messages are not filled."""
+    """Templates that a message contains are not filled."""
     read: dict[str, set[str]] = {agent: set() for agent in scenario.agents}
     before: dict[tuple[str, str], str] = {}
     started: list[str] = []

@@ -164,7 +164,7 @@ def test_many_templates_are_refused(server: LiveServer) -> None:
 
 
 def test_the_number_of_scenarios_is_limited(serve: Serve) -> None:
-    """A token for certain agents is not refused for the number of other scenarios."""
+    """A token for certain agents is not refused because others have many scenarios."""
     with serve("token-all", tokens=TOKENS, chat_limits=ChatLimits(scenarios=2)) as (server, _):
         for name in ("one", "two"):
             begin(server, scenario(name))
