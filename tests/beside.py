@@ -1,4 +1,4 @@
-"""The process as a thread sees it while another one loads a model."""
+"""State of the process while another thread loads a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Transformers changes the default dtype of the process while it makes a model of another one."""
+    """Change the default dtype of the process, as transformers does while it makes a model of another dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:

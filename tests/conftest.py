@@ -22,13 +22,13 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# The duration of an example depends on the machine. Fixtures of a function are shared by its examples.
+# The duration of an example depends on the machine. All examples of a test share its function-scoped fixtures.
 ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
-settings.register_profile("repeatable", derandomize=True, **ANY_MACHINE)  # a failure does not depend on chance
+settings.register_profile("repeatable", derandomize=True, **ANY_MACHINE)  # the same examples in every run
 settings.register_profile("hunt", settings.get_profile("default"), **ANY_MACHINE)
 settings.load_profile("repeatable")
 
-# Modules and tests are never garbage: scanning them at Python's default rate takes an eighth of a run.
+# Modules and tests are never garbage: at Python's default rate, the collector's scans of them take an eighth of a run.
 gc.set_threshold(50_000, 20, 50)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -46,7 +46,7 @@ def _one_torch_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _registered() -> None:
-    """Register the worlds, independent of the order in which gymnasium and keep_agent are imported."""
+    """Register the worlds with gymnasium, whether it is imported before or after keep_agent."""
     from envs.worlds import register_worlds
 
     register_worlds()
@@ -70,7 +70,7 @@ def hears_interrupts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """Folder with alfred/, wah/ and locomo/; skips without KEEP_AGENT_DATA."""
+    """Return the folder with alfred/, wah/ and locomo/; skip the test without KEEP_AGENT_DATA."""
     value = os.environ.get("KEEP_AGENT_DATA")
     if not value:
         pytest.skip("needs the data folder: set KEEP_AGENT_DATA to the folder that holds alfred/ and wah/")
@@ -79,7 +79,7 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="session")
 def alfred_data(data_root: Path) -> Path:
-    """Folder with json_2.1.0 and splits/; skips without it."""
+    """Return the folder with json_2.1.0 and splits/; skip the test without it."""
     path = data_root / "alfred"
     if not path.is_dir():
         pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without alfred/")

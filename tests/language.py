@@ -1,7 +1,7 @@
 """Language lint: ``python -m tests.language [FOLDER ...]`` lists openings, words and names that CONTRIBUTING rules out.
 
 A module's docstring begins with the noun that the file is, a function's with a verb. Names are nouns and verbs of the
-field: no pronouns, and no participles that leave open of what.
+field: no pronouns, and no participles without their noun (`found`, `given`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ OPTIONS = [
     for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
     if path.parent != SCENARIOS
 ]
-COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # of this project
+COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # this project's own
 RULERS = ("full_recompute", "full_cache")  # references of comparisons
 WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
@@ -86,7 +86,7 @@ def test_methods_of_a_comparison_choose_the_same_segments() -> None:
 
 
 def choices(stage: str) -> tuple[set[str], set[str]]:
-    """Return the modules of a stage's folder with a complete class, and with one that is no other's base."""
+    """Return the modules of a stage's folder with a complete class, and those with one that no other class extends."""
     names = {f"memory.{stage}.{path.stem}" for path in (CONFIGS.parent / "memory" / stage).glob("[!_]*.py")}
     kinds = {kind for name in names for kind in vars(import_module(name)).values() if is_dataclass(kind)}
     complete = {kind for kind in kinds if all(hasattr(kind, member) for member in ("capabilities", *MEMBERS[stage]))}

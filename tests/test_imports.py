@@ -157,7 +157,7 @@ def test_making_an_environment_loads_no_torch() -> None:
 
 
 def test_training_needs_no_more_than_its_four_libraries(tmp_path: Path) -> None:
-    """torch, transformers, tokenizers and safetensors, with their own dependencies."""
+    """The four are torch, transformers, tokenizers and safetensors, with their own dependencies."""
     absent = ("gymnasium", "hydra", "omegaconf", "wandb", "platformdirs", "sentence_transformers", "ai2thor")
     code = (
         f"import sys, runpy; sys.modules.update(dict.fromkeys({absent!r}))\n"  # importing None fails

@@ -1,4 +1,4 @@
-"""Clocks in tests: only `tests/waiting.py` reads them, and every wait has its patience."""
+"""Clocks in tests: only `tests/waiting.py` reads them, and every wait has PATIENCE as its timeout."""
 
 from __future__ import annotations
 

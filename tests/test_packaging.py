@@ -38,7 +38,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def build(source: Path, out: Path, *targets: str) -> None:
-    """Build in this environment, so without the package index."""
+    """Build in this environment, so that the package index is not needed."""
     pytest.importorskip("hatchling", reason="needs hatchling: pip install 'keep-agent[dev]'")
     run(sys.executable, "-m", "hatchling", "build", "-d", out, *targets, cwd=source)
 
@@ -75,7 +75,7 @@ def test_the_source_archive_makes_the_same_wheel(dist: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_folder_without_network(dist: Path, tmp_path: Path) -> None:
-    """The environment has this one's libraries, but none of its editable packages."""
+    """The new environment has the libraries of this one, but none of its editable packages."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
     bin, site = tmp_path / "venv/bin", next((tmp_path / "venv").glob("lib/python*/site-packages"))
     run(sys.executable, "-m", "pip", "--python", bin / "python", "install", "--no-deps", "--no-index",

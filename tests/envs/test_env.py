@@ -43,7 +43,7 @@ def make(**settings: Any) -> AlfredEnv:
 
 @dataclass(frozen=True)
 class WorldCase:
-    """One world's environment and its particulars."""
+    """One world's environment and the values that its tests expect."""
 
     id: str
     make: Callable[..., HouseholdEnv]
@@ -51,7 +51,7 @@ class WorldCase:
     limits: Mapping[str, int]  # default steps per task, by skill set
     settings: Mapping[str, tuple[str, ...]]  # values of each setting
     solution_skills: str
-    solution: tuple[str, ...]  # of the second episode, without "done"
+    solution: tuple[str, ...]  # skills of the second episode, without "done"
     typo: tuple[str, str]  # an unknown skill and the closest known one
     failures: Mapping[str, str]  # feedback by impossible skill
     view: tuple[str, str]  # a type-level skill in the first episode, and the state after it

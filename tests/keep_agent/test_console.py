@@ -55,7 +55,7 @@ def faults(source: str) -> list[str]:
         if name == "TextColumn" and markup is None and (not constant(call.args[0]) or "{" in call.args[0].value):
             problems.append(name)
         if name == "add_task" and not constant(call.args[0]) and "TextColumn" not in source:
-            problems.append(name)  # the columns that a bar has by itself read markup
+            problems.append(name)  # rich's default columns of a bar interpret markup
     return problems
 
 

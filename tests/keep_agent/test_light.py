@@ -85,7 +85,7 @@ MISTYPED = [
 
 
 WORDS = ("--help", "--nosuch", "planer=keep")  # every command prints its help, and refuses the others
-NEEDED = {"eval.sessions": ["--out", "sessions.jsonl"]}  # for a command to look at its settings
+NEEDED = {"eval.sessions": ["--out", "sessions.jsonl"]}  # options without which a command does not check settings
 MORE = [
     ("eval.fidelity", "planner=kep", "'keep'"), ("eval.fidelity", "planner=keep planer=keep", "'planner'"),
     ("eval.fidelity", "planner=keep prompt.style=link", "'linked'"),
@@ -102,7 +102,7 @@ MORE = [
     ("eval.fidelity", "planner=keep --reach 101", "percent above 0, up to 100"),
     ("eval.fidelity", "planner=keep,kep", "'keep'"),
 ]  # fmt: skip
-REMEDIES = {  # parts of the refusal of some words, which no setting can be
+REMEDIES = {  # text in the refusal: words that are refused with it
     "choose one of": "memory=null engine=null planner=null env=null eval=null planner=[keep] ~memory ~planner",
     "env.split=VALUE": "~env.split",
     "memory/recompute=": "~memory.recompute memory.recompute=null",
@@ -141,7 +141,7 @@ INVALID = [*((module, words, f"did you mean {name}?") for module, words, name in
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """Exit code, attempted imports of torch and transformers, and output, by command and words. In one process."""
+    """Return exit code, attempted imports of torch and transformers, and output by command and words; one process."""
     calls = [(module, word, [*NEEDED.get(module, []), word]) for module in documented() for word in WORDS]
     calls += [(module, words, words.split()) for module, words, *_ in INVALID]
     calls += [("keep_agent.cli", words, words.split()) for words, _ in HELP]

@@ -26,7 +26,7 @@ GetEngine = Callable[..., Engine]
 
 
 class DeviceEngine(TransformersEngine):
-    """Engine on another device, with its plain forward on the CPU."""
+    """Engine on another device; transformers' own forward stays on the CPU."""
 
     def __init__(self, model: LoadedModel, device: str, transport: str = "auto", importance: str = "before") -> None:
         on_device = LoadedModel(model.name, Decoder(copy.deepcopy(model.module).to(device), model.spec), model.files)

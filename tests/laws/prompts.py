@@ -37,7 +37,7 @@ def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:
 
 
 def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference relative to the largest expected magnitude; devices may differ."""
+    """Return the largest difference relative to the largest expected magnitude, for tensors on any devices."""
     actual, expected = actual.cpu(), expected.cpu()
     return float((actual - expected).abs().max() / expected.abs().max())
 
@@ -157,7 +157,7 @@ class RecordingStage:
 
 @contextmanager
 def broken(engine: Engine, value: float, layer: int | None = None) -> Iterator[None]:
-    """Set one weight of a norm, in a ``layer`` or before the head, to ``value`` within the context."""
+    """Within the context, set one weight of the norm in ``layer``, or of the norm before the head, to ``value``."""
     model = engine.decoder.module.model  # the engine's copy; on a GPU the references use another one
     weight = (model.norm if layer is None else model.layers[layer].input_layernorm).weight.data
     original = weight[3].item()

@@ -1,6 +1,6 @@
 """Compaction: surviving rows get keys of their new positions, and later rows attend to them there.
 
-Norm: largest difference over the largest expected magnitude.
+Error: largest difference over the largest expected magnitude.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_later_rows_attend_to_the_new_positions(engine: Engine) -> None:
 
 
 def test_raw_reads_include_rows_evicted_before_compaction(engine: Engine) -> None:
-    """Raw reads are those of a cache without eviction, until the transcript starts again."""
+    """Raw reads equal the reads of a cache without eviction, until the transcript starts again."""
     cache = paged(engine)
     drop_rows(cache, 0.6, 5)
     evicted = cache.dropped

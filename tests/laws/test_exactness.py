@@ -1,4 +1,4 @@
-"""Laws 1 to 4: exactness of recomputation and reuse. Norm: largest difference over the largest expected magnitude."""
+"""Laws 1 to 4: exactness of recomputation and reuse. Error: largest difference over the largest expected magnitude."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def routing_of(model: torch.nn.Module, forced: Routes | None = None) -> Iterator
 
 @pytest.mark.parametrize(("context", "stage"), [(0, Full()), (7, Always()), (7, Always(7))])
 def test_law_1_recomputing_everything_is_the_plain_forward(engine: Engine, context: int, stage: Recompute) -> None:
-    """After no context, a recomputed one, or a reused one."""
+    """The prompt has no context, a recomputed context, or a reused one."""
     prompt = Prompt.random(context=context)
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), stage, Serial(), prompt.context_block(engine))
     assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) < EXACT

@@ -1,4 +1,4 @@
-"""Laws of the harvested history: exact if all blocks are visible, equal to MemArt's dense reference otherwise."""
+"""Laws of history blocks, copied from earlier prompts: exact if all are visible, else equal to MemArt's reference."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Law 8: eviction equals a dense mask that hides the same rows; surviving rows keep their slots.
 
-Norm: largest difference over the largest expected magnitude.
+Error: largest difference over the largest expected magnitude.
 """
 
 from __future__ import annotations

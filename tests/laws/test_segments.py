@@ -1,4 +1,4 @@
-"""Laws 2, 3 and 9 for rows reused at other positions. Norm: largest difference over the largest magnitude."""
+"""Laws 2, 3 and 9 for rows reused at other positions. Error: largest difference over the largest magnitude."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_STORED = Part(B.text, None)
 
 
 class Prompts:
-    """Prompts of one agent through the builder and the engine."""
+    """Prompts of one agent, assembled by the builder and computed by the engine."""
 
     def __init__(self, engine: Engine, recompute: Recompute | None = None) -> None:
         method = MemoryMethod("segments", All(), Segments(SIZE), recompute or Nothing(), NextLayer())
@@ -58,11 +58,11 @@ class Prompts:
 STORY = [
     # prompt, rows of the exact prefix, other exact rows, rows reused after another text
     ([A, B, C], 0, 0, 0),
-    ([A, B, C], 64, 4, 0),  # 68 rows
+    ([A, B, C], 64, 4, 0),  # the exact prefix has complete blocks only
     ([A, B, D], 48, 3, 0),
-    ([A, B, D, E], 72, 5, 0),  # D's rows entered the prefix although the rest of B did not come from it
+    ([A, B, D, E], 72, 5, 0),  # D is in the prefix, although the last rows of B came from a segment
     ([NEW[0], C, NEW[1], A, D], 0, 0, 17 + 20 + 26),
-    ([NEW[0], C, NEW[1], A, D], 0, 6, 17 + 6 + 20 + 26),  # the rows after C were never a prefix
+    ([NEW[0], C, NEW[1], A, D], 0, 6, 17 + 6 + 20 + 26),  # NEW[1] came after approximate rows
     ([C, NEW[0], B, A, NEW[2], E], 0, 0, 17 + 6 + 31 + 20 + 9),
     ([NEW[3], E, OTHER_KEY, A], 0, 0, 9 + 20),  # no rows are stored under the other key
     ([OTHER_KEY, NOT_STORED, NOT_STORED, A], 0, 0, 20 + 20),
@@ -72,7 +72,7 @@ STORY = [
     ([A, NOT_STORED, E], 16, 4, 9),
     ([A, A, A], 16, 4, 20 + 20),
     ([F, F, F], 0, 0, 0),
-    ([C, F], 0, 0, 17 + 11),  # the first of the three
+    ([C, F], 0, 0, 17 + 11),  # the rows of the first of the three
 ]  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_law_2_reused_rows_are_those_of_their_first_prompt(engine: Engine) -> No
 
 @pytest.mark.parametrize("average", [0.3, 1.0])
 def test_law_9_recomputation_adds_no_approximate_rows_to_exact_ones(engine: Engine, average: float) -> None:
-    """Prompts with recomputation are harvested too; rows marked exact equal those of the plain forward."""
+    """Rows of prompts with recomputation are stored, too; those marked exact equal rows of the plain forward."""
     prompts = Prompts(engine, MultiHop(Schedule("linear", average)))
     count = 0
     for parts, *_ in STORY:

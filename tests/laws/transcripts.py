@@ -26,7 +26,7 @@ from tests.references.isolated import dense_mask
 
 CONTEXT = tuple(tokens(5, 40))
 BUDGET = 30
-CANDIDATES = [tokens(1, 80), tokens(5, 81), tokens(5, 81)[:3] + tokens(2, 82), tokens(30, 83)]  # beyond the window
+CANDIDATES = [tokens(1, 80), tokens(5, 81), tokens(5, 81)[:3] + tokens(2, 82), tokens(30, 83)]  # 30 exceeds the window
 EVICTING = ("streaming", "h2o", "snapkv", "rule", "residual")
 
 
@@ -135,7 +135,7 @@ class Session:
     def _see(self, prompt: PreparedPrompt) -> None:
         self.ids = prompt.layout.token_ids.tolist()
         before = self.visible[: prompt.prefix, : prompt.prefix]
-        if before.shape[0] < prompt.prefix:  # exact rows of another session
+        if before.shape[0] < prompt.prefix:  # the prefix is exact rows of another session
             before = torch.ones(prompt.prefix, prompt.prefix, dtype=torch.bool).tril()
         self.visible = extend_mask(before, prompt.cache.positions.cpu(), len(self.ids))
 

@@ -31,7 +31,7 @@ def furnish(store: SegmentStore, cabinets: int = 4, objects: int = 12) -> None:
 
 
 def rest(store: SegmentStore, step: int) -> SegmentStore:
-    """Change nothing until ``step``."""
+    """Advance the store to ``step`` without a change."""
     store.graph.update(store)
     store.step = step
     store.graph.update(store)

@@ -57,7 +57,7 @@ def maker(name: str, **parts: Any) -> Callable[[], MemoryMethod]:
     def make() -> MemoryMethod:
         return MemoryMethod(name, **{**default, **parts})
 
-    make.__name__ = name  # in a test's id
+    make.__name__ = name  # shown in a test's id
     return make
 
 

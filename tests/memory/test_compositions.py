@@ -63,7 +63,7 @@ STAGES: dict[str, tuple[Any, ...]] = {
     "storage": tuple(STORAGES),
     "retention": (KeepAll(), Streaming(40), H2O(40), SnapKV(40, window=8), QueryMemory(40)),
 }  # fmt: skip
-SAMPLED = ("loading", "storage", "retention")  # every pair of choices occurs, not every product
+SAMPLED = ("loading", "storage", "retention")  # sampled: not every product of the choices occurs
 
 
 def grid() -> list[dict[str, Any]]:

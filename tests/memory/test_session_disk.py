@@ -175,7 +175,7 @@ def test_a_block_of_a_file_has_boxes_and_serves_as_context(engine: Engine, tmp_p
 
 
 def places(path: Path) -> dict[str, int]:
-    """Return numbers of bits in a file's header, and in keys and values of its first and last layer."""
+    """Return positions of bits in a file's header, and in keys and values of its first and last layer."""
     file = open_blocks(path)
     begin = path.stat().st_size - sum(span.end - span.begin for span in file._head.spans.values())
     half, layer = (path.stat().st_size - begin) // 2, (path.stat().st_size - begin) // 2 // LAYERS

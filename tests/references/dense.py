@@ -89,7 +89,7 @@ class Memory:
     units: Sequence[Sequence[int]]
     query: Sequence[int]
     new: Sequence[int] = ()  # units without stored KV
-    exact: int = 0  # number of first units whose stored KV counts as exact (which is true for at most 1 here)
+    exact: int = 0  # number of first units whose stored KV counts as exact; encoded alone, only the first one's is
     earlier: Mapping[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
     # stored KV per layer of units that are not encoded alone
 

@@ -1,4 +1,4 @@
-"""Dense engine: the `Engine` Protocol over the dense reference model, slow and without any ability beyond it."""
+"""Dense engine: the `Engine` Protocol over the dense reference model, slow and without optional capabilities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RowCache:
     positions: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     logits: torch.Tensor | None = None
     reads: ReadCounts = field(default_factory=ReadCounts)
-    raw: bool = False  # whether its rows may be harvested
+    raw: bool = False  # whether its unrotated rows may be read and stored
 
     @property
     def length(self) -> int:
@@ -181,7 +181,7 @@ class DenseEngine:
         self, cache: RowCache, ids: Sequence[int], rows: torch.Tensor, positions: torch.Tensor,
         states: dict[int, torch.Tensor] | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """Compute ``rows`` of ``cache``, which has rows at ``positions`` then; return the logits of the last one."""
+        """Compute ``rows`` of ``cache``, which then has rows at ``positions``; return the logits of the last one."""
         model, module = self._reference, self._reference.module
         hidden = module.model.embed_tokens.weight[list(ids)]
         for layer, (k, v) in enumerate(cache.layers):

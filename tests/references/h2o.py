@@ -8,7 +8,7 @@ from tests.references.transcript import Transcript
 def h2o_keep(transcript: Transcript, forced: set[int], budget: int, recent: float) -> None:
     """Keep the heavy hitters: a row's score is the attention that it received from all rows, layers and heads.
 
-    Attention from evicted rows counts; attention from removed rows does not.
+    Attention from evicted rows counts; attention from rows removed at the transcript's end does not.
     """
     history = [row for row in transcript.live if row not in forced]
     scores = {}

@@ -26,7 +26,7 @@ class IntentKV:
     residual: bool = True
 
     def __post_init__(self) -> None:
-        self.m: list[list[torch.Tensor]] | None = None  # by layer and query head, with unit norm
+        self.m: list[list[torch.Tensor]] | None = None  # query memory by layer and query head, with unit norm
 
     def keep(self, forced: set[int], span: list[int]) -> None:
         """Evict rows (section 3.1); the query memory is updated even without an eviction."""

@@ -1,4 +1,4 @@
-"""Full reuse with transformers' own forward only: each unit is encoded alone after its context, then the query."""
+"""Full reuse with transformers' own forward: each unit is encoded alone after the context; only the query is new."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 
 def turn(model: PreTrainedModel, layer: int, keys: torch.Tensor, by: int) -> torch.Tensor:
-    """Rotate already rotated ``keys`` (..., rows, head_dim) by another ``by`` positions, as complex numbers."""
+    """Rotate already rotated ``keys`` (..., rows, head_dim) by ``by`` more positions, as complex numbers."""
     rotary, kinds = model.model.rotary_emb, getattr(model.config, "layer_types", None)
     layer_frequencies = getattr(rotary, f"{kinds[layer]}_inv_freq", None) if kinds else None
     frequencies = rotary.inv_freq if layer_frequencies is None else layer_frequencies

@@ -1,7 +1,7 @@
 """MemArt's algorithm 1: dense reference of boxes, relevance, the four aggregations and decoupled positions.
 
 Where the paper is not specific, it follows `memory.retrieval.latent`: scores are normalised per head and layer and then
-summed. Reciprocal ranks are fractions, so that equal sums are equal. Rows outside complete blocks are always visible.
+summed. Reciprocal ranks are exact fractions, so that ties are seen. Rows outside complete blocks are always visible.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Options:
 
 
 def sparsex_prefill(memory: Memory, options: Options) -> Outcome:
-    """Compute the dense layers, select rows once after the last of them, and use the union of four sets from there."""
+    """Compute the dense layers in full; after the last of them, select the union of four sets for all later layers."""
     new, total = memory.fresh, len(memory.ids)
     tail = last_reused(memory, options.tail)
 
@@ -37,7 +37,7 @@ def sparsex_prefill(memory: Memory, options: Options) -> Outcome:
 
 
 def overflow(new: Set, width: int) -> Set:
-    """Return the rows within ``width`` of a new row, which is the same as within ``width`` of an interval of them."""
+    """Return the rows within ``width`` of a new row; the paper extends intervals of new rows, which is the same."""
     return [row + step for row in new for step in range(-width, width + 1)]
 
 

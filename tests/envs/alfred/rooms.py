@@ -1,4 +1,4 @@
-"""Small rooms written by hand, in which every rule of the world can be tested, and ways to play in them."""
+"""Small rooms written by hand, in which every rule of the world can be tested, and functions that execute skills."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_a_sliced_task_has_the_cut_as_a_condition_which_loses_marks() -> None:
 
 @pytest.mark.parametrize(("matching", "met"), [("type", 0), ("official", 1)])
 def test_official_matching_takes_a_tissue_box_for_a_box_and_a_slice_for_the_whole(matching: Matching, met: int) -> None:
-    """Official matching also reads the official id."""
+    """Official matching also searches for the name in the official id, as for Atlas."""
     scene, world = bedroom(), World(kitchen())
     book = replace(inside("Book", 4, scene.items[1]), source="Book|+05.00|+00.90|+00.00|Atlas")
     room = World(replace(scene, items=(*scene.items, book)))

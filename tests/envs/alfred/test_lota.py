@@ -1,4 +1,4 @@
-"""LoTA-Bench's skills: catalogue, instance choice, messages, and the documented deviations."""
+"""LoTA-Bench's skills: catalogue, instance choice, messages, and the documented deviations from LoTA-Bench."""
 
 from __future__ import annotations
 

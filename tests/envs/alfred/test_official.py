@@ -31,7 +31,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A tree json_2.1.0 with one split."""
+    """Return a tree json_2.1.0 with one split."""
     folder = tmp_path / "json_2.1.0"
     write(folder, "valid_seen", usual())
     return folder
@@ -243,7 +243,7 @@ def test_a_pair_needs_two_in_the_room_but_null_parameters_and_surrogate_pairs_ar
 
 
 def test_two_trials_of_one_id_are_refused(root: Path) -> None:
-    """The second would be played in the first one's room, and their episodes would have the same ids."""
+    """The second trial would be played in the first one's room, and both would have the same episode ids."""
     original = next(root.rglob("trial_a/traj_data.json"))
     copy = root / "valid_seen" / "task-2" / "trial_a" / "traj_data.json"
     copy.parent.mkdir(parents=True)

@@ -28,7 +28,7 @@ PRIMITIVES = {
 
 @pytest.fixture(scope="module")
 def data(alfred_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The folder json_2.1.0, with a separate cache folder."""
+    """Return the folder json_2.1.0, with a separate cache folder."""
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     yield str(alfred_data / "json_2.1.0")
@@ -71,7 +71,7 @@ def test_the_expert_solves_the_tasks(valid_seen: OfficialEpisodes, skills: str, 
 
 
 def thing_id_of(world: World, official: str) -> str | None:
-    """Return the thing id of an official id; any slice of the same object will do, as their numbers differ."""
+    """Return the id of the thing with an official id; for a slice, of any slice of the same object: numbers differ."""
     prefix = official.rpartition("_")[0] if "Sliced_" in official else official
     ids = (thing.id for thing in world.things.values() if thing.source.startswith(prefix))
     return next(ids, None)
@@ -94,7 +94,7 @@ def act(world: World, action: str, thing: str, receptacle: str) -> str:
 
 @pytest.fixture(scope="module")
 def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, list[PlanStep]]]:
-    """The start world, the task and the demonstration of every trial in valid_seen."""
+    """Return the start world, the task and the demonstration of every trial in valid_seen."""
     episodes = {episode.tasks[0].id: episode for episode in valid_seen}
     demonstrations = {trajectory.trial: steps for trajectory, steps in Corpus(data).demonstrations()}
     pairs = ((episode, demonstrations[trial.rpartition("/")[2]]) for trial, episode in episodes.items())
@@ -102,7 +102,7 @@ def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, li
 
 
 def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[PlanStep]]]) -> None:
-    """The remaining failures are objects whose id the scene lacks, and cabinets that were not inferred."""
+    """Some plans may fail: the scene lacks the id of an object, or a cabinet was not inferred."""
     refusals: Counter[str] = Counter()
     successes = Counter(dict.fromkeys(MATCHINGS, 0))
     for world, task, steps in plans:

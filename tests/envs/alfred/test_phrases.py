@@ -1,4 +1,4 @@
-"""Instructions: varied, grammatical, unambiguous, reproducible; and ALFRED's annotations beside their meaning."""
+"""Instructions: varied, grammatical, unambiguous, reproducible; and ALFRED's annotations with goals as keywords."""
 
 from __future__ import annotations
 

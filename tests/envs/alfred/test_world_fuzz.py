@@ -25,7 +25,7 @@ GOALS = [Task(kind, "Apple", "Fridge", "DeskLamp", "Plate", sliced) for kind in 
 
 
 def assert_sound(world: World) -> None:
-    """Assert that each thing has one place without cycles, and that hand, marks and index match the existing things."""
+    """Assert one place per thing, at most two holders around it, a sound hand and type index, and bounds of goals."""
     for thing in world.things.values():
         holders = [holder.id for holder in world.things.values() if thing.id in holder.contents]
         assert holders == ([thing.parent] if thing.parent and thing.pickupable else [])

@@ -19,7 +19,7 @@ Place = tuple[str, tuple[float, float, float]]
 
 
 def official(kind: str, position: tuple[float, float, float]) -> str:
-    """Return AI2-THOR's id, for values that need no rounding."""
+    """Return AI2-THOR's id of an object at a position whose numbers need no rounding."""
     return "|".join((kind, *(f"{value:+06.2f}" for value in position)))
 
 
@@ -43,7 +43,7 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
 
 
 def trial(name: str, poses: list[Place], *steps: dict[str, Any], **changes: Any) -> Any:
-    """Return a traj_data.json with these steps (of `pick`), for the book or, without a book, for the first object."""
+    """Return a traj_data.json with steps of `pick` and `toggle`; its task needs the book, else the first object."""
     kinds = [kind for kind, _ in poses]
     target = "Book" if "Book" in kinds or not kinds else kinds[0]
     task = {"object_target": target, "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}

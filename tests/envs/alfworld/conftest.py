@@ -13,7 +13,7 @@ from tests.envs.alfworld.kitchen import write_kitchen
 
 @pytest.fixture(scope="session")
 def engines() -> EnginePool:
-    """One pool of engines for all tests: an engine is never unloaded."""
+    """Return one pool of engines for all tests, because a process never unloads an engine."""
     engines = EnginePool()
     try:
         engines.release(engines.acquire())

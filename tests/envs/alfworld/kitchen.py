@@ -1,4 +1,4 @@
-"""A small hand-written kitchen as a game of ALFWorld: ids in AI2-THOR's form, ALFWorld's own rules and grammar."""
+"""Small hand-written kitchen as an ALFWorld game, with ids in AI2-THOR's form, and ALFWorld's rules and grammar."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TASK_TYPES = (
 
 @pytest.fixture(scope="module")
 def games(engines: EnginePool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Episode, Game]]:
-    """Return, by task type, the first embedded house of the split `valid` that ALFWorld can express, in both forms."""
+    """Return by task type the first embedded house of the split `valid` that ALFWorld can express: episode and game."""
     houses = [episode for episode in load_episodes(None, "valid", limit=120) if not unsupported_reason(episode)]
     by_type = {kind: next(house for house in houses if house.tasks[0].type == kind) for kind in TASK_TYPES}
     engine, folder = engines.acquire(), tmp_path_factory.mktemp("games")
@@ -104,7 +104,7 @@ def test_placement_and_treatment_tables_are_equal(engines: EnginePool) -> None:
 
 
 def test_alfreds_expert_reaches_the_goal_in_both(pair: Pair) -> None:
-    """The expert explores, so that the text mentions all it uses; lamps, known from the start, come first."""
+    """The expert knows lamps from the start, so ALFWorld's text must mention them first; it finds the rest itself."""
     for lamp in ("desklamp_1", "floorlamp_1"):
         if pair.task.toggle_target and lamp in pair.alfred.things:
             look_for(pair, lamp)
@@ -141,7 +141,7 @@ def look_for(pair: Pair, lamp: str) -> None:
 
 
 def is_exception(pair: Pair, skill: str) -> bool:
-    """Return whether only ALFRED's world admits a skill.
+    """Return whether a skill is one of those that only ALFRED's world admits.
 
     These are: going to faucets and to lamps not mentioned yet; switching on from a step away, with nothing to treat or
     with a full hand; putting things into objects or unusual places; opening boxes.

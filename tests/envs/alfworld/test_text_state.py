@@ -1,4 +1,4 @@
-"""State read from ALFWorld's sentences, those of its first release and the current ones, and their grammar."""
+"""State read from ALFWorld's sentences, old and current ones; and expressions in a game's grammar."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Trace:
 
 @pytest.fixture(scope="session")
 def wah_data(data_root: Path) -> Callable[[str], Path]:
-    """Return a function that returns the path of a file or folder of the data, or skips."""
+    """Return a function that returns the path of a file or folder of the data, or skips the test."""
 
     def path_of(name: str) -> Path:
         if not (path := data_root / "wah" / name).exists():

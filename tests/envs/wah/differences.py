@@ -1,8 +1,8 @@
 """Comparison of our world with VirtualHome's executors, and the list of their known differences.
 
 A difference is recognised by the state before the step, never by the result alone. A clash is one disagreement: one
-side executes what the other refuses, or a fact is true on one side only. After each step the oracle is set to our
-facts, so that a difference causes no further ones.
+side executes what the other refuses, or a fact is true on one side only. After each step the oracle (the executors'
+household) is set to our facts, so that a difference causes no further ones.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _within_reach(c: Clash) -> bool:
 
 
 def _distance(a: Box | None, b: Box | None) -> float:
-    """Return the metres on the floor plan from the middle of one box to the other box, the smaller of both ways."""
+    """Return the metres on the floor plan from the middle of either box to the other box, whichever are fewer."""
     if a is None or b is None:
         return float("inf")
     apart = [abs(a.center[axis] - b.center[axis]) for axis in (0, 2)]

@@ -13,7 +13,7 @@ from keep_agent.errors import KeepError
 
 
 class GraphHome:
-    """Apartments by number, None for the first; an expanded graph replaces the scene."""
+    """Home whose scenes are apartments (None: the first); an expanded graph replaces the current scene."""
 
     def __init__(self, scenes: Sequence[Mapping[str, Any]]) -> None:
         self._scenes = scenes

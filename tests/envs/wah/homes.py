@@ -1,4 +1,4 @@
-"""A small hand-made apartment for tests of every rule: two rooms, some furniture, a few belongings."""
+"""Small hand-made apartment for tests of every rule: two rooms, some furniture, a few belongings."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ VERSION = "2.3.0"
 Fact = tuple[int, str, int]  # an edge (from, relation, to), or a state of a node (node, state, 0)
 _FOLDER = "virtualhome/simulation/evolving_graph"
 _NAME = "evolving_graph_of_virtualhome"
-# Checks by executor; "" is the module itself. The check of grabbing is left out: our world refuses the same.
+# Checks by executor; "" is the module itself. The check of grabbing stays on: our world refuses the same.
 _CHECKS = (
     ("WalkExecutor", "check_walk"), ("SitExecutor", "check_sittable"), ("OpenExecutor", "check_openable"),
     ("SwitchExecutor", "check_switchable"), ("", "_check_puttable"),

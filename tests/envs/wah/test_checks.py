@@ -1,4 +1,4 @@
-"""Preconditions: LoTA-Bench's table exactly, and the additions of the strict rule."""
+"""Preconditions: `lota` follows LoTA-Bench's table of preconditions exactly, `strict` adds some."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POWERS = ("ON", "OFF", "")
 def situation(
     properties: Iterable[str] = (), states: Iterable[str] = (), close: bool = True, hands: int = 0, outer: str = ""
 ) -> Home:
-    """Return an agent and a thing, with ``hands`` full; ``outer``: state of a container around the thing, if any."""
+    """Return a home: a thing, an agent with ``hands`` plates; ``outer``: state of a container around the thing."""
     traits = frozenset(filter(None, properties)), frozenset(filter(None, states))
     graph = Graph(
         (
@@ -55,7 +55,7 @@ def allowed(house: Home, verb: str, thing: int = THING, place: int = 0, rules: R
 
 
 def may(value: str, present: bool) -> Iterator[str]:
-    """Yield a property, if it is present."""
+    """Yield ``value`` if it is present."""
     return iter((value,) if present else ())
 
 

@@ -93,7 +93,7 @@ def environment(choices: Choices, **more: Any) -> WatchAndHelpEnv:
 
 @settings
 def test_reaches_every_goal_in_embedded_apartments(choices: Choices) -> None:
-    """Several things of a class are fetched under the strict rules, in more steps."""
+    """Goals with several things of a class are played under the strict rules only, with a higher limit of steps."""
     env, patient_env = environment(choices), environment(choices, max_steps=100)
     failed = [episode.id for episode in embedded() + streams() if not all(play(env, episode))]
     failed += [e.id for e in several() if choices[2] == "strict" and not all(play(patient_env, e))]

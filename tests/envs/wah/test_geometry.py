@@ -91,8 +91,8 @@ ROOM = Box((3.0, 1.4, 3.0), (6.0, 2.8, 6.0))
         (Box((5.6, 0.9, 3.0), (0.8, 1.8, 0.8)), ROOM, (5.2 - ARM_LENGTH, 3.0)),  # at the right wall
         (Box((3.0, 0.9, 0.4), (2.0, 1.8, 0.8)), ROOM, (3.0, 0.8 + ARM_LENGTH)),  # at the near wall
         (Box((1.0, 0.9, 0.4), (4.0, 1.8, 0.8)), ROOM, (1.0, 0.8 + ARM_LENGTH)),  # a long one, not through its end
-        (Box((3.0, 0.4, 3.0), (1.0, 0.8, 1.0)), ROOM, (3.0, 3.5 + ARM_LENGTH)),  # in the very middle
-        (Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0)), None, (1.0, 1.5 - ARM_LENGTH)),  # before the thing
+        (Box((3.0, 0.4, 3.0), (1.0, 0.8, 1.0)), ROOM, (3.0, 3.5 + ARM_LENGTH)),  # in the middle of the room
+        (Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0)), None, (1.0, 1.5 - ARM_LENGTH)),  # without a room: in front of the thing
     ],
 )
 def test_the_standing_point_is_at_the_side_that_faces_the_room(

@@ -26,7 +26,7 @@ SNACK = goal(on_apple_coffeetable=1, on_plate_coffeetable=1)
 
 
 def test_every_kind_of_predicate_is_parsed() -> None:
-    """A switch and a seat have the count one; class names of the older simulator are replaced."""
+    """Predicates of switches and seats have the count one; class names of the older simulator are replaced."""
     assert goal(inside_plate_stove=2, turnOn_stove=3, holds_book=1, sit_sofa=2, on_pie_stove=3) == (
         Predicate("inside", "plate", "stove", 2), Predicate("turnOn", "", "stove", 1),
         Predicate("holds", "book", "", 1), Predicate("sit", "", "sofa", 1), Predicate("on", "pie", "stove", 3),

@@ -163,7 +163,7 @@ def test_a_put_thing_is_moved(house: Home) -> None:
         (("grab plate_3", "grab apple_1"), "putback plate_3 plate_3"),
         (("grab apple_1",), "grab apple_1"),  # in hand
         (("grab cutleryfork_1", "grab apple_1"), "grab plate_1"),  # both hands are full
-        *(((), f"{verb} fridge_1") for verb in ("close", "switchon")),  # no such state before
+        *(((), f"{verb} fridge_1") for verb in ("close", "switchon")),  # closed and on already
         *(((), words) for words in ("switchoff tv_1", "open sofa_1", "switchon sofa_1", "open tv_1")),
     ],
 )

@@ -29,7 +29,7 @@ def new_facts(knowledge: Knowledge) -> dict[str, Fact]:
 
 
 def changes(house: Home, before: str, steps: str) -> dict[str, Fact]:
-    """Return the partial knowledge that actions change, after earlier ones; they are separated by commas."""
+    """Return the facts that ``steps`` change after ``before`` under partial observability; commas separate actions."""
     knowledge = Knowledge(house, "partial")
     do(house, *filter(None, before.split(", ")))
     knowledge.update()
@@ -154,12 +154,12 @@ def test_grabbing_and_putting_change_two_facts(house: Home) -> None:
         ("walk slippers_1", {"place": "slippers_1"}), ("walk floor_1", {"place": "livingroom_1"}),
         ("walk sofa_1, sit sofa_1", {"place": "sofa_1", "states": ("sitting",)}),
         ("walk sofa_1, sit sofa_1, walk sofa_1", {"place": "sofa_1"}),
-        ("walk kitchentable_1, grab cutleryfork_1, grab apple_1",  # the right hand first
+        ("walk kitchentable_1, grab cutleryfork_1, grab apple_1",  # the right hand comes first
          {"place": "kitchentable_1", "holds": "cutleryfork_1 apple_1"}),
     ],
 )  # fmt: skip
 def test_the_agents_fact(words: str, agent: dict[str, Any]) -> None:
-    """At a part of the building the place is the room."""
+    """For an agent at a part of the building, such as the floor, the fact names the room."""
     house = home(apartment("pancake on plate_1"))
     knowledge = Knowledge(house)
     do(house, *words.split(", "))

@@ -25,8 +25,8 @@ def house() -> Home:
 def run(skills: LotaSkills, house: Home, script: str) -> None:
     """Execute skills, separated by semicolons.
 
-    One with an arrow must fail with the message after it and no effect, and "done" has none. Other steps: "at sofa_1"
-    checks the agent's place, "new task" begins one, and "walk sofa_1" is an action without checks.
+    A skill with an arrow must fail with the message after it; it and "done" must have no effect. "at sofa_1" checks the
+    agent's place, "new task" begins a task, and "walk sofa_1" is an action without checks.
     """
     for step in script.split("; "):
         skill, _, message = step.partition(" -> ")

@@ -29,7 +29,7 @@ from tests.envs.wah.walks import wander
 
 EMBEDDED = range(15)  # seeds of embedded apartments, with one walk each
 EMBEDDED_STEPS = 130
-SHARED_STEPS = 90  # of one walk in each apartment of files
+SHARED_STEPS = 90  # steps of the one walk in each apartment that is read from a file
 SKILL = re.compile(r"(?:find an?|pick up the|open the|close the|switch on the|put down the) (.+)")
 
 

@@ -19,10 +19,10 @@ def test_articles_case_and_punctuation_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("answer", "gold", "f1"),
     [
-        ("the red cup", "a red mug", 1 / 2),  # 1 of 2, 1 of 2
-        ("red red red", "red cup", 2 / 5),  # 1 of 3, 1 of 2
+        ("the red cup", "a red mug", 1 / 2),  # precision 1 of 2, recall 1 of 2
+        ("red red red", "red cup", 2 / 5),  # precision 1 of 3, recall 1 of 2
         ("7 May 2023", "May 7, 2023", 1.0),  # order does not count
-        ("in the drawer, I think", "drawer", 2 / 5),  # 1 of 4, 1 of 1
+        ("in the drawer, I think", "drawer", 2 / 5),  # precision 1 of 4, recall 1 of 1
         ("sofa", "drawer", 0.0),
         ("", "drawer", 0.0),
         ("the", "", 1.0),

@@ -99,7 +99,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatc
 def test_a_resumed_run_takes_the_same_settings_alone(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     call(alfred.main, "planner=random", "eval.episodes=2")
     folder, summary = the_run(), read(the_run())
-    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # versions of a run that plays nothing
+    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # no episode is played with this version
     assert call(alfred.main, f"eval.resume={folder}", "planner=random", "eval.episodes=2")[0] == 0
     assert read(folder)["versions"] == summary["versions"]
     assert_refused(call(alfred.main, f"eval.resume={folder}", "env.skills=grounded"), "env.skills=grounded (was lota)")

@@ -23,14 +23,14 @@ def test_wilson(right: int, count: int, low: float, high: float) -> None:
 
 
 def test_equal_outcomes_of_few_tasks_have_a_wide_interval() -> None:
-    """Zero of four is not [0, 0]; tasks of one stream count as one if all outcomes are equal."""
+    """The interval of zero of four is not [0, 0]; tasks of one stream count as one if all outcomes are equal."""
     assert share_interval({i: [0.0] for i in range(4)}) == pytest.approx((0.0, 0.4899), abs=1e-4)
     assert share_interval({i: [1.0] * 5 for i in range(4)}) == pytest.approx((0.5101, 1.0), abs=1e-4)
     assert share_interval({"a": [0.0] * 4}) is None
 
 
 def test_the_effective_sample_size_depends_on_the_clusters() -> None:
-    """Formula of Korn and Graubard, limited by the number of values; t quantiles of 99, 19 and 199 degrees."""
+    """Korn and Graubard's formula, at most the number of values; t quantiles for 99, 19, 199 degrees of freedom."""
     alike = {i: [float(i < 10)] * 5 for i in range(20)}
     unlike = {i: [1.0, 0.0] * 5 for i in range(20)}
     assert share_interval(alike) == pytest.approx(wilson(0.5, 20 * 95 / 99 * (1.9842 / 2.0930) ** 2), abs=1e-4)
@@ -79,7 +79,7 @@ def test_without_differing_pairs_the_interval_is_a_bound() -> None:
 
 
 def test_few_differing_pairs_have_at_least_the_interval_of_none() -> None:
-    """A bootstrap alone would exclude zero for one better pair of 251; a sign test needs six."""
+    """A bootstrap alone would exclude zero for one better pair of 251; a sign test needs six better pairs."""
     none = unseen_share(251)
     for better in range(6):
         low, high = paired_difference({i: [float(i < better)] for i in range(251)}).interval

@@ -196,7 +196,7 @@ def test_an_episode_with_two_indices_is_refused(call: Command, copied: Path) -> 
 
 def test_an_existing_run_is_not_overwritten(call: Command, shards: Path, tmp_path: Path) -> None:
     (tmp_path / "merged").mkdir()
-    assert_done(call(merge.main, str(shards), "--out", "merged"))  # empty
+    assert_done(call(merge.main, str(shards), "--out", "merged"))  # an empty folder is no run
     assert_refused(call(merge.main, str(shards), "--out", "merged"), "merged already exists")
 
 

@@ -63,7 +63,7 @@ def test_episodes_with_simulator_restarts_are_counted_once() -> None:
 
 
 def test_stored_and_read_keys_and_values() -> None:
-    """Rates are ratios of sums, peaks are of single steps, reads per decision; steps without a model do not count."""
+    """Rates are ratios of sums, peaks are of single steps, reads per decision; steps without a model are ignored."""
     first = step(prompt_tokens=100, prefix_tokens=40, live_tokens=90, raw_reads=1000, live_reads=700)
     second = step(prompt_tokens=300, prefix_tokens=260, live_tokens=70, raw_reads=3000, live_reads=900)
     summary = summarize([EpisodeResult(0, "e", (task(True, 3, 3),), (first, StepNumbers(), second), 2.5)])

@@ -1,4 +1,4 @@
-"""Evaluation runs as processes: reproducible, resumable after SIGKILL, ended by logits that are not finite."""
+"""Evaluation runs as processes: reproducible, resumable after SIGKILL, and ended by logits that are not finite."""
 
 from __future__ import annotations
 

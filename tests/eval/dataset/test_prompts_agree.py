@@ -35,7 +35,7 @@ from planners.training.rollout_files import Rollout
 from planners.training.task_replay import TaskReplay
 
 SETTINGS = [("lota", "full"), ("grounded", "partial")]
-UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
+UNGROUPED = Grouping(window=10**6)  # the training data has no static groups
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
 
 
 class EveryStep(Packer):
-    """Packer of all steps of a task in order, and of its goal."""
+    """Packer that packs all steps of a task in order, and its goal."""
 
     def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:
         pack = super()._pack(replays)
@@ -71,7 +71,7 @@ def answer_start(slot: Slot) -> int:
 
 
 def trained(pack: PackedExample, slot: Slot, start: Sequence[int]) -> list[int]:
-    """Return the prompt of a slot, with its answers."""
+    """Return the training prompt of a slot, with its answer."""
     memory = [token for name, ids in pack.memory if name not in slot.hidden_lines for token in ids]
     return [*start, *memory, *slot.ids]
 
@@ -79,9 +79,9 @@ def trained(pack: PackedExample, slot: Slot, start: Sequence[int]) -> list[int]:
 def prompts(
     rollout: Rollout, packs: Sequence[PackedExample], style: str, layout: str, form: PlainFormat, engine: Engine
 ) -> list[list[list[int]]]:
-    """Return the planner's prompts by task, for the rollout's skills and the goals and foci of the training data.
+    """Return the planner's prompts by task, with the rollout's skills, and goals and focus lines of the training data.
 
-    The prompts of a task are the one for its goal, then one per step.
+    A task has one prompt for its goal, then one per step.
     """
     stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
     method = MemoryMethod("test", All(), *stages, Serial(), layout=layout, grouping=UNGROUPED)

@@ -1,4 +1,4 @@
-"""Fidelity tables and curve in a real house, compared with the laws."""
+"""Fidelity tables and curve of a short episode, with the laws beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor against the operations that torch counts: equal if nothing is left out, never above the operations done."""
+"""Floor of a step (least operations and time): torch counts as many operations as the floor, or more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = 20
 
 
 def count_flops(engine: Engine, work: Callable[[], object], products: bool = True) -> int:
-    """Count operations of ``work`` on the engine's worker; ``products``: products with weights, without attention."""
+    """Count operations of ``work`` on the engine's worker; ``products``: only products with weights, no attention."""
 
     def run() -> int:
         with FlopCounterMode(display=False) as counter:
@@ -98,7 +98,7 @@ def test_no_step_has_fewer_operations_than_its_floor(planner: str, tiny_model: P
             )
             work = timed[0].work
             assert 0.3 * counted_flops < sum(work.flops) <= counted_flops
-            compares = planner == "cacheblend"  # computes values of the next layer without the rest of that layer
+            compares = planner == "cacheblend"  # also computes the next layer's values, to compare them
             assert compares or all(least <= full for least, full in zip(work.flops, work.full_flops, strict=True))
 
 
@@ -106,13 +106,13 @@ def test_each_piece_takes_the_larger_of_its_times_and_loading_overlaps() -> None
     rates = Rates(flops=1e9, bandwidth=1e9)
     work = StepWork((4_000_000, 1_000_000), (1_000_000, 2_000_000), full_flops=(5_000_000, 1_000_000))
     assert (work.floor_ms(rates), work.rows_ms(rates)) == pytest.approx((6.0, 7.0))
-    # in shared memory, loaded bytes are read and written; a link works in parallel with the layers, or is the slowest
+    # without a link, loaded bytes are read and written in memory; a fast link is hidden, a slow one takes the longest
     for link, ms in {None: 8.0, 1e9: 6.0, 1e8: 40.0}.items():
         assert replace(work, loaded=4_000_000).floor_ms(replace(rates, link=link)) == pytest.approx(ms)
 
 
 def test_rates_are_the_median_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # each measurement: 0.5 s
     samples = [Rates(1.0, 5.0), Rates(3.0, 1.0), Rates(2.0, 9.0)]
     assert Rates.median(samples) == Rates(2.0, 5.0)
     sample = RateMeter(torch.device("cpu"), torch.float32).sample()

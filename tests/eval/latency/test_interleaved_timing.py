@@ -45,7 +45,7 @@ class Runner:
 
 @dataclass
 class Follower(PlainForward):
-    """Plain forward without a model, which follows a runner."""
+    """Plain forward without a model, timed after each step of a runner."""
 
     runner: Runner
     log: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Workloads: the configured number of segments changes, and no others."""
+"""Workloads: at each step exactly the configured number of segments changes."""
 
 from __future__ import annotations
 

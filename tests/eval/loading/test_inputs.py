@@ -73,7 +73,7 @@ def test_an_empty_prompt_is_refused(sizes: tuple[int, int, int]) -> None:
 
 
 def test_times_are_the_counted_flops() -> None:
-    """Rows 0, 1, 2 at layer 0; 1, 2 at layers 1 and 2. Per row: q and o 2 x 2 x 8 x 8, k and v 2 x 2 x 8 x 4."""
+    """Active rows: 0, 1, 2, then twice 1, 2. FLOPs of a row: 2 x 2 x 8 x 8 for q and o, 2 x 2 x 8 x 4 for k and v."""
     active = torch.tensor([0, 1, 2]), torch.tensor([1, 2]), torch.tensor([1, 2])
     times = Roofline(SHAPE, SLOW, attainable=1.0).times(active, 3, BEFORE)
     pair = 4 * 8
@@ -120,7 +120,7 @@ def test_devices_and_links_are_found_by_name() -> None:
 def test_this_cpu_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "ROWS", {"cpu": 64})
     monkeypatch.setattr(machine, "COPY_BYTES", {"cpu": 1 << 16})
-    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # each measurement: 0.5 s
     cpu = measure_cpu(samples=3)
     assert (cpu.flops, cpu.memory) == (8 * 64**3 / 0.5, 2 * (1 << 16) / 0.5) and LINKS[cpu.link].shared
 
@@ -150,7 +150,7 @@ def test_measured_times_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_trace_becomes_a_timeline() -> None:
-    """A choice that waited for the MLP starts at the MLP's end."""
+    """A selection of rows that waited for the MLP starts at the MLP's end."""
     trace = PrefillTrace(4)
     trace.loads = [LoadInterval(1, 2, 13.0, 15.0, 64, 3)]
     spans = (0, 10, 11, "attention"), (0, 11, 13, "mlp"), (0, 11, 13.5, "importance"), (1, 15, 16, "attention")

@@ -115,7 +115,7 @@ FALLING = [*REAL, "--threads", "1", "--schedule", "linear", "--average", "0.4"]
 
 
 def test_the_engine_is_measured_and_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Measured prefills move all resting rows, wait for the link, and respect the lower bounds."""
+    """Measured prefills load all stored rows that are not active, wait for the link, and respect the lower bounds."""
     run(*FALLING, "--ratio", "2", "--repeats", "3", "--out", str(tmp_path))
     output = capsys.readouterr().out
     assert "layer_balanced" in output and "loading 2 x computing" in output

@@ -69,7 +69,7 @@ def test_each_row_moves_once_per_layer_that_needs_it(stage: Loading, task: Layer
 @quick
 @given(works(), links(free=True), CHUNKS)
 def test_without_latencies_nothing_is_slower_than_serial(task: LayerWork, link: Link, chunk: float) -> None:
-    """Serial takes the sum of computing and moving; with other stages the compute worker waits only for the link."""
+    """Serial takes the sum of computing and loading; with other stages the compute worker waits only for the link."""
     limits = bounds(task, link)
     assert simulate(Serial(), task, link).makespan == pytest.approx(limits.compute + limits.transfer)
     for stage in (NextLayer(), LayerBalanced()):
@@ -79,7 +79,7 @@ def test_without_latencies_nothing_is_slower_than_serial(task: LayerWork, link: 
 @quick
 @given(works(), links(free=True), st.integers(0, 3))
 def test_rows_dropped_together_meet_the_tight_bound(task: LayerWork, link: Link, drop: int) -> None:
-    """All slices are known at once, so no later request is more urgent."""
+    """All slices to load are known at once, so no request comes late and is more urgent."""
     segments = len(task.layout.segments)
     times = task.times.attention, task.times.mlp, task.times.importance
     together = work([drop] * segments, *times, choice_point=task.choice_point)
@@ -97,7 +97,7 @@ def test_layer_balanced_exceeds_the_bound_by_at_most_a_job_per_layer(task: Layer
 @quick
 @given(works(tokens=1), links(free=True))
 def test_single_rows_come_close_to_the_tight_bound(task: LayerWork, link: Link) -> None:
-    """Jobs that load ahead have one row each, so the excess is at most a row per layer."""
+    """A job that loads ahead has one row, so at most a row per layer delays more urgent ones."""
     makespan = simulate(LayerBalanced(), task, link, chunk=1).makespan
     assert makespan <= bounds(task, link).tight + (task.layers - 1) * link.seconds(1, 1) + EPSILON
 

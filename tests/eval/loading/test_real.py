@@ -1,9 +1,9 @@
 """Engine's loader against the simulator: the same jobs in the same order, and the same dependencies of layers.
 
-The model is tiny; MLPs sleep, and the link is slow, so that pieces and jobs take milliseconds, chosen so that decisions
-are separated by some tenths of one. The simulator uses the measured time of each piece and job, so the tests compare
-dependencies and the order of jobs. A busy machine may delay a thread, so a run may be repeated; a loader with another
-order fails every time.
+The model is tiny; its MLPs sleep, and the link is slow: every piece of a layer and every job takes milliseconds, chosen
+so that decisions are some tenths of a millisecond apart. The simulator uses the measured time of each piece and job, so
+the tests compare dependencies and the order of jobs. A busy machine may delay a thread, so a run may be repeated; a
+loader with another order fails every time.
 """
 
 from __future__ import annotations

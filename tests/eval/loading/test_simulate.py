@@ -59,13 +59,13 @@ def test_layer_balanced_loads_rows_that_were_dropped() -> None:
 
 
 def test_bounds_of_the_balanced_example() -> None:
-    """15 s of computing; 12 rows to move: the first known at 1 s, and 4 for the last two layers known at 13 s."""
+    """Computing takes 15 s; 12 slices of a row are loaded, the first from 1 s on, 4 of the last layers from 13 s on."""
     limits = bounds(BALANCING, SECOND)
     assert (limits.compute, limits.dependency, limits.transfer, limits.simple, limits.tight) == (15, 1, 12, 15, 18)
 
 
 def test_a_run_counts_from_the_layer_at_which_its_last_row_rests() -> None:
-    """Row 1 is dropped at layer 1, the adjacent row 0 at layer 2: known at 17 s, one copy each for keys and values."""
+    """Row 1 is dropped at layer 1, row 0 beside it at layer 2 (17 s): only then can their run (k, v) be loaded."""
     active = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.tensor([2])
     task = LayerWork(SyntheticPrompt(1, 2, 1).layout(), active, PieceTimes((1, 5, 9), (0, 0, 0), (0, 0, 0)), 1)
     limits = bounds(task, Link("many small copies", 1.0, per_copy=5.0))
@@ -73,7 +73,7 @@ def test_a_run_counts_from_the_layer_at_which_its_last_row_rests() -> None:
 
 
 def test_a_row_in_a_gap_moves_before_it_is_dropped() -> None:
-    """Rows 0 and 2 of a unit are dropped at layer 1, row 1 between them at layer 3, after its slice has moved."""
+    """Rows 0 and 2 of a unit are dropped at layer 1, row 1 between them at layer 3, after its slice was loaded."""
     gap = work([1, 3, 1], attention=[1] * 4, mlp=[20, 20, 0, 0], together=3)
     line = simulate(LayerBalanced(), gap, SECOND)
     assert loads(line) == [(1, 1, 4), (2, 4, 7), (3, 7, 10)]
@@ -82,7 +82,7 @@ def test_a_row_in_a_gap_moves_before_it_is_dropped() -> None:
 
 @pytest.mark.parametrize(("chunk", "makespans"), [(float("inf"), (14, 15)), (1, (14, 14))])
 def test_loading_ahead_can_delay_an_urgent_job(chunk: float, makespans: tuple[float, float]) -> None:
-    """Layer 3 is being loaded when layer 2 needs one more row; small jobs let it pass."""
+    """Layer 3 is being loaded when layer 2 needs one more row; between small jobs this row is loaded first."""
     contested = work([1, 1, 2], attention=[1] * 4, mlp=[4, 0, 5, 0])
     spans = tuple(simulate(stage, contested, SECOND, chunk).makespan for stage in (NextLayer(), LayerBalanced()))
     assert spans == makespans
@@ -116,7 +116,7 @@ def test_a_choice_that_reads_the_output_of_a_layer_comes_last() -> None:
 
 
 def test_a_job_costs_its_latency_and_two_copies_per_run() -> None:
-    """Adjacent rows of a block are one copy; blocks are copied one by one."""
+    """Adjacent rows of one block are one copy; different blocks need separate copies."""
     link = Link("slow to start", 1.0, latency=10.0, per_copy=3.0)
     apart = work([0, 0], attention=[0, 0], mlp=[0, 0], tokens=2)
     assert [event.runs for event in simulate(NextLayer(), apart, link).on(LINK)] == [2, 2]

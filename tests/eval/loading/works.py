@@ -1,4 +1,4 @@
-"""Small works for the simulator: the layers at which segments are dropped, and the times of pieces."""
+"""Small works (prefills to simulate): the layers at which segments are dropped, and the times of a layer's pieces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work(
     drops: Sequence[int], attention: Sequence[float], mlp: Sequence[float], importance: Sequence[float] | None = None,
     tokens: int = 1, choice_point: str = BEFORE, together: int = 1,
 ) -> LayerWork:  # fmt: skip
-    """Make a work: segment i is not active from layer ``drops[i]`` on; one query row; one byte per row and layer."""
+    """Make a work with one query row and one byte per row and layer; segment i is dropped at layer ``drops[i]``."""
     prompt = SyntheticPrompt(len(drops), tokens, 1, together)
     last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])
     active = tuple((last > layer).nonzero()[:, 0] for layer in range(len(attention)))
@@ -36,7 +36,7 @@ def work(
 def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> LayerWork:
     """Draw works of two to six layers, with segments of up to ``tokens`` rows dropped at any layer or never.
 
-    Units of up to ``together`` segments have gaps, which move with their run.
+    Units of up to ``together`` segments have gaps: active rows that are loaded with the dropped rows around them.
     """
     layers = draw(st.integers(2, 6))
     seconds = st.lists(st.sampled_from((0.0, 0.25, 1.0, 2.5)), min_size=layers, max_size=layers)

@@ -58,7 +58,7 @@ def test_keep_that_recomputes_every_row_is_as_accurate_as_full_recomputation(run
 
 @pytest.mark.slow
 def test_memory_beyond_the_models_positions_is_retrieved_only_with_decoupled_positions(tmp_path: Path) -> None:
-    """More filler than the model has positions separates the lines from the question."""
+    """Filler text with more tokens than the model has positions separates the lines from the question."""
     top = "memory.retrieval.top_k=24"
     methods = f"memart:memart+{top},coupled:memart+{top}+memory.construction.positions=coupled"
     options = ["--methods", methods, "--kinds", "needle", "--cues", "after", "--segments", "12", "--trials", "4"]

@@ -57,7 +57,7 @@ def test_documents_are_lines_of_the_requested_size(ruler: Ruler, kind: str) -> N
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_size_counts_tokens_of_the_given_tokenizer(kind: str, chat: PreTrainedTokenizerBase) -> None:
-    """Count bytes with a byte-level tokenizer: its documents are shorter than those of a word tokenizer."""
+    """A byte-level tokenizer counts bytes, so its documents are shorter than those of a word tokenizer."""
     bytewise = Ruler(TextFormat(chat), 6000)
     for fact in probe_of(bytewise, kind).facts:
         assert abs(len(bytewise.format.line(fact.text)) - 6000) <= TOLERANCE * 6000 and len(fact.text) < 7000

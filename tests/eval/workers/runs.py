@@ -15,8 +15,8 @@ from keep_agent.rollout.trace import read_trace
 
 Command = Callable[..., tuple[int, str, str]]  # main function, arguments -> exit code, output, errors
 MACHINE = {"timed_on"}  # machine and number of workers
-CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry
-TIMES = {"seconds", "parts", "ttft_ms", "ttft_overlapped_ms", "score_ms"}  # of a result and its steps
+CLOCKS = {"timings", "loads", "computes"}  # fields of a trace's entry
+TIMES = {"seconds", "parts", "ttft_ms", "ttft_overlapped_ms", "score_ms"}  # fields of a result and its steps
 SUMMED_TIMES = {"seconds", "ttft_ms", "ttft_parts_ms", "ttft_overlapped_ms", "decision_ms", "score_ms",
                 "ttft_cold_ms", "ttft_flip_ms", "config"}  # fmt: skip
 CONTEXT = {"fresh_tokens", "encoded_token_layers"}  # every process encodes the context once

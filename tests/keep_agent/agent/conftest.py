@@ -16,7 +16,7 @@ from keep_agent.config.planner_factory import PlannerResources, make_resources
 
 @pytest.fixture(scope="module")
 def resources(tiny_model: Path) -> Iterator[Callable[..., PlannerResources]]:
-    """A function that returns the resources for some overrides, always the same for the same."""
+    """Return a function that makes planner resources for config overrides, once for equal overrides."""
     with ExitStack() as stack:
 
         @cache
@@ -30,7 +30,7 @@ def resources(tiny_model: Path) -> Iterator[Callable[..., PlannerResources]]:
 
 @pytest.fixture
 def make_agent(resources: Callable[..., PlannerResources]) -> Iterator[Callable[..., Agent]]:
-    """A function that makes an agent for some overrides, which is closed at the end."""
+    """Return a function that makes an agent for config overrides; it is closed at the end."""
     with ExitStack() as stack:
 
         def make(*overrides: str, name: str = "robot", **choices: Any) -> Agent:

@@ -23,7 +23,7 @@ SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
 
 
 class AsPlanner:
-    """An agent in the place of the loop's planner, with its decisions."""
+    """Agent that takes the planner's place in an evaluation's loop, with its decisions."""
 
     name = weights = "agent"
 
@@ -43,7 +43,7 @@ class AsPlanner:
         return Decided(self.decisions[-1].skill)
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        if skill != "done":  # then the task's end says how it went
+        if skill != "done":  # the task's end reports the result of "done"
             self.agent.report(Outcome(ok, message))
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:

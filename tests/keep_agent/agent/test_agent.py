@@ -1,4 +1,4 @@
-"""Planner API: decides as the planner in the loop, and refuses invalid input."""
+"""Planner API: agents decide as the planner in an evaluation's loop, and refuse invalid input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_agent_decides_as_a_planner(resources: GetResources, make_agent: Make
     """Encoding in advance never changes a decision."""
     overrides = f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
     plain = play(resources(*overrides).planner("loop"))
-    assert len(plain) > 16  # then executed skills are memory too
+    assert len(plain) > 16  # enough steps for executed skills to be memory too
     for ahead in (True, False):
         adapter = AsPlanner(make_agent(*overrides, name=f"ahead-{ahead}", ahead=ahead))
         steps = play(adapter)
@@ -214,7 +214,7 @@ def test_text_of_every_script_is_a_skill_and_remembered(agent: Agent, word: str)
 
 @pytest.mark.parametrize("name", ["keep", "full_recompute", "sparsex", "prefix_cache", "h2o", "memart"])
 def test_a_too_long_plan_changes_nothing(make_agent: MakeAgent, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task and its decision stay open, and the agent continues as one without the request."""
+    """The task and its decision stay open, and the agent continues as one that did not get the request."""
     entries: list[dict[str, Any]] = []
     rejected = make_agent(f"planner={name}", name="rejected", record=entries.append)
     alone, engine = make_agent(f"planner={name}", name="alone"), rejected._session.engine
@@ -234,7 +234,7 @@ def test_a_too_long_plan_changes_nothing(make_agent: MakeAgent, name: str, monke
         agent.report(Outcome(False, "the door is stuck"), 2)
     same, decision = (agent.plan("get the mug", SKILLS) for agent in (alone, rejected))
     assert (decision.skill, decision.number) == (same.skill, 3)
-    if name in ("keep", "full_recompute", "sparsex"):  # the others' transcript is new
+    if name in ("keep", "full_recompute", "sparsex"):  # the other methods begin a new transcript
         assert decision.trace["token_ids"] == same.trace["token_ids"]
         assert dict(decision.scores) == pytest.approx(dict(same.scores), abs=2e-3)
 
@@ -280,7 +280,7 @@ def test_old_skills_are_forgotten_without_a_limit_too(make_agent: MakeAgent) -> 
     for _ in range(6):
         agent.plan("get the mug", SKILLS[:1])
         agent.report(Outcome(True))
-    # the last turn is a part of the prompt itself
+    # the last turn is no segment: it is a part of the query
     assert {segment.id for segment in agent._session.store} == {"mug_1", "did_3", "did_4", "did_5"}
 
 
@@ -318,7 +318,7 @@ def test_a_planner_without_a_model_is_no_agent() -> None:
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
 def test_of_several_facts_about_one_thing_the_last_counts(make_agent: MakeAgent, style: str) -> None:
-    """Another fact of the same call may be about the place of the last one."""
+    """Another fact of the same call may describe the place that the last one names."""
     table, cabinet = (Fact(f"{name}_1", "receptacle", name) for name in ("table", "cabinet"))
     before, after = (Fact("mug_1", "object", "mug", place=place) for place in ("table_1", "cabinet_1"))
     segments = []
@@ -335,7 +335,7 @@ def full(cost: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["h2o", "streaming"])
 def test_a_refused_plan_leaves_no_blocks_behind(resources: GetResources, name: str) -> None:
-    """Each begins another transcript, while the index has the blocks of the old one."""
+    """Each refused plan begins another transcript, while the index still has the blocks of the old one."""
     with closing(Agent(resources(f"planner={name}").planner("refused"))) as agent:
         index = agent._session._builder._provider.index
         before = len(index._blocks)

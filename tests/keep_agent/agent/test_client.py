@@ -1,4 +1,4 @@
-"""Client of a server that is slow, down, or another server; a fake server in front of a planning agent answers."""
+"""Client of a server that is slow, down, or of another kind: a fake server with a real agent gives the answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def client(answer: Answer) -> Client:
 
 
 def server_of(agent: Agent, *faults: Answer) -> Answer:
-    """Return a server with one agent; its first plans are made, and answered by ``faults``."""
+    """Return a server with one agent, which makes every plan but answers the first ones with ``faults``."""
     remaining = list(faults)
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -85,7 +85,7 @@ def ending(request: httpx.Request) -> httpx.Response:
 
 
 def short(request: httpx.Request) -> httpx.Response:
-    """Begin an answer, then find no file descriptor left."""
+    """Answer as a server that begins a stream and then has no file descriptor left."""
     error = {"error": {"type": "Unavailable", "message": "no file descriptor left"}, "status": 503}
     return httpx.Response(200, text=f"event: ready\ndata: {{}}\n\nevent: error\ndata: {json.dumps(error)}\n\n")
 
@@ -95,7 +95,7 @@ def incomplete(request: httpx.Request) -> httpx.Response:
 
 
 def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: FakeTime) -> None:
-    """The number of the last decision prevents a second one, also if a fact was observed in between."""
+    """The number of the last decision prevents a second decision, even if a fact was observed in between."""
     before = agent.number
     for stream, fault in (*product((False, True), (late, busy, ending)), (True, incomplete), (True, short)):
 
@@ -195,7 +195,7 @@ def test_an_error_that_no_repetition_mends_is_raised_at_once(clock: FakeTime, an
     ids=lambda page: page[:9],
 )
 def test_a_page_of_another_server_is_no_answer(clock: FakeTime, tmp_path: Path, page: str) -> None:
-    """A proxy answers with status 200, too; no call counts as done."""
+    """A proxy answers with status 200, too; a call with such an answer is an error."""
     connection = client(lambda request: httpx.Response(200, text=page))
     (tmp_path / "memory").write_text("memory")
     robot = connection.agent("kitchen", create=False)

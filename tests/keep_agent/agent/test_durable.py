@@ -55,7 +55,7 @@ def unlock(agent: DurableAgent) -> None:
 
 @pytest.fixture
 def reopen(resources: Resources, tmp_path: Path) -> Open:
-    """A function that opens a folder, as after a kill of the agents that have it open."""
+    """Return a function that opens a folder as if the agents that have it open had been killed."""
     alive: list[DurableAgent] = []
 
     def open_again(folder: Path = tmp_path / "agent") -> DurableAgent:
@@ -180,7 +180,7 @@ def ids_in(resources: Resources, folder: Path, name: str = "pp") -> set[str]:
 def test_foreign_or_older_files_are_refused(resources: Resources, two: Folders, source: str, names: set[str]) -> None:
     for name in names:
         shutil.copy(two[source] / name, two["pp"] / name)
-    if source == "older" and len(names) == len(FILES):  # a copy, put back
+    if source == "older" and len(names) == len(FILES):  # an older copy that was put back
         assert ids_in(resources, two["pp"]) == {f"pp_{number}" for number in range(4)}
         return
     with pytest.raises(CorruptError, match=r"pp/(memory|journal)\..*(restore|saved memory)"):
@@ -205,7 +205,7 @@ def test_a_moved_folder_becomes_another_agents_by_its_memory_alone(resources: Re
 
 
 def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: Folders) -> None:
-    """The memory names no agent, and the journal is empty, since that version had been closed."""
+    """The memory names no agent, and the journal is empty, since the agent of that version was closed."""
     folder = two["pp"]
     state = read_memory(folder / MEMORY)
     del state["agent"]
@@ -262,7 +262,7 @@ def test_the_journal_restarts_when_the_memory_is_written(reopen: Open, tmp_path:
 
 @contextmanager
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let syncs fail; the block has to raise the error."""
+    """Let syncs fail; the ``with`` block has to raise the error."""
     with monkeypatch.context() as patch, pytest.raises(CapacityError, match="No space left"):
         patch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
         yield
@@ -288,7 +288,7 @@ def test_a_call_without_space_is_written_later(reopen: Open, monkeypatch: pytest
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_memory_that_is_not_synced_loses_no_call(reopen: Open, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """The new memory is there, but the folder could not be synced, with too many open files for example."""
+    """The new memory is there, but the folder could not be synced, for example because too many files were open."""
     agent = reopen()
     agent.observe([Fact("mug_1", "object", "mug", "cabinet_1")])
     with monkeypatch.context() as patch:

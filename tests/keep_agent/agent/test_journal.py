@@ -56,9 +56,9 @@ def file_of(path: Path, start: Chain = SECOND) -> MarkedFile:
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("appended", [0, 1, 2])
 def test_killed_while_the_memory_is_written_it_belongs_to_either(journal: Path, restarted: bool, appended: int) -> None:
-    """All calls follow the old memory, none the new one, also after several kills.
+    """The old memory is read with all calls of the journal, the new one with none, also after several kills.
 
-    After the second kill the journal may be older than both memories, as it could not be restarted.
+    After the second kill the journal may be older than both memories, because it could not be restarted.
     """
     file = file_of(journal)
     file.prepare_restart(THIRD)
@@ -78,7 +78,7 @@ def test_killed_while_the_memory_is_written_it_belongs_to_either(journal: Path, 
 
 
 def calls_of_copy(path: Path, start: Chain) -> list[int]:
-    """Return the calls that are read after a kill now."""
+    """Return the numbers of the calls that would be read after a kill at this moment."""
     copy = path.parent / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
@@ -164,7 +164,7 @@ def test_a_journal_of_an_older_version_is_refused_with_a_remedy(tmp_path: Path) 
         calls(path, new=True)
 
 
-SHORT = 16  # steps of a task at most
+SHORT = 16  # most steps of a task
 
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
@@ -181,7 +181,7 @@ def test_a_loaded_agent_continues_as_a_saved_one(make_agent: Callable[..., Agent
 
 
 class Switching(AsPlanner):
-    """One agent for the first steps; then its saved memory in another."""
+    """Planner that is one agent for the first steps, then another one with the first one's saved memory."""
 
     def __init__(self, first: AsPlanner, second: AsPlanner, path: Path) -> None:
         super().__init__(first.agent)

@@ -62,7 +62,7 @@ def test_loading_another_model_changes_no_plan(planner: str, resources: Callable
 
 @pytest.mark.slow
 def test_encoding_hides_behind_motion() -> None:
-    """p95 of the encoding during a plan is 0, over all plans but the first of a task."""
+    """p95 of the encoding time during a plan is 0, over all plans but the first of a task."""
     encoded: list[float] = []
     ahead: list[int] = []
     moving: list[str] = []

@@ -36,7 +36,7 @@ def test_a_new_folder_begins_with_all_texts_and_facts(tmp_path: Path) -> None:
     record(step(1, {"mug_2": None, "mug_3": "mug mug_3\n"}, mug(2, gone=True), mug(3)))
     for number in range(2, 40):
         record({**step(number, {}), "event": "task"} if number % 7 == 0 else step(number, {"did": f"{number}\n"}))
-    first, last = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]))  # of several
+    first, last = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]))  # of several folders
     assert int(first.suffix[1:]) > 1
     for folder in (first, last):
         texts, facts = last_state(folder)

@@ -141,7 +141,7 @@ def test_a_hint_names_the_closest_word_if_any() -> None:
 
 
 def test_several_threads_may_compose_at_once() -> None:
-    """Hydra has one state for all of them."""
+    """Hydra has a global state, which all threads share."""
     with ThreadPoolExecutor(3) as pool:
         budgets = list(pool.map(lambda budget: compose_agent([f"prompt.budget={budget}"]).prompt.budget, range(3, 12)))
     assert budgets == list(range(3, 12))
@@ -149,7 +149,7 @@ def test_several_threads_may_compose_at_once() -> None:
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 COMMANDS, METHODS = ([path.stem for path in CONFIGS.glob(names)] for names in ("*.yaml", "memory/*.yaml"))
-ARGUMENT = "memory."  # of a component: its class says what it takes where the default is null
+ARGUMENT = "memory."  # prefix of a component's settings: its class gives the type of a setting whose default is null
 WRONG = {
     "prompt.encoder=5": """give text; as text it is "prompt.encoder='5'\"""",
     "prompt.encoder=[minilm]": "give text",

@@ -15,7 +15,7 @@ from keep_agent.config.literal import as_config, as_override, interpolations, qu
 from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.errors import ConfigError
 
-MEANT = st.sampled_from("\\${}[]()'\", =:~+@#%*&|<>/.-ab1")  # what means something to Hydra, OmegaConf or YAML
+MEANT = st.sampled_from("\\${}[]()'\", =:~+@#%*&|<>/.-ab1")  # characters with a meaning for Hydra, OmegaConf or YAML
 TEXT = st.text(st.one_of(MEANT, st.characters(categories=["L", "M", "N", "P", "S", "Zs"])), min_size=1).filter(
     lambda text: text != "???"
 )

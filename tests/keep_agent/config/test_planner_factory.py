@@ -75,7 +75,7 @@ def test_a_continued_cache_plays_an_episode_within_its_budget(tiny_model: Path, 
     result, steps = play(planner)
     assert len(steps) == len(result.steps) >= 3
     for before, numbers in pairwise(result.steps):
-        assert before.prompt_tokens <= numbers.prefix_tokens < numbers.prompt_tokens  # it continues
+        assert before.prompt_tokens <= numbers.prefix_tokens < numbers.prompt_tokens  # a continued prompt
         assert numbers.computed_ratio < 1
     for numbers, entry in zip(result.steps, steps, strict=True):
         assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
@@ -115,7 +115,7 @@ def test_a_model_trained_for_goals_says_it(
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     model_config = json.loads((model / "config.json").read_text()) | {SAYS_GOALS: learned}
     (model / "config.json").write_text(json.dumps(model_config))
-    (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
+    (model / "SHA256SUMS").unlink(missing_ok=True)  # the checksums of the unchanged config
     planner = make_planner(config(model, *([] if setting is None else [f"prompt.goal={setting}"])))
     result, steps = play(planner, max_steps=2)
     expected = learned if setting is None else setting
@@ -123,7 +123,7 @@ def test_a_model_trained_for_goals_says_it(
     assert (first.longest_tokens < first.prompt_tokens) == expected and second.longest_tokens == second.prompt_tokens
     planner.reset(MUG.instruction, "grounded")
     ready = planner.prefill()
-    assert ready.reads.raw >= ready.counts.prompt_tokens  # of both prompts
+    assert ready.reads.raw >= ready.counts.prompt_tokens  # rows of both prompts
     assert all(("understood" in entry.get("extra", {})) == expected for entry in steps)
 
 
@@ -231,4 +231,4 @@ def test_played_tasks_are_no_examples() -> None:
     with pytest.raises(ConfigError, match="its own plans as examples"):
         make_examples(compose("alfred", ["planner=expert", "env.data=x", "env.split=train"]).env, 2)
     generated = compose("wah", ["planner=expert", "env.data=x", "env.split=train"]).env
-    assert len(make_examples(generated, 2)) == 2  # never from files
+    assert len(make_examples(generated, 2)) == 2  # generated: examples never come from files

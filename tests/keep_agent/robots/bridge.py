@@ -1,7 +1,7 @@
 """Simulated rosbridge: protocol v2 of rosbridge_suite over a websocket, without ROS.
 
-Topics between clients and the robot that a test plays, services of both, and a ROS 2 action server. A message that a
-rosbridge would refuse becomes a complaint; the fixture `robot` checks that there is none.
+It has topics between clients and the robot that a test simulates, services of both, and a ROS 2 action server. It lists
+a message that rosbridge would refuse as a complaint; the fixture `robot` checks that there is none.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class ActionServer:
     ) -> None:  # fmt: skip
         Node.server = self
         self.node, self.execute, self._alive = node, execute, True
-        self.goals: list[Goal] = []  # that were accepted
+        self.goals: list[Goal] = []  # accepted goals
         self.sends = Event()  # set: results are sent, which rclpy does some time after a goal's work has returned
         self.sends.set()
         self._admit, self._accepted, self._cancel = goal_callback, handle_accepted_callback, cancel_callback
@@ -92,7 +92,7 @@ class ActionServer:
 
     def destroy(self) -> None:
         self._alive = False
-        self.sends.set()  # too late
+        self.sends.set()  # results are sent too late, after the end
         self.node.log.append("server destroyed")
 
 
@@ -104,7 +104,7 @@ def sleep(seconds: float) -> None:
 
 class Node:
     latest: Node
-    server: ActionServer  # of the latest
+    server: ActionServer  # action server of the latest node
 
     def __init__(self, name: str) -> None:
         self.log: list[str] = []

@@ -45,13 +45,13 @@ def fail(*_: object) -> None:
 
 @dataclass
 class ScriptPlanner:
-    """Planner that decides as ``script`` says, then "done". ``hooks`` run in calls of a name, with the arguments."""
+    """Planner that decides as ``script`` says, then "done". ``hooks`` run in calls of the method they name."""
 
     script: Sequence[str | Exception | Callable[[], str]] = ()
     hooks: dict[str, Callable[..., object]] = field(default_factory=dict)
     calls: list[tuple] = field(default_factory=list)
     overlaps: int = 0  # calls that began during another one
-    decisions: int = 0  # that `plan` returned
+    decisions: int = 0  # decisions that `plan` returned
     _active: int = 0
 
     @contextmanager
@@ -147,7 +147,7 @@ def until_cancelled(robot: ScriptRobot) -> Outcome:
 
 
 def until_released(robot: ScriptRobot) -> Outcome:
-    """Ignore cancellations."""
+    """Run until the test sets ``release``; ignore cancellations."""
     assert robot.release.wait(WAIT)
     return failed("released")
 

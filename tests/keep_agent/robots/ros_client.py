@@ -1,4 +1,4 @@
-"""ROS client in a process of its own: an action by name; it prints the results as one line of JSON."""
+"""ROS client in a process of its own: runs the function that is named, and prints the results as one line of JSON."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def replace(listener: Listener, name: str, task: str) -> dict:
 
 
 def late(listener: Listener, name: str, task: str) -> dict:
-    """Receive the latched status."""
+    """Send nothing: a client that connects late still receives the latched status."""
     return {}
 
 

@@ -53,7 +53,7 @@ def test_cancelled_goal_ends_as_cancelled(start: Start) -> None:
 
 
 def test_goal_cancelled_before_its_run_moves_nothing(start: Start) -> None:
-    """rclpy sets its flag after the callback of the cancellation: the run may begin before."""
+    """rclpy sets a goal's cancel flag only after the callback has returned, so the goal's run may begin before."""
     node, robot = start("nod")
     with node._run_lock:
         goal = node.server.send("greet")

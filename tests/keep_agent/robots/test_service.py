@@ -239,7 +239,7 @@ def test_closing_ends_a_plan() -> None:
 
 
 def test_late_plan_of_another_task_is_not_reported_as_carried_out() -> None:
-    """The planner still takes the last report of the task before."""
+    """The planner is still busy with the last report of the previous task."""
     dialogues = []
     service, planner, _ = service_of(["wave", "nod", "wave"])
     report = Gate()

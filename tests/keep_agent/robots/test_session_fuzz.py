@@ -85,7 +85,7 @@ def check_dialogue(planner: ScriptPlanner, report: TaskReport) -> None:
     assert not planner.overlaps
     calls = [name for name in planner.names if name != "observe"]
     end = calls.pop() if calls and calls[-1] == "finish" else ""
-    late = report.stop == "planner_timeout" and calls[-1:] == ["report"]  # the report on "done" may be the end
+    late = report.stop == "planner_timeout" and calls[-1:] == ["report"]  # the report on "done" may be the last call
     assert late or bool(end) == bool(calls and not report.success)
     assert "finish" not in calls and "report" not in calls[:1]
     assert all(pair != ("report", "report") for pair in pairwise(calls))

@@ -116,7 +116,7 @@ def test_stop_without_a_task_does_nothing() -> None:
 
 @pytest.mark.parametrize(("kind", "calls"), [(Started, []), (Planned, ["plan", "report", "finish"])])
 def test_stop_at_an_event_prevents_the_skill(kind: type, calls: list[str]) -> None:
-    """An adapter can stop a goal that was cancelled before its run; a planner that was not called needs no end."""
+    """An adapter can stop a goal that was cancelled before its run; an unused planner gets no call of `finish`."""
 
     def watch(event: object) -> None:
         assert not isinstance(event, kind) or session.stop("not that")

@@ -72,7 +72,7 @@ READERS: list[Reader] = [RunFolder.read, resumed, viewed, traced, merged]
 
 
 def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield damaged contents of a file of lines, with descriptions; its end stays, as a killed writer changes that."""
+    """Yield damaged contents of a file of lines, with descriptions; a damaged end would look like a killed writer."""
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
         before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
@@ -140,7 +140,7 @@ def test_missing_last_episode_is_an_error(run: Path) -> None:
     ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "",
 )
 def test_files_of_another_run_are_refused(run: Path, names: set[str], readers: list[Reader], episodes: int) -> None:
-    """Even those of a run with the same settings and results."""
+    """Even files of a run with the same settings and results are refused."""
     foreign = finished(run.with_name("foreign"), episodes)
     for name in names:
         shutil.copy(foreign / name, run / name)

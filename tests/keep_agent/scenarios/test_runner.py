@@ -113,7 +113,7 @@ def test_the_first_turn_is_cold_and_later_ones_of_a_permanent_agent_extend_it(st
             assert new.startswith(old)
             assert (turn.kind, turn.origin) == ("extend", "hot")
             assert before.kept + before.new <= turn.kept <= before.kept + before.new + before.generated
-    for turn in {turn.agent: turn for turn in reversed(turns)}.values():  # the first of each
+    for turn in {turn.agent: turn for turn in reversed(turns)}.values():  # the first turn of each agent
         assert (turn.origin, turn.kept) == ("cold", 0)
         assert scenario.agents[turn.agent].permanent or turn.memory == f"coord_7f_{turn.agent}"
 
@@ -137,7 +137,7 @@ def test_a_second_run_reuses_rows_on_the_disk(stage: Stage, tmp_path: Path) -> N
     names = sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.safetensors"))
     assert names == ["persist_handover_robot_a", "persist_handover_robot_b"]
     second, _ = stage.play("handover", tmp_path, "2")
-    warm = {turn.agent: turn for turn in reversed(second)}  # the first of each
+    warm = {turn.agent: turn for turn in reversed(second)}  # the first turn of each agent
     for agent in ("robot_a", "robot_b"):
         assert (warm[agent].origin, warm[agent].kind) == ("warm", "diverge") and warm[agent].kept > 50
     assert warm["visitor"].origin == "cold"

@@ -101,7 +101,7 @@ def test_invalid_fields_are_refused_with_their_place(content: dict[str, Any], pl
     with pytest.raises(DataError) as error:
         make_scenario(content, "mine.yaml")
     assert str(error.value).startswith(f"mine.yaml: {place}: ") and problem in str(error.value)
-    assert ";" in str(error.value)  # behind it stands what to do
+    assert ";" in str(error.value)  # the remedy comes after the semicolon
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_speakers_hear_themselves() -> None:
             assert {speaker} <= set(phase.audience(speaker)) <= set(phase.participants)
 
 
-MARK = re.compile(r"[nm]\d+x")  # n: told at the beginning of a phase; m: said
+MARK = re.compile(r"[nm]\d+x")  # n: note at the beginning of a phase; m: message
 FORGED = "${p0.messages[a]}"
 words = st.sampled_from(["", " ", "  hush", " a: yes", f" {FORGED}", " ${", "You: no"])
 
@@ -237,7 +237,7 @@ def heard_by(data: Message, scenario: Scenario, agent: str) -> bool:
 
 @given(scenarios(), st.data())
 def test_a_prompt_grows_at_the_end_by_the_messages_to_its_agent(scenario: Scenario, data: st.DataObject) -> None:
-    """Templates in these messages are not filled."""
+    """Templates that a message contains are not filled."""
     read: dict[str, set[str]] = {agent: set() for agent in scenario.agents}
     before: dict[tuple[str, str], str] = {}
     started: list[str] = []

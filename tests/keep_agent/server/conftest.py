@@ -60,7 +60,7 @@ Service = Callable[..., FastAPI]
 
 @pytest.fixture(scope="session")
 def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
-    """A function that makes an app on the one engine; ``knobs`` are the memories'."""
+    """Return a function that makes an app over the shared engine; ``knobs`` are options of the agents' memories."""
 
     def make(
         tokens: Tokens = OPEN, folder: Path | None = None, limits: RequestLimits | None = None,
@@ -87,7 +87,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
 
 @pytest.fixture(scope="session")
 def serve(build: Build) -> Serve:
-    """A function that makes and serves an app."""
+    """Return a function that makes and serves an app."""
 
     @contextmanager
     def make(token: str | None = None, **knobs: Any) -> Iterator[tuple[LiveServer, Whole]]:
@@ -100,7 +100,7 @@ def serve(build: Build) -> Serve:
 
 @pytest.fixture(scope="session")
 def service(tiny_model: Path) -> Service:
-    """A function that makes a whole server with planning agents over a folder."""
+    """Return a function that makes a whole server with planning agents, whose files are in a folder."""
 
     def make(folder: Path, tokens: Tokens = OPEN, settings: Settings = SETTINGS) -> FastAPI:
         return make_service(make_resources([f"model={tiny_model}", "prompt.encoder=hashed"]), folder, tokens, settings)
@@ -116,6 +116,6 @@ def server(serve: Serve) -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="module")
 def guarded(serve: Serve) -> Iterator[LiveServer]:
-    """A server with tokens; its client has the one for all agents."""
+    """Serve an app with tokens; the client has the token for all agents."""
     with serve("token-all", tokens=TOKENS) as (make, _):
         yield make

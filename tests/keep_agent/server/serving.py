@@ -30,7 +30,7 @@ OPEN = Tokens(open=True)
 
 
 def entry(token: str, name: str, *agents: str) -> TokenEntry:
-    """Return the entry of a token for ``agents``; for all without any."""
+    """Return the entry of a token for ``agents``, or for all agents if none are given."""
     return TokenEntry(Access(name, frozenset(agents) if agents else None), digest(token))
 
 
@@ -70,7 +70,7 @@ class LiveServer:
 
 
 class GatedMethod:
-    """A method of a class whose calls wait for ``go``."""
+    """Method of a class, patched so that its calls wait for ``go``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         self.started, self.go, method = threading.Semaphore(0), threading.Event(), getattr(owner, name)

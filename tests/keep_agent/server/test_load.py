@@ -108,13 +108,13 @@ def test_a_disconnected_client_frees_its_agent(endless: tuple[LiveServer, Whole]
     with server.socket() as connection:
         connection.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
         data = b""
-        while stream and b"data:" not in data:  # a first piece: then the prompt is computed
+        while stream and b"data:" not in data:  # until the first piece: then the prompt is computed
             data += connection.recv(1000)
         until(lambda: whole.limiter.active == 1)
     again = server.http.post(path, json=LONG | {"tokens": 1})
     assert again.status_code == 200 and passes.count < LONG["tokens"]
     if stream:
-        assert again.json()["kept"] > 0  # what was computed is not lost
+        assert again.json()["kept"] > 0  # the computed rows are not lost
     until(lambda: idle(whole))
 
 
@@ -132,7 +132,7 @@ def test_a_disconnected_waiting_client_frees_its_place(endless: tuple[LiveServer
         until(lambda: whole.limiter.active == 1)
         assert len(whole.conversations._running) == 1
         released.set()
-        assert first.recv(1000)  # which goes on
+        assert first.recv(1000)  # its stream continues
     until(lambda: idle(whole))
 
 
@@ -165,7 +165,7 @@ def test_a_client_that_does_not_read_frees_its_agent(endless: tuple[LiveServer, 
 
 
 def test_too_many_requests_get_a_time_to_retry(serve: Serve, passes: Passes) -> None:
-    refusal = threading.Event()  # until then no admitted request continues, so that the limiter stays full
+    refusal = threading.Event()  # until it is set, no admitted request continues, so the limiter stays full
 
     def attempt(number: int) -> httpx.Response:
         answer = talked(server, f"a{number}", 60)

@@ -28,7 +28,7 @@ Whole = tuple[LiveServer, list[tuple[str, frozenset[str]]]]
 
 
 def addresses(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield path and methods of every route: none of a websocket, any of a mounted application."""
+    """Yield path and methods of every route: no method for a websocket, GET and POST for a mounted application."""
     for route in routes:
         path = prefix + str(getattr(route, "path", ""))
         inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
@@ -110,7 +110,7 @@ def check(server: LiveServer, need: Need, method: str, path: str) -> None:
     assert need is not Need.ALL or status(server, BOB, method, path) == 403, (method, path)
 
 
-MODEL = "MODEL"  # stands for the served one
+MODEL = "MODEL"  # stands for the served model's name
 CHAT = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "hello"}]}
 SPEAKS = {"agents": {"bob": {"system": "You are Bob."}}, "phases": [{"name": "p", "participants": ["bob"]}]}
 SCENARIO = {"scenario": {"name": "house", **SPEAKS}}

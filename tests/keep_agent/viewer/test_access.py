@@ -34,7 +34,7 @@ def test_pages_of_other_sites_are_refused(http: httpx.Client, headers: dict[str,
     for path in PATHS:
         answer = http.get(path, headers=headers)
         assert answer.status_code == 403 and "error" in answer.json()
-    if "Host" not in headers:  # websockets sends its own
+    if "Host" not in headers:  # the package websockets sends its own Host header
         with pytest.raises(InvalidStatus, match="403"), connect(socket_of(http), additional_headers=headers):
             pass
 

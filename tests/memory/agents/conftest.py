@@ -1,4 +1,4 @@
-"""Agents' memories over two small models, each in a folder of its own."""
+"""Fixtures: agents' memories over two small models, in a folder of the test's own."""
 
 from __future__ import annotations
 

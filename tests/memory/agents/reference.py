@@ -1,8 +1,8 @@
 """Expected state of agents' memories: each agent's text, and its rows in full precision.
 
-Two runs of a text agree bit for bit only if they consist of the same passes: a row that was computed before its page
-was full read that page unpacked, and reads it packed in one long pass. So rows that are reused are compared with
-`Dense`, which goes through the same passes with transformers' own forward and unpacked values of complete pages.
+Two computations of a text agree bit for bit only if they consist of the same passes: a row that is computed before its
+page is full reads that page unpacked, but a row of one long pass reads it packed. So rows that are reused are compared
+with `Dense`, which repeats the passes with transformers' own forward and unpacked values of complete pages.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pausing(pause: Callable[[], object]) -> Callable[..., AbstractContextManager
 
 @dataclass
 class ReferenceRows:
-    """An agent's rows for one model: the text, the same rows dense, and the place that they are read from next."""
+    """An agent's rows for one model: the text, the same rows dense, and where they are: in memory (hot) or on disk."""
 
     token_text: TokenText
     dense: Dense

@@ -1,4 +1,4 @@
-"""Agents whose process is killed while their texts grow: after a restart they have an announced state, or none."""
+"""Agents whose process is killed while their texts grow: after a restart each has an announced state, or none."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PROBE = "\nlook at table_1\ngo to"
 @dataclass(frozen=True)
 class Life:
     agents: tuple[str, ...] = ("kitchen", "garden", "cellar", "roof")
-    lines: int = 0  # in an agent's first turn
-    more: int = 30  # lines that no later turn reaches
-    whole: int = 100  # rows computed in one pass, and stored in one extent
+    lines: int = 0  # additional lines of an agent's first turn
+    more: int = 30  # every turn has fewer lines than this, not counting `lines`
+    whole: int = 100  # up to this many rows are computed in one pass, and stored in one extent
     longest: int = 4000  # characters after which an agent starts again
     host_bytes: int | None = 120_000  # small, so that agents are also read from the disk
     pause: float = 0.0  # seconds between the writes of two tensors
@@ -104,7 +104,7 @@ class Parent:
     newest: dict[str, int] = field(default_factory=dict)  # number of the state, by agent
 
     def run(self, seed: int, turns: float) -> None:
-        """Run one child and kill it after ``turns`` turns and a share of one, on a slow machine as on a fast one."""
+        """Run one child and kill it after ``turns`` turns; a fraction of a turn is measured by the turns before."""
         receiver, sender = FORK.Pipe(duplex=False)
         child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), sender))
         child.start()

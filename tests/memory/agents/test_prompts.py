@@ -91,7 +91,7 @@ def test_the_computed_rows_of_a_cancelled_prompt_are_stored(reference: Reference
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
 def test_a_prompt_cannot_be_finished_while_its_stream_runs(turns: int, make: Make, engine: Engine) -> None:
-    """Before the first chunk, between chunks and during decoding; a cancelled stream ends with the next turn only."""
+    """The stream is before its first chunk, between chunks, or decoding; once cancelled, it ends with the next turn."""
     memories, text = make(), lines(60)
     scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(1, steps=(), rest=100), 100), automatic=False)
     say(memories, "a", lines(4))
@@ -133,7 +133,7 @@ def test_a_running_stream_may_be_abandoned_and_its_last_token_finishes_a_prompt(
 
 
 def test_rows_of_tokens_other_than_the_generated_ones_are_dropped(make: Make, coder: TokenizerCoder) -> None:
-    """The cache may hold other tokens than the answer, or lack its last ones, as an end of turn."""
+    """The cache may hold other tokens than the answer, or lack the answer's last ones, such as an end of turn."""
     memories, text = make(), lines(20)
     ids = coder.encode("go to fridge_1\n").ids
     for answer_ids, count in ((ids, 3), ([*ids[:2], ids[0], ids[3]], 2), ([*ids, 7], 4), ([], 0), (ids[:1], 1)):

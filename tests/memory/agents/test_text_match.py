@@ -225,9 +225,9 @@ def test_the_common_length_counts_equal_characters(a: str, b: str, shared: str) 
 @settings(max_examples=100)
 @given(prompt=texts, reply=texts, step=st.integers(1, 5), changes=edits)
 def test_generated_tokens_give_their_text(name: str, prompt: str, reply: str, step: int, changes: Edits) -> None:
-    """The tokens come in groups of ``step``, and one per byte, as no tokenizer would encode the text."""
+    """Each character is encoded alone, unlike a text; the tokens come in groups of ``step``."""
     coder = coder_of(name)
-    reply = reply.replace("\u2581", "").replace("<s>", "").rstrip("\ufffd")  # looks like an incomplete character
+    reply = reply.replace("\u2581", "").replace("<s>", "").rstrip("\ufffd")  # a final U+FFFD looks incomplete
     ids = [token for character in reply for token in coder.encode(character).ids]
     stored = TokenText.of(f"x{prompt}", coder)
     for at in range(0, len(ids), step):
@@ -266,7 +266,7 @@ def test_half_a_character_waits_for_the_rest(name: str) -> None:
 
 
 def test_incomplete_characters_become_replacement_characters() -> None:
-    """Followed by other text, or by more bytes with which no character begins: they do not wait for ever."""
+    """Other text follows them, or bytes that cannot begin a character: they do not wait for ever."""
     coder = coder_of("bytes")
     *first, last = coder.encode("🙂").ids
     stored, garbage = TokenText.of("mug", coder), TokenText.of("mug", coder)

@@ -38,7 +38,7 @@ def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pyt
         first = pool.submit(say, memories, "a", text)
         until(lambda: not memories._disk._writer._is_done(("a", memories.engine.model_key)) and not memories._host)
         second = pool.submit(memories.open, "a", text)
-        until(lambda: memories._open_prompts or second.done())  # it has begun to open
+        until(lambda: memories._open_prompts or second.done())  # the call of `open` has begun
         assert not first.done() and not second.done()
         gate.set()
         assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
@@ -82,7 +82,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
         known: dict[str, str] = {}
         for turn in range(12):
             if turn == 6:
-                halfway.wait(PATIENCE)  # all agents exist at once, which is more than the budget holds
+                halfway.wait(PATIENCE)  # all agents exist at once, with more rows than the budget holds
             agent = f"{number}-{chance.randrange(2)}"
             if turn == 0:
                 memories.begin_with(agent, "house")

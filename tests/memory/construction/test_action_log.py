@@ -163,7 +163,7 @@ def test_evicted_lines_are_encoded_again(engine: Engine, room: int | None) -> No
 
 @pytest.mark.parametrize("tokens", [1, 1000])
 def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession, tokens: int) -> None:
-    """In pieces of at least one line."""
+    """The log is encoded in pieces of at least one line."""
     furnish(session.store, 2, 3)
     check(engine, session)
     do(session.store, *range(5))

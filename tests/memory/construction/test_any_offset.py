@@ -29,7 +29,7 @@ from tests.references.sparsex_cache import Part, SegmentCache
 
 
 def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
-    """Return a prompt's segments, or with a ``store`` its static groups and segments, each behind its log lines."""
+    """Return a prompt's segments; with a ``store``, group the static ones, and let log lines follow earlier ones."""
     ids, spans = prefill.layout.token_ids.tolist(), prefill.layout.segments
     log = store.log if store else []
 
@@ -149,7 +149,7 @@ def test_a_lossy_storage_serves_segments_that_are_not_exact(engine: Engine) -> N
     lambda first, second: [(first, second), ("new", "mug in cabinet", "door shut"), ("door shut",)],
 ], ids=["exact", "approximate"])  # fmt: skip
 def test_names_of_rows_depend_on_the_rows_before_them(engine: Engine, prompts: Callable[..., Any]) -> None:
-    """Three sessions with separate indexes harvest one text in one storage."""
+    """Three sessions with separate indexes store the rows of one text in one storage."""
     storage, names = Ram(), []
     for texts in (("mug in cabinet", "agent"), *[("agent", "mug in cabinet")] * 2):
         session = open_session(engine, replace(in_order(), storage=storage))

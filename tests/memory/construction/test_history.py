@@ -1,4 +1,4 @@
-"""History construction: sessions over blocks that are harvested from earlier prompts."""
+"""History construction: sessions over blocks that are copied (harvested) from earlier prompts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_rows_of_the_next_layer_are_prefetched(engine: Engine) -> None:
             size = 2 * engine.info.kv_heads * SIZE * engine.info.head_dim * engine.info.dtype.itemsize
             surprises = [len(choices[0]), *(len(set(new) - set(old)) for old, new in pairwise(choices))]
             guesses = [len(choice) for choice in choices[:-1]]
-            sizes = [load.nbytes for load in prefill.trace.loads if not load.runs]  # runs belong to all layers
+            sizes = [load.nbytes for load in prefill.trace.loads if not load.runs]  # loads with runs are for all layers
             assert sorted(sizes) == sorted(size * count for count in surprises + guesses)
 
 

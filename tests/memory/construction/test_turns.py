@@ -155,7 +155,7 @@ class Flat:
         assert watched.cache.next_position == 0
 
     def restart(self, watched: Watched, number: int) -> None:
-        """Restart the transcript: different rows are cut, rows dropped before them stay dropped."""
+        """Forget the transcript's text: the next prompt cuts rows that differ; rows dropped before these stay out."""
         watched.session._transcript.clear()
 
     def close(self, watched: Watched, number: int) -> None:
@@ -189,7 +189,7 @@ def test_sessions_are_isolated(
 
 
 def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Engine) -> None:
-    """Including restarted transcripts with temporary prompts, but not rows that another session uses."""
+    """Restarted transcripts and those of temporary prompts are deleted, too; rows that another session uses stay."""
     flat = Flat(engine, turns())
     (watched,) = flat.sessions
     for number in range(4):

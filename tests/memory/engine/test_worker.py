@@ -87,7 +87,7 @@ class DelayedFuture(Future):  # type: ignore[type-arg]
 @pytest.mark.usefixtures("garbage_stays")
 @pytest.mark.parametrize("fails", [False, True])
 def test_only_the_caller_keeps_a_result_alive(worker: Worker, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """The rows of a closed session are free, however late the worker's thread goes on."""
+    """The rows of a closed session are freed, however late the worker's thread continues."""
     DelayedFuture.release = threading.Event()
     monkeypatch.setattr("memory.engine.transformers.engine.Future", DelayedFuture)
 
@@ -168,7 +168,7 @@ def test_a_second_close_waits_too(worker: Worker) -> None:
 
 
 def test_threads_of_an_engine_choose_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams without a device then refer to the model's."""
+    """CUDA streams that name no device then belong to the model's GPU."""
     selection: list[tuple[object, str]] = []
 
     def choose(device: object) -> None:
@@ -248,6 +248,6 @@ started.wait()
 
 
 def test_a_process_that_closes_no_worker_finishes_the_running_job_alone() -> None:
-    """torch would abort the process in a running job."""
+    """torch would abort a process that exits during a running job."""
     done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done ", "")

@@ -164,7 +164,7 @@ def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
         raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
     changed = whole.replace(b"300", b"301")
     rows = [{"agent": "a", "model": "m", "file": expected[0].key, "bytes": 9, "tokens": 300, "used": 1000.0}]
-    earlier = json.dumps({"sum": agents._sum(rows), "files": rows}).encode()  # an earlier version's names
+    earlier = json.dumps({"sum": agents._sum(rows), "files": rows}).encode()  # field names of an earlier version
     for raw in (b"", b"[]", b"{}", b"null", b"{\xff", whole[:-9], changed, earlier, *map(bytes, flips)):
         index.write_bytes(raw)
         assert entries(tmp_path) == expected
@@ -244,12 +244,12 @@ def test_unreadable_files_count_and_are_evicted(tmp_path: Path, monkeypatch: pyt
     path, real = save(tmp_path, "a", timestamp=1000), Path.open
     save(tmp_path, "b", timestamp=1001)
 
-    def denied(file: Path, *arguments: Any, **options: Any) -> Any:  # for a superuser, too
+    def denied(file: Path, *arguments: Any, **options: Any) -> Any:  # denies even a superuser
         if file == path:
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(file, *arguments, **options)
 
-    for opener, model in ((denied, ""), (real, "m"), (denied, "m")):  # at last the index knows the model
+    for opener, model in ((denied, ""), (real, "m"), (denied, "m")):  # the last time, the index knows the model
         monkeypatch.setattr(Path, "open", opener)
         for _ in range(2):
             assert [(entry.owner, entry.model) for entry in entries(tmp_path)] == [("a", model), ("b", "m")]

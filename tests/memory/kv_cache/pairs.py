@@ -1,4 +1,4 @@
-"""Packed cache beside its dense reference. Norm: largest difference over the largest expected magnitude."""
+"""Packed cache beside its dense reference. Error: largest difference over the largest expected magnitude."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_a_prefix_ends_before_a_unit_of_another_namespace(engine: Engine) -> Non
 
 
 def test_a_prefix_ends_before_text_in_front(engine: Engine) -> None:
-    """Rows of the memory depend on the text before it, so rows of an earlier prompt are of no use."""
+    """Rows of the memory depend on the text before it, so rows of a prompt without that text cannot be reused."""
     session = open_session(engine, prefix())
     session.store.put("mug_1", "object", "mug mug_1 hand\n")
     for front, hits, invalid in (("", 0, 0), ("", 4, 0), ("look for it\n", 0, 4), ("look for it\n", 0, 0), ("", 4, 0)):

@@ -228,7 +228,7 @@ class Requests(RuleBasedStateMachine):
 
     @rule(number=numbers, rows=st.integers(1, 5))
     def score(self, number: int, rows: int) -> None:
-        """Write candidate rows that never become part of the request; the request keeps their room."""
+        """Write candidate rows that never become part of the request; their slots stay reserved."""
         cache, _ = self.requests[number]
         try:
             cache.reserve(rows)
@@ -238,7 +238,7 @@ class Requests(RuleBasedStateMachine):
 
     @rule(number=numbers, rows=st.integers(1, 5), again=st.booleans())
     def abort(self, number: int, rows: int, again: bool) -> None:
-        """Fail a prefill after its first layer: no row is added, and its room is used again."""
+        """Fail a prefill after its first layer: no row is added, and its slots are used again."""
         cache, expected = self.requests[number]
         with suppress(CapacityError):
             cache.reserve(rows, keep=True)
@@ -265,7 +265,7 @@ class Requests(RuleBasedStateMachine):
         names = self.index.names(expected.tokens[: expected.exact], "")[keep:]
         referenced = {slot for c, _ in self.requests.values() if c is not cache for slot in c.slots.tolist()}
         stays = set()
-        for name, block in reversed(self.index._blocks.items()):  # a block precedes those behind it
+        for name, block in reversed(self.index._blocks.items()):  # in this order a block comes before its successors
             if (block.before in {None, *stays}) and (name not in names or referenced >= set(block.slots.tolist())):
                 stays.add(name)
         self.index.forget(names, cache.slots)
@@ -279,7 +279,7 @@ class Requests(RuleBasedStateMachine):
     def release_too_often(self) -> None:
         """Release slots more often than they are referenced: an error, and no change."""
         before = self.pool.references.copy()
-        free, once = (np.flatnonzero(before == times)[:3].tolist() for times in (0, 1))  # once: the sentinel first
+        free, once = (np.flatnonzero(before == times)[:3].tolist() for times in (0, 1))  # once[0] is the sentinel
         wrong = [[*once[1:], free[0]], free[:1]] if free else []
         for slots in [*wrong, 2 * once[1:2]]:
             if slots:

@@ -1,4 +1,4 @@
-"""Disk storage: flushed blocks are found after a restart, mapped, separate by model and agent, and never wrong."""
+"""Disk storage: flushed blocks are found after a restart and mapped, kept apart by model and agent, never wrong."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_packed_block_is_not_packed_again() -> None:
 def test_active_rows_are_not_unpacked(
     stage: type, unpacked: list, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With BRIDGE = 1 no gap between loaded rows is loaded along."""
+    """With BRIDGE = 1 only the inactive rows are loaded, without active rows in gaps between them."""
     monkeypatch.setattr("memory.prompt.layout.BRIDGE", 1)
     prompt, storage = Prompt.random(seed=3), Quantized(bits=8, group=8)
     units = [[token % engine.info.vocab for token in unit] for unit in prompt.units]

@@ -28,7 +28,7 @@ from planners.training.packed_attention import collate
 from planners.training.packing import PackedExample, Slot
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
-LOADED = cache(load_planner)  # `write` overwrites all of its weights
+LOADED = cache(load_planner)  # loaded once: `write` overwrites all weights
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *CHECKSUM_FILES, *MORE}
 
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_one_folder_with_links_to_its_files(tiny_model: Path, tm
 
 @pytest.mark.parametrize("begins", ["empty", "versions", "files", "copy"])
 def test_a_killed_writer_leaves_the_old_checkpoint_or_a_new_one(tiny_model: Path, tmp_path: Path, begins: str) -> None:
-    """Kill at every change of the disk: in a new folder, one with versions, one without, and a copy of one."""
+    """Kill at every change of the disk, in a new folder, one with versions, one with plain files, and a copy of one."""
     steps = set()
     for call in itertools.count(1):
         folder = tmp_path / f"{begins} {call}"

@@ -46,7 +46,7 @@ def test_equal_seeds_give_equal_rollouts(files: list[Path]) -> None:
 def test_batches_have_the_required_size_and_all_kinds_occur(files: list[Path], tokenizer: Tokenizer) -> None:
     source = make_source(files, tokenizer, level=2)
     kinds, expected = set(), {"goal", "plan", "probe", "recall", "step", "trajectory"}
-    for _ in range(4000):  # some are rare
+    for _ in range(4000):  # some kinds are rare
         _, batch = source.next()
         kinds |= {kind for row in batch.kinds for kind in row}
         assert batch.ids.shape[0] == 1 or batch.ids.numel() <= 1500

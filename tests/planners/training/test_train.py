@@ -175,7 +175,7 @@ def test_the_saved_folder_is_a_plain_hugging_face_model(trained: Trainer, tmp_pa
 @pytest.mark.parametrize("trajectories", [1, 2])
 @pytest.mark.usefixtures("trained")
 def test_packed_attention_equals_the_plain_model(data: Path, tmp_path: Path, trajectories: int) -> None:
-    """A trajectory slot gives the same states as the same tokens in one sequence; a single one is computed as one."""
+    """A trajectory slot gives the same states as the same tokens in one sequence; a single slot is computed as one."""
     packed, tokenizer, _ = load_planner(tmp_path / "run")
     packed.eval()
     plain = Qwen2ForCausalLM.from_pretrained(tmp_path / "run", dtype=torch.float32).eval()
@@ -245,7 +245,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training(data: Path, tmp_path: P
 
 def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
-    (tmp_path / CHECKSUMS).unlink()  # of the old weights
+    (tmp_path / CHECKSUMS).unlink()  # checksums of the old weights
     state = load_file(tmp_path / WEIGHTS)
     save_file({**state, "model.norm.weight": torch.ones(3)}, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match="do not fit its config.json"):

@@ -1,4 +1,4 @@
-"""Rooms, and separate home and temporary folders, because the client writes into both."""
+"""Fixtures: rooms, and separate home and temporary folders, because AI2-THOR's client writes into both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-in without its process."""
+"""Stand-in for AI2-THOR, called directly instead of in a process of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Sim:
         return self.require("GetInteractablePoses", objectId=object_id, **arguments)["actionReturn"]
 
     def stand_at(self, object_id: str) -> None:
-        """Stand at the first pose for an object, with the rotation as the client's step() wraps it."""
+        """Stand at the first pose for an object; like the client's step(), wrap the rotation in a dictionary."""
         pose = self.poses(object_id, standings=[True])[0]
         self.require("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
 

@@ -13,7 +13,7 @@ from tests.waiting import until
 
 
 def open_resources() -> dict[str, set[str]]:
-    """Return the resources of this process by kind; open files by their targets, because numbers are reused."""
+    """Return the resources of this process by kind; open files by number and target, because numbers are reused."""
     gc.collect()
     files = set()
     for link in Path("/proc/self/fd").iterdir():
@@ -28,7 +28,7 @@ def open_resources() -> dict[str, set[str]]:
 
 
 def children(process: int | str) -> set[int]:
-    """Return the children of all threads of a process; a thread that ends meanwhile has none."""
+    """Return the children of all threads of a process; a thread that ends during the call has none."""
     ids = set[int]()
     for thread in Path(f"/proc/{process}/task").iterdir():
         with suppress(OSError):
@@ -38,7 +38,7 @@ def children(process: int | str) -> set[int]:
 
 @contextmanager
 def no_leaks() -> Iterator[None]:
-    """Assert that everything the block opens is closed at its end or soon after."""
+    """Assert that everything that the ``with`` block opens is closed at its end or soon after."""
     before = open_resources()
     yield
     until(lambda: not _more(before), lambda: str(_more(before)))

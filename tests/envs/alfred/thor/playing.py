@@ -1,4 +1,4 @@
-"""Episodes played in the stand-in through the real client, with the symbolic world beside it."""
+"""Episodes played in the stand-in for AI2-THOR through the real client, with the symbolic world beside it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def thor_env(episodes: Sequence[Episode] | None = None, thor: Any = (), **settin
 
 
 class Shadow:
-    """The symbolic world in the start state of an episode; it repeats every primitive of the simulator."""
+    """Symbolic world that begins in the start state of an episode and repeats every primitive of the simulator."""
 
     def __init__(self, world: World) -> None:
         self.world = world.copy()
@@ -62,7 +62,7 @@ def shadowed(world: World) -> Iterator[Shadow]:
 
 
 def shape(world: World) -> dict[str, Any]:
-    """Return the state on which goals, facts and skills depend, without positions, which physics changes."""
+    """Return the state on which goals, facts and skills depend, without positions, because physics changes them."""
     things = {
         thing.id: (thing.type, thing.parent, sorted(thing.contents), thing.is_open, thing.is_on)
         for thing in world.things.values()
@@ -72,13 +72,13 @@ def shape(world: World) -> dict[str, Any]:
 
 
 def play(env: AlfredEnv, episode: Episode) -> tuple[bool, list[str]]:
-    """Let the expert play the first task, with the symbolic world in step; return (success, skills)."""
+    """Let the expert play the first task while a symbolic world repeats it; return (success, skills)."""
     _, info = env.reset(options={"episode": episode})
     expert, skills = env.setting.expert(), []
     with shadowed(env.world) as shadow:
         while info["task_done"] is None:
             skills.append(expert.act(info["world"], info["task"], info["knowledge"]))
-            if skills[-1] == "done":  # before the step, which would begin the next task of a stream
+            if skills[-1] == "done":  # compare before the step, which would begin the next task of a stream
                 assert shape(shadow.world) == shape(env.world)
                 assert goal_conditions(shadow.world, info["task"]) == info["goal"]
             _, _, _, _, info = env.step(skills[-1])

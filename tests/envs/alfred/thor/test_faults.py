@@ -1,4 +1,4 @@
-"""Faults of the process: a named error in time, or an episode that continues; no resource remains open."""
+"""Faults of AI2-THOR's process raise a named error in time or let the episode continue, and leave nothing open."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ EndWaits = Callable[[Callable[[], bool]], None]
 
 @pytest.fixture
 def end_waits(monkeypatch: pytest.MonkeyPatch) -> EndWaits:
-    """Lets time-outs of the FIFO server expire when a condition holds, independent of the clock."""
+    """Return a function that lets the FIFO server's time-outs expire when a condition holds, whatever the time."""
 
     def make(condition: Callable[[], bool]) -> None:
         class Conditional(Clock):
@@ -112,7 +112,7 @@ def test_a_process_that_fails_at_work(fault: str, server: str, tmp_path: Path, e
 
 
 def test_a_script_that_wraps_the_build_ends_with_it(end_waits: EndWaits) -> None:
-    """The build hangs and was started by a script, as xvfb-run does."""
+    """A script such as xvfb-run starts the build (AI2-THOR's executable), which then hangs."""
     stopped: list[int] = []
     end_waits(lambda: bool(stopped))
     wrapped = ThorClient(ThorOptions(**options() | {"executable": f"sh -c '{command()} & wait; true'"}))
@@ -227,7 +227,7 @@ def test_without_images_the_screen_is_not_resized() -> None:
 def test_a_gpu_without_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    thor = simulator(gpu=1)  # CloudRendering would refuse it
+    thor = simulator(gpu=1)  # a GPU number is for CloudRendering only, not for a command
     thor.start(EMPTY_SCENE)
     assert thor.step("Pass").ok
     thor.close()

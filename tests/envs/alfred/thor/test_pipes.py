@@ -19,7 +19,7 @@ from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.servers import BoundedFifoServer
 from tests.waiting import PATIENCE
 
-SHORT = 1.0  # seconds, in tests that can only end with the time-out
+SHORT = 1.0  # seconds; time-out of tests that can only end with it
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_slow_message_times_out_as_a_whole(hasty: BoundedFifoServer) -> None:
     descriptor = os.open(hasty.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK)  # lets the writer open its end
 
     def drip() -> None:
-        """Return the first bytes of a record that says it is long."""
+        """Write the header of a record of 2 GiB, then its bytes one by one."""
         with Path(hasty.server_pipe_path).open("wb", buffering=0) as pipe:
             pipe.write(b"\x01\x7f\xff\xff\xff")
             started.set()
@@ -107,7 +107,7 @@ def test_an_action_that_no_process_reads(hasty: BoundedFifoServer) -> None:
 
 
 class Simulator:
-    """Answers every action with the same flag."""
+    """Simulator that answers every action with the same success flag."""
 
     def __init__(self, flag: Any) -> None:
         self._flag = flag

@@ -174,7 +174,7 @@ def test_instances_the_trial_does_not_pose_stay_and_bottles_are_glass_bottles() 
 
 
 def test_no_two_of_a_type_in_the_same_place() -> None:
-    """The build loses one of two objects with the same id."""
+    """AI2-THOR loses one of two objects with the same id, which consists of type and position."""
     wanted_poses = [pose("Mug_0a1b", 5.0), pose("Mug_0a1b", 5.004), pose("Pen_0a1b", 5.0)]
     poses = list(object_poses(wanted_poses, [thing(MUG), thing(PEN)]))
     places = [(pose["position"]["x"], round(pose["position"]["y"], 3)) for pose in poses]
@@ -204,7 +204,7 @@ def test_states_are_set_object_by_object() -> None:
     assert actions(start(toggles=(("DeskLamp", True),), dirty_and_empty=True)) == [
         ("DirtyObject", cup),
         ("EmptyLiquidFromObject", cup),
-    ]  # the build would refuse an action for a state that already holds
+    ]  # AI2-THOR refuses an action for a state that already holds
 
 
 def test_objects_away_from_their_poses_are_reported() -> None:
@@ -219,7 +219,7 @@ TARGET = (0.1, 0.9, 2.0)
 
 
 class Build:
-    """Answers GetInteractablePoses with a given reply."""
+    """Build (AI2-THOR's executable) that answers GetInteractablePoses with a given reply."""
 
     def __init__(self, ok: bool = True, value: Any = None, unknown: bool = False) -> None:
         self.reply = Reply(ok, "", value, {}, None, unknown=unknown)
@@ -261,7 +261,7 @@ def test_geometry_replaces_a_missing_answer_of_the_build(build: Build) -> None:
     ranked = poses(build)
     assert len(ranked) == MAX_POINTS and (ranked[0].x, ranked[0].z) == (0.0, 2.0)
     ahead = next(pose for pose in ranked if (pose.x, pose.z) == (0.0, 1.75))
-    assert (ahead.rotation, ahead.horizon) == (0.0, 60.0)  # the eyes are higher than the thing
+    assert (ahead.rotation, ahead.horizon) == (0.0, 60.0)  # looks down: the eyes are higher than the thing
 
 
 def test_a_build_without_the_action_gets_it_once_and_far_things_the_nearest_point() -> None:

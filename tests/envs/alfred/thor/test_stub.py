@@ -1,4 +1,4 @@
-"""Stand-in without its process: houses, messages, images, faults."""
+"""Stand-in for AI2-THOR, without its process: houses, messages, images, faults."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_nested_things_list_all_their_receptacles_also_on_the_floor() -> None:
     assert sim.entry("Fridge")["parentReceptacles"] is None
     assert sim.entry("Cabinet")["receptacleObjectIds"] == [sim.id("Mug")]
     assert sim.entry("Knife")["receptacleObjectIds"] is None
-    # The room has one standing point and every kind of item.
+    # This room has one standing point, and only an egg in a bowl.
     bowl = Item("bowl_1", "Bowl", (0.0, 0.05, 0.0))
     sim = Sim(Scene("x", "kitchen", (bowl, inside("Egg", 1, bowl)), (0.0, 0.0), ((0.0, 0.0),)))
     assert sim.entry("Egg")["parentReceptacles"] == [sim.id("Bowl")]

@@ -1,4 +1,4 @@
-"""Stand-in without its process: poses, actions on one object, and new poses for many at once."""
+"""Stand-in for AI2-THOR, without its process: poses, actions on one object, and new poses for many at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.envs.alfred.thor.in_process import Record, Sim, holding
 
 @pytest.mark.parametrize("size", [60, 90])
 def test_every_listed_pose_shows_the_thing(houses: list[Scene], size: float) -> None:
-    """Every thing of a generated house is visible from some pose, unless it is behind a door."""
+    """Only the floor and things behind a door have no pose from which they are visible."""
     for scene in houses:
         sim = Sim(scene, fieldOfView=size)
         for entry in sim.objects():
@@ -174,7 +174,7 @@ def test_dirt_and_liquids(sim: Sim) -> None:
 
 
 def test_a_cut_thing_stays_in_the_list_but_invisible(sim: Sim) -> None:
-    """The build needs no knife; skills do."""
+    """AI2-THOR cuts without a knife; only the skills require one."""
     apple = sim.id("Apple")
     sim.stand_at(apple)
     sim.require("SliceObject", objectId=apple)
@@ -283,5 +283,5 @@ def test_states_survive_new_poses(sim: Sim) -> None:
     sim.ask("SetObjectPoses", objectPoses=[pose for pose in loose(sim) if pose["objectName"] not in cut])
     assert sim.entry("Plate")["isDirty"] and sim.entry("Fridge")["isOpen"]
     assert not any(entry["isSliced"] for entry in sim.objects())  # a cut object cannot be restored
-    (piece,) = sim.objects("AppleSliced")  # all slices had the same position
+    (piece,) = sim.objects("AppleSliced")  # the slices had the same position, so the same id
     assert piece["objectId"].count("|") == 3

@@ -1,4 +1,4 @@
-"""Stand-in as a process, driven by ai2thor's own controller over both servers."""
+"""Stand-in for AI2-THOR as a process, driven by ai2thor's own controller over both servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Controller]:
 
 @pytest.fixture
 def client(shared: Controller) -> Controller:
-    """The controller with the house in its start state."""
+    """Return the controller with the house in its start state."""
     assert shared.reset(HOUSE)
     return shared
 

@@ -1,4 +1,4 @@
-"""Stand-in as a process: faults on demand, and its end."""
+"""Stand-in for AI2-THOR as a process: faults on demand, and its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADER = struct.Struct("!BI")
 
 
 class PipeClient:
-    """The client's end of two pipes to a process that may end."""
+    """Client's end of two pipes to a stand-in process that may end."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.paths = [folder / "server.pipe", folder / "client.pipe"]
@@ -81,7 +81,7 @@ def opened_by(process: int) -> set[str]:
     """Return the paths of the files that a process has open."""
     content = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(OSError):  # the file was closed in the meantime
+        with suppress(OSError):  # the file was closed during the loop
             content.add(str(link.readlink()))
     return content
 
@@ -122,7 +122,7 @@ def test_it_ends_when_its_parent_is_gone_before_any_message(kind: str, tmp_path:
         "import subprocess, time; from pathlib import Path; quiet = subprocess.DEVNULL\n"
         f"child = subprocess.Popen({STUB!r}, stdout=quiet, stderr=quiet); print(child.pid)\n"
         "maps = Path(f'/proc/{child.pid}/maps')\n"
-        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # its imports are done
+        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # its imports have ended
         "time.sleep(1)"
     )
     env = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}

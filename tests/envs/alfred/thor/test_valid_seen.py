@@ -24,7 +24,7 @@ def folder(alfred_data: Path) -> str:
 
 @pytest.fixture(scope="module")
 def trials(folder: str) -> list[Episode]:
-    """The first annotation of every trial."""
+    """Return the first annotation of every trial."""
     episodes = {episode.tasks[0].id: episode for episode in reversed(load_episodes(folder, SPLIT)[:])}
     return list(reversed(episodes.values()))
 
@@ -68,7 +68,7 @@ def test_all_trials_with_instance_skills_and_partial_knowledge(trials: list[Epis
 
 
 def test_the_room_has_all_objects_of_the_trial(trials: list[Episode], env: AlfredEnv) -> None:
-    """Every pose of the trial has its object, copies included; all other things of the room stay."""
+    """The room has an object for every pose of the trial, copies included, and the ids of the trial's scene."""
     for episode in trials[::25]:
         env.reset(options={"episode": episode})
         poses = [thing.type for thing in episode.scene.start.objects]

@@ -82,7 +82,7 @@ def test_addresses(server: FakeSimulator) -> None:
     assert HttpTransport("http://[::1]:7/é").address == ("::1", 7, "/%C3%A9")
     assert HttpTransport("http://[::1]:7").address.header == "[::1]:7"
     assert HttpTransport("http://box").address == ("box", 8080, "/")
-    Simulator(HttpTransport(f"http://localhost:{server.port}")).check()  # also where that means ::1 first
+    Simulator(HttpTransport(f"http://localhost:{server.port}")).check()  # also where localhost means ::1 first
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e9])

@@ -34,7 +34,7 @@ EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswe
 }  # fmt: skip
 SLOW = ("busy", "hang", "drip")  # faults that end with a timeout
 SHORT = 0.5  # seconds, for tests that can only end with the timeout
-BUSY_TRIES = 3  # of a simulator that stays busy
+BUSY_TRIES = 3  # requests to a simulator that stays busy
 GRAPH = ("environment_graph",)
 SPECIFIC = {"no_value": ("camera_count", *GRAPH), "bad_graph": GRAPH, "no_graph": GRAPH}  # faults of some calls only
 TEMPORARY = ("timeout", "error", "close", "half")  # retried for idempotent actions
@@ -56,7 +56,7 @@ def test_every_fault_has_its_error(server: FakeSimulator, short_pauses: None, fa
 
 
 class RequestClock(Clock):
-    """Clock that runs out with request number `BUSY_TRIES`, at any time."""
+    """Clock that runs out with request number `BUSY_TRIES`, however long that takes."""
 
     def __init__(self, server: FakeSimulator) -> None:
         super().__init__(PATIENCE)
@@ -68,9 +68,9 @@ class RequestClock(Clock):
 
 
 class LateClock(Clock):
-    """Clock of one try that starts a short time at its n-th query, once ``ready`` returns True.
+    """Clock of one try that allows only `SHORT` seconds from its n-th query on, after ``ready`` has returned True.
 
-    Queries: to connect, to send, and to wait for the answer.
+    A try queries it to connect, to send, and to wait for the answer.
     """
 
     def __init__(self, query: int, ready: Callable[[], bool] = lambda: True) -> None:
@@ -86,7 +86,7 @@ class LateClock(Clock):
 
 
 def clock_from_fault(server: FakeSimulator) -> LateClock:
-    """Return a clock that starts when the try triggers a fault."""
+    """Return a clock that allows a try only `SHORT` seconds after it has triggered a fault."""
     faults = len(server.faults)
     return LateClock(3, lambda: len(server.faults) < faults)
 
@@ -98,7 +98,7 @@ def long_clock() -> Clock:
 def set_clocks(
     patch: pytest.MonkeyPatch, whole: Callable[[], Clock] = long_clock, tries: Callable[[], Clock] = long_clock
 ) -> None:
-    """Set the clock of the next call and those of its tries."""
+    """Set the clock of the whole next call, and the clocks of its tries."""
     makers = chain([whole], repeat(tries))
     patch.setattr(transport, "Clock", lambda _: next(makers)())
 

@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_renamed_is_preserved(
 def test_two_recordings_to_one_path_are_both_preserved(
     server: FakeSimulator, path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a file system without links, unless both end at the same time."""
+    """The same holds on a file system without links, unless both recordings end at the same time."""
     if not links:
         monkeypatch.setattr(os, "link", full)
     first, second = (Simulator(http(server), record=path) for _ in range(2))

@@ -125,7 +125,7 @@ def test_pages_of_other_sites_are_refused(open_page: LiveServer, headers: dict[s
     for method, path in (("GET", "/agents/a"), ("GET", "/healthz"), ("POST", "/broken")):
         assert open_page.http.request(method, path, headers=headers).status_code == 403
     if "Host" in headers:
-        return  # websockets sends its own
+        return  # the package websockets sends its own Host header
     assert open_page.denied("/agents/a/socket", **headers).status_code == 403
 
 
@@ -175,7 +175,7 @@ async def echo(socket: WebSocket) -> None:
 
 @dataclass(frozen=True)
 class LiveTokens:
-    """A server, and its file of tokens: ``item`` for agent a, ``all`` for all agents."""
+    """Server with its file of tokens: the token ``item`` is for agent a, ``all`` for all agents."""
 
     server: LiveServer
     file: Path

@@ -53,7 +53,7 @@ def test_a_name_has_one_token(tmp_path: Path) -> None:
     assert tokens.find(old) is None and tokens.find(new) is not None
     command("robots", "--remove", "--file", str(file))
     tokens = load_tokens(file, {})
-    assert tokens.find(new) is None and not tokens.open  # an empty file opens nothing
+    assert tokens.find(new) is None and not tokens.open  # an empty file gives no access
     with pytest.raises(ConfigError, match="there are: none"):
         command("robots", "--remove", "--file", str(file))
 
@@ -174,6 +174,6 @@ def test_a_name_of_a_public_address_needs_tokens(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_invalid_address_is_refused() -> None:
-    for host in ("no.such.host.invalid", "a..b"):  # the second cannot even be written as a name
+    for host in ("no.such.host.invalid", "a..b"):  # the second is not even a valid name
         with pytest.raises(ConfigError, match=rf"host='{re.escape(host)}' is no address"):
             check_bind(host, Tokens(open=True))

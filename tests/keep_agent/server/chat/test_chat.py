@@ -151,7 +151,7 @@ def test_unknown_models_and_excessive_requests_are_refused(server: LiveServer) -
     assert "tokens" in send(server, OPENAI, openai("m", "word " * 9000), 413)["error"]["message"]
     assert "characters" in send(server, OPENAI, openai("m", "word " * 50000), 413)["error"]["message"]
     assert "stop" not in send(server, OPENAI, openai("m", stop=["x"] * 9), 400)["error"]["type"]
-    assert send(server, OPENAI, openai("m"))["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # none was kept
+    assert send(server, OPENAI, openai("m"))["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # none is stored
     assert [model["id"] for model in server.http.get("/v1/models").json()["data"]] == ["tiny"]
 
 
@@ -185,7 +185,7 @@ def test_rows_are_warm_after_a_restart(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_tokens_are_counted_up_to_the_stop(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number does not depend on tokens that the scheduler made after the stop; with one less there is no stop."""
+    """The count excludes tokens that the scheduler made after the stop; with one token less the text has no stop."""
     path, body = "/v1/agents/counted/generate", {"prompt": "Robot: find a mug, 2.", "tokens": 60}
     text, feed = send(server, path, body)["text"], Detokenizer.feed
 
@@ -360,7 +360,7 @@ def test_counted_tokens_are_those_of_the_prompt(server: LiveServer, go_on: bool)
 
 
 def test_counting_tokens_reads_no_agents_memory(serve: Serve) -> None:
-    """The number does not depend on memories, and no agent is woken or made."""
+    """The number does not depend on memories, and no agent is loaded or made."""
     body = anthropic("b")
     prompt = {name: body[name] for name in ("model", "messages")}
     with serve("token-ab", tokens=TOKENS) as (server, whole):

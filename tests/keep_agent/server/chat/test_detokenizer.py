@@ -91,7 +91,7 @@ def test_a_possible_stop_is_held_back(bytewise: TokenizerCoder) -> None:
 
 
 def test_hidden_tokens_have_no_text_at_any_place(coder: TokenizerCoder) -> None:
-    """Place them within a character or a stop, too; the text of the rows is then unknown."""
+    """Hidden tokens may be within a character or a stop, too; the text of the rows is then unknown."""
     ids = coder.encode(TEXT).ids
     visible, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
     assert visible == coder.decode(ids)
@@ -132,7 +132,7 @@ def talk(engine: Engine, chat: PreTrainedTokenizerFast) -> Talk:
 
 @pytest.fixture
 def plain(engine: Engine, talk: Talk) -> list[int]:
-    """The tokens that the model generates, each of which may be taken for a special one."""
+    """Return the tokens that the model generates; tests declare some of them special."""
     with talk().memories.turn("plain", PROMPT) as prompt:
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits
         return engine.generate(prompt.cache, logits, MOST, ())

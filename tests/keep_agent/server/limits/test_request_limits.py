@@ -42,7 +42,7 @@ from tests.keep_agent.server.serving import LiveServer, live_server, post, statu
 from tests.waiting import PATIENCE, FakeTime
 
 LIMITS = RequestLimits(body_bytes=10_000, depth=8, large={"/large": 100_000})
-HASTY = replace(LIMITS, body_seconds=0.5, send_seconds=0.5)  # where nothing else can come
+HASTY = replace(LIMITS, body_seconds=0.5, send_seconds=0.5)  # seconds, for tests that can only end with a time-out
 router = APIRouter()
 
 
@@ -335,7 +335,7 @@ TALK = {"model": "m", "max_tokens": 1}
 def test_many_wrong_values_give_one_error(model: type[BaseModel], body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(body)
-    assert caught.value.error_count() <= 4  # of a union, those of each kind
+    assert caught.value.error_count() <= 4  # a union has an error for each of its types
 
 
 def test_an_unknown_field_is_named_with_the_closest_known_one() -> None:

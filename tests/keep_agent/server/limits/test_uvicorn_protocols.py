@@ -1,4 +1,4 @@
-"""HTTP as ``keep-agent serve`` has it: clients that begin to ask and never end, and bodies with two ends."""
+"""HTTP protocol of ``keep-agent serve``: requests that begin and never end, and bodies with two lengths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def json(request: Request) -> None:
 
 
 class Hasty(TimedProtocol):
-    seconds = 0.4  # where nothing else can come
+    seconds = 0.4  # for tests that can only end with the time-out
 
 
 class Stepped(TimedProtocol):
@@ -87,7 +87,7 @@ def test_a_connection_is_kept_between_requests_and_timed_within_them(stepped: Li
             answer = HTTPResponse(client)
             answer.begin()
             assert answer.status == 200 and answer.read()
-            until(lambda: not Stepped.instances[-1].waited_for)  # between requests it may take its time
+            until(lambda: not Stepped.instances[-1].waited_for)  # no deadline between requests
         client.sendall(ask[:10])
         connection = Stepped.instances[-1]
         until(lambda: connection.waited_for)

@@ -30,7 +30,7 @@ def resources(tiny_model: Path) -> Iterator[PlannerResources]:
 
 @pytest.fixture
 def serve(service: Service, tmp_path: Path) -> Serve:
-    """A function that serves ``agents`` over a folder, which the next server finds again."""
+    """Return a function that serves ``agents`` from a folder, which the next server uses again."""
 
     @contextmanager
     def run(*agents: str, token: str | None = None, **options: Any) -> Iterator[LiveServer]:

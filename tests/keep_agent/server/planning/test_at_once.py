@@ -33,7 +33,7 @@ def test_requests_above_the_limit_get_a_time_to_retry(serve: Serve, monkeypatch:
     refusals, plan = list[int](), DurableAgent.plan
 
     def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
-        until(lambda: refusals)  # so that requests meet, however late their threads are
+        until(lambda: refusals)  # requests overlap, however late their threads begin
         return plan(agent, *arguments, **more)
 
     monkeypatch.setattr(DurableAgent, "plan", slowly)
@@ -42,7 +42,7 @@ def test_requests_above_the_limit_get_a_time_to_retry(serve: Serve, monkeypatch:
         Client(server.url, timeout=PATIENCE, patience=PATIENCE) as client,
     ):
         agents = [client.agent(f"robot-{number}") for number in range(6)]
-        client.agent("hasty")  # an observation between two plans would be remembered, too
+        client.agent("hasty")  # made first; it has no observations, only plans
 
         def rush() -> None:
             for _ in range(20):
@@ -124,7 +124,7 @@ def test_a_websocket_serves_all_calls_of_a_robot(serve: Serve) -> None:
 
 
 def test_messages_and_pings_are_answered_during_a_plan(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pongs for pings behind unread messages the connection would end."""
+    """A client would close the connection if pings behind unread messages got no pongs."""
     planning = GatedMethod(monkeypatch, DurableAgent, "plan")
     with serve("kitchen") as server, server.websocket("/v1/agents/kitchen/socket") as socket:
         socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))

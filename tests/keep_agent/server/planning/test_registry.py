@@ -136,7 +136,7 @@ def test_a_request_that_waits_during_the_end_does_not_wake_the_agent(registry: A
         ending = pool.submit(registry.close)
         until(lambda: registry._is_closed)
         using = pool.submit(use)
-        until(lambda: entry.users)  # it comes to the lock next
+        until(lambda: entry.users)  # it is about to take the lock
     assert ending.result() is using.result() is None and not registry.loaded_count
     use()
 
@@ -163,7 +163,7 @@ def test_a_call_during_a_deletion_is_not_found(registry: AgentRegistry, monkeypa
         deleting = threading.Thread(target=registry.delete, args=("kitchen",))
         deleting.start()
         assert closed.wait(PATIENCE)
-        threading.Timer(0.05, received.set).start()  # while it waits to be told
+        threading.Timer(0.05, received.set).start()  # during the call of `observe`
         agent.observe([CUP])
     deleting.join(PATIENCE)
 
@@ -187,7 +187,7 @@ Process = Callable[[], AbstractContextManager[tuple[PlannerResources, AgentRegis
 
 @pytest.fixture(params=["disk", "tiers"])
 def process(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Process:
-    """A context of resources and a registry, as in a new process, over the same folder of blocks."""
+    """Return a context that opens resources and a registry over one folder of blocks, as a new process does."""
     storage = [f"memory/storage={request.param}"]
     if request.param == "disk":
         storage.append(f"memory.storage.folder={tmp_path}/blocks")

@@ -164,7 +164,7 @@ def test_many_templates_are_refused(server: LiveServer) -> None:
 
 
 def test_the_number_of_scenarios_is_limited(serve: Serve) -> None:
-    """A token for certain agents is not refused for the number of other scenarios."""
+    """A token for certain agents is not refused because others have many scenarios."""
     with serve("token-all", tokens=TOKENS, chat_limits=ChatLimits(scenarios=2)) as (server, _):
         for name in ("one", "two"):
             begin(server, scenario(name))
@@ -267,7 +267,7 @@ class Slow(SharedPlayer):
 
 
 def test_closing_waits_for_the_turn_of_a_cancelled_request(build: Build) -> None:
-    """uvicorn cancels requests after its grace; the thread that plays goes on, and all scenarios are to be ended."""
+    """uvicorn cancels requests after its grace period, but the thread of a turn continues: closing waits for it."""
     whole, access = build(scenarios_of=played_by(Slow)), Access("all")
 
     async def end() -> None:

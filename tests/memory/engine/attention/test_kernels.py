@@ -99,7 +99,7 @@ def unit_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
     lengths, window = draw(st.lists(st.integers(1, 90), min_size=1, max_size=12)), draw(WINDOWS)
     context, suffix = draw(st.integers(0, 30)), draw(st.integers(0, 30))
     plan = unit_plan(lengths, context, dtype, torch.device("cpu"), suffix)
-    lengths = [suffix + lengths[0], *lengths[1:]]  # the first has rows that are computed already
+    lengths = [suffix + lengths[0], *lengths[1:]]  # the first unit begins with computed rows
     places = torch.cat([torch.arange(count) for count in (context, *lengths)])
     owner = torch.arange(-1, len(lengths)).repeat_interleave(torch.tensor([context, *lengths]))
     places[context:] += context
@@ -115,7 +115,7 @@ def tree_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
     for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
         if parent >= 0:
             ancestry[node] |= ancestry[parent]
-    positions, depth, following = torch.arange(prompt) + 4, ancestry.sum(1) - 1, prompt + 4 + gap  # 4 rows are missing
+    positions, depth, following = torch.arange(prompt) + 4, ancestry.sum(1) - 1, prompt + 4 + gap  # from position 4 on
     plan = tree_plan(bias_of(ancestry, dtype), depth, positions, following, dtype)
     visible = torch.cat([torch.ones(len(draws), prompt, dtype=torch.bool), ancestry], 1)
     places = following + depth

@@ -33,7 +33,7 @@ class Record:
         self.attention: dict[int, dict[int, float]] = {}  # of each row to the rows that it saw
 
     def append(self, count: int, layers: int = LAYERS) -> None:
-        """Run a pass over ``count`` rows, which fails after ``layers`` if those are not all."""
+        """Run a pass over ``count`` rows; it fails after ``layers`` layers if the model has more."""
         new = range(self.next, self.next + count)
         places = torch.tensor([*self.live, *new])
         blocks = list(self.blocks(count, places.numel()))

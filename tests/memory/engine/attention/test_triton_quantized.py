@@ -137,7 +137,7 @@ def test_rows_without_visible_keys_and_large_scores() -> None:
 @pytest.mark.parametrize("format", FORMATS[1:3], ids=lambda f: f"{f.bits}-{f.group}-{f.keys}")
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss"])
 def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns that fill no page: a number that is rounded otherwise would have another code."""
+    """The turns fill no page: a number that rounds differently would get another code when its page is packed."""
     from memory.engine.attention.triton_quantized import RunningSums
 
     model = tiny_model(family, layers=2)
@@ -216,7 +216,7 @@ def test_this_file_in_the_interpreter() -> None:
 @EVERY_FORMAT
 @pytest.mark.parametrize(("capability", "dtype", "dim"), [(80, torch.bfloat16, 128), (90, torch.float32, 256)])
 def test_the_kernel_compiles(format: PackFormat, capability: int, dtype: torch.dtype, dim: int) -> None:
-    """No GPU is needed to compile; the smallest ones give a program 99 KiB."""
+    """No GPU is needed to compile; the smallest GPUs have 99 KiB of shared memory for a program."""
     from triton import compile
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -128,7 +128,7 @@ def test_shards_are_read_as_transformers_reads_them(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["shard-00000-model-00001-of-00001.safetensors", "extra.safetensors"])
 def test_weights_outside_the_index_are_not_loaded(folder: Path, name: str) -> None:
-    """transformers takes the first for a shard of a distributed run, and loads all files then."""
+    """transformers takes the first name for a shard of a distributed run, and then loads all files."""
     first = key_of(folder)
     save_weights(folder, {key: tensor * 0 for key, tensor in merge(folder).items()}, name)
     loaded = load_model(folder, "float32")

@@ -107,7 +107,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def check_laws(model: LoadedModel) -> None:
-    """Check the laws, after a plain forward: the engine copies the model before it is used."""
+    """Check the exactness laws on a model, and that a prefill without recomputation differs from the plain forward."""
     prompt = Prompt.random()
     with TransformersEngine(model, "inline") as engine:
         plain = engine.forward_plain(prompt.ids)[-1]
@@ -152,7 +152,7 @@ def test_full_precision_is_packed_while_it_is_read(quantization: str, dtype: str
 @needs("bitsandbytes")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_in_4_bits(family: str, tmp_path: Path) -> None:
-    """In float32, in which the order of a sum does not change an expert router's choice."""
+    """Use float32, in which the order of a sum does not change an expert router's choice."""
     tiny_model(family, layers=4).module.save_pretrained(tmp_path)
     with TransformersEngine(load_model(tmp_path, "float32", quantization="bnb-4bit"), "inline") as engine:
         assert recompute_everything(engine) < CLOSE
@@ -166,7 +166,7 @@ def test_a_saved_bitsandbytes_checkpoint_is_loaded_again(quantization: str, fold
     second = load_model(tmp_path / "small")
     with TransformersEngine(first, "inline") as engine, TransformersEngine(second, "inline") as peer:
         assert torch.equal(engine.forward_plain(IDS), peer.forward_plain(IDS))
-    assert second.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # it has notes as text
+    assert second.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # it has metadata as text
     check_laws(second)
 
 
@@ -187,7 +187,7 @@ def test_the_key_names_the_quantisation(folder: Path) -> None:
 
 @pytest.fixture
 def capacity_checks(monkeypatch: pytest.MonkeyPatch) -> list[WeightSizes]:
-    """Sizes that the capacity check receives."""
+    """Return the list of sizes that the capacity check receives."""
     actual: list[WeightSizes] = []
     monkeypatch.setattr(load, "check_capacity", lambda name, weights, device: actual.append(weights))
     return actual
@@ -243,7 +243,7 @@ REFUSALS: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.fixture
 def all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every package seems to be installed."""
+    """Pretend that every package is installed."""
     monkeypatch.setattr(quantized_weights, "find_spec", lambda name: name)
 
 

@@ -35,7 +35,7 @@ KINDS = {
 ANY_KIND = pytest.mark.parametrize("kind", KINDS)
 LENGTHS = 300, 5, 70, 64, 601, 131  # some of several blocks, none about to fill a page
 FILLING = 316, 5, 123, 62, 638, 191  # most fill a page, or a block, within a few steps
-DROPPED = 2, 4  # members with forgotten rows
+DROPPED = 2, 4  # members with dropped rows
 DOUBLE = [family for family in FAMILIES if family not in ("qwen3_moe", "gpt_oss")]  # torch's experts know no float64
 
 
@@ -116,7 +116,7 @@ def test_steps_equal_those_of_each_member_alone(family: str, kind: str) -> None:
 @ANY_KIND
 @pytest.mark.parametrize("family", DOUBLE)
 def test_pages_filled_by_steps_equal_those_of_each_member_alone(family: str, kind: str) -> None:
-    """In float64: in float32 a product of one row rounds otherwise than that of many, and a code may flip."""
+    """Use float64: in float32 a product of one row rounds differently from that of many, and a code may flip."""
     house = House(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
     members, twins = house.caches(FILLING), house.caches(FILLING)
     packed = [getattr(cache, "packed", 0) for cache in members]
@@ -261,7 +261,7 @@ SHAPES: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "group"), SHAPES)
 def test_products_with_codes(heads: int, kv_heads: int, head_dim: int, group: int, bits: int) -> None:
-    """Groups within a head, over several, and across their borders give the products of the numbers."""
+    """Groups within a head, over several heads, and across heads' borders give the products of the numbers."""
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(3, *size, generator=generator) for size in ((heads, head_dim), (kv_heads, 50, head_dim)))
     packed = pack(k, PackFormat(bits, group))

@@ -94,7 +94,7 @@ def test_stop_ids_end_a_request_before_they_enter_the_cache(engine: Engine, manu
 
 
 def test_requests_of_one_agent_run_in_order(engine: Engine, manual: Scheduler) -> None:
-    """The second chooses its tokens when it sees the first one's rows; another agent waits for the same cache."""
+    """The second request chooses its tokens when it sees the first one's rows; another agent waits for the cache."""
     cache, lengths = packed(engine), []
 
     def later(cache: Member) -> list[int]:
@@ -143,7 +143,7 @@ def test_the_queue_is_round_robin(engine: Engine, manual: Scheduler) -> None:
 
 
 def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) -> None:
-    """A turn takes two of any number, and computes a chunk of the queue."""
+    """A turn starts two of any number of warm requests, and computes a chunk of a queued one."""
     long = manual.submit("long", packed(engine), some_ids(4 * FEW), 1)
     manual.turn()
     flood = [manual.submit(f"w{i}", packed(engine), some_ids(3, i), 1) for i in range(20)]
@@ -155,7 +155,7 @@ def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 70), st.integers(1, 5)), min_size=1, max_size=9))
 @settings(max_examples=15)
 def test_no_request_starves(engine: Engine, arrivals: list[tuple[int, int, int]]) -> None:
-    """The first token comes within a chunk per chunk of every other request, and equal arrivals take equal turns."""
+    """A request of n chunks waits for at most n chunks of each other request; equal arrivals take equal turns."""
     first_run, second_run = _turns(engine, arrivals), _turns(engine, arrivals)
     assert first_run == second_run
     chunks = [-(-rows // FEW) for _, rows, _ in arrivals]
@@ -183,7 +183,7 @@ def _turns(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tup
 def test_a_cancelled_request_leaves_its_computed_rows(
     engine: Engine, cancels: list[tuple[int, int]], paged: bool
 ) -> None:
-    """Cancelled in the queue, while it decodes, or before it began, it affects no other, and its cache can go on."""
+    """A request cancelled at any time affects no other, and its cache can be used further."""
     pool, scheduler, lengths = pool_of(engine), Scheduler(engine, CONFIG, automatic=False), (3 * FEW, 5, 40, 9)
     caches = [PagedCache(pool) if paged else packed(engine) for _ in lengths]
     streams = [scheduler.submit(str(i), caches[i], some_ids(n, i), 4) for i, n in enumerate(lengths)]
@@ -344,7 +344,7 @@ def test_refusals(engine: Engine, manual: Scheduler) -> None:
 
 
 def test_an_error_at_a_synchronisation_ends_its_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's errors are no ModelError."""
+    """Errors of a GPU are not of the type ModelError."""
     ids = some_ids(9)
     with Scheduler(engine, CONFIG) as scheduler:
         with monkeypatch.context() as broken:

@@ -68,7 +68,7 @@ STILL: Any = SimpleNamespace(  # a mover that moves nothing
 
 
 def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link's thread wakes late from a job; a job submitted meanwhile begins then, not at the end of the first."""
+    """A job submitted before the link's thread wakes up begins at its submission, not at the end of the first job."""
     clock, over, awake, starts = FakeTime(), threading.Event(), threading.Event(), []
     monkeypatch.setattr(time, "perf_counter", clock)
     monkeypatch.setattr(time, "sleep", clock.sleep)

@@ -42,7 +42,7 @@ def test_a_layer_in_two_halves_equals_the_whole_layer(
 
 @pytest.mark.parametrize(("count", "rest"), [(2047, 0), (2048, 1024)])
 def test_shorter_prompts_than_2048_tokens_stay_whole(count: int, rest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind 8,192 rows a chunk has 1,024: a prompt in chunks has rows left after its first step."""
+    """After 8,192 rows a chunk has 1,024 rows, so a prompt in chunks has rows left after its first step."""
     decoder = tiny_model("qwen2", layers=1).decoder
     cache = QuantizedCache(decoder.spec, PackFormat(4, 16), decoder.device)
     extension = ChunkedPrefill(decoder, cache, torch.randint(5, 500, (count,)), ChunkSchedule())

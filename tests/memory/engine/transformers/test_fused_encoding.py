@@ -1,4 +1,4 @@
-"""Fused units, which the prefill of a prompt encodes, have the blocks and logits of units encoded before."""
+"""Fused units, which the prefill of a prompt encodes, have the blocks and logits of units encoded beforehand."""
 
 from __future__ import annotations
 
