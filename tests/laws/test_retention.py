@@ -170,15 +170,15 @@ def test_the_mean_query_covers_the_rows_that_the_session_computed(engine_of: Get
     second = Session(engine, stages[1], provider=first.provider)
     for session in (first, second):
         session.turn(Turn(tuple(tokens(20, 1)), tuple(tokens(10, 2)), 3, ()))
-    assert len(second.cache.observer.places) < 10, "the others were taken up"
+    assert len(second.cache.observer.places) < 10, "the other rows are those of the first session"
     means = []
     for session, turn in ((first, STORY[1]), (second, STORY[2])):
         session.turn(turn)
         queries = [session.cache.observer.queries[layer][:, -len(turn.query) :] for layer in range(engine.info.layers)]
         means.append(torch.stack(queries).mean(2).float())
     assert relative(stages[1].view.intent, means[1]) < 1e-5
-    assert relative(stages[0].view.intent, means[0]) > 1e-2, "which knows its instruction"
-    assert stages[1].view.span[25:28].all(), "but both keep it"
+    assert relative(stages[0].view.intent, means[0]) > 1e-2, "the first session also averages its instruction's queries"
+    assert stages[1].view.span[25:28].all(), "both sessions protect the instruction"
 
 
 @pytest.mark.parametrize(

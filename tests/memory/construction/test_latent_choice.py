@@ -85,9 +85,9 @@ def test_units_with_equal_text_share_a_block_but_are_selected_separately(engine:
     prefill = session.prefill("go to cabinet_1", encode_text("did go to cabinet_1\n"))
     room = top_k - (len(prefill.units) if unit == "blocks" else prefill.counts.memory_tokens)
     assert 0 <= room < (1 if unit == "blocks" else 7), "a line has 5 tokens, an object 6"
-    segments_told = {id for use in prefill.units for id in use.segments}
+    selected_segments = {id for use in prefill.units for id in use.segments}
     for text in range(3):
-        of_text = [id in segments_told for id in lines[text::3]]
+        of_text = [id in selected_segments for id in lines[text::3]]
         assert of_text == sorted(of_text)
 
 

@@ -67,9 +67,9 @@ class Watched:
         assert close(prefill.logits, engine.forward_plain(ids, dense_mask(engine.plain, visible, rows, rows))[-1:])
         if persist:
             self.visible = visible
-            self.check_told(ids)
+            self.check_live_rows(ids)
 
-    def check_told(self, ids: torch.Tensor) -> None:
+    def check_live_rows(self, ids: torch.Tensor) -> None:
         """Check law 10: live rows are those of the prompt's present tokens."""
         cache, budget = self.cache, self.session.method.retention.budget
         exact_ids = torch.tensor(cache.tokens)[: cache.exact]
@@ -280,7 +280,7 @@ class Rounded(Watched):
         assert torch.equal(self.cache.live, dense.live) and self.cache.packed == len(ids) // PAGE * PAGE
         for layer, stored in enumerate(dense.stored.layers):  # input of a retention stage
             assert close(self.cache.keys(layer), stored.keys[0][:, dense.live], EXACT)
-        self.check_told(prefill.layout.token_ids)
+        self.check_live_rows(prefill.layout.token_ids)
 
 
 class PackedFlat(Flat):

@@ -18,7 +18,7 @@ EPISODES = list(load_episodes(None, "valid")[:20])
 
 
 @pytest.fixture(autouse=True)
-def _collected_as_in_a_process_of_its_own() -> Iterator[None]:
+def _freeze_earlier_objects() -> Iterator[None]:
     """Freeze earlier tests' objects, which would delay the collection of new cycles."""
     gc.collect()
     gc.freeze()

@@ -309,7 +309,7 @@ def scripted(build: Build) -> Iterator[TestClient]:
         yield client
 
 
-def told_back(phase_list: list[dict[str, Any]]) -> None:
+def insert_transcripts(phase_list: list[dict[str, Any]]) -> None:
     """Let the last phase insert each agent's transcript of the first."""
     first, last = phase_list[0], phase_list[-1]
     if first is last:
@@ -325,7 +325,7 @@ def told_back(phase_list: list[dict[str, Any]]) -> None:
 def test_no_answer_has_a_message_its_agent_did_not_hear(scripted: TestClient, data: st.DataObject, count: int) -> None:
     notes = iter(range(1000))
     phase_list = [draw_phase(data.draw, f"p{number}", AGENTS, notes) for number in range(count)]
-    told_back(phase_list)
+    insert_transcripts(phase_list)
     present = sorted({agent for phase in phase_list for agent in phase["participants"]})
     content = {"name": "random", "agents": {agent: {"system": "x"} for agent in present}, "phases": phase_list}
     everything = bearer("token-all")
