@@ -30,7 +30,7 @@ class BlockChoice:
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
-        """Return the blocks' numbers that ``token_ids`` choose, ascending, one per copy, and the pass's rows x layers."""
+        """Return the numbers of the chosen blocks, ascending, one per copy, and the pass's rows x layers."""
         if self.retrieval.chooses_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from keep_agent.errors import CapacityError, ModelError
 
 SENTINEL = 0  # the slot of every dropped position: never free, never read
-MARGIN = 32  # slots after the last that readers of padded runs may read
+MARGIN = 32  # slots after the last one, which readers may read as padding
 FIRST_SIZE = 512
 
 

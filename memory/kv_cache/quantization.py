@@ -164,8 +164,8 @@ class Packed:
 def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
     """Pack ``x`` (..., kv_heads, tokens, head_dim): keys along ``format.keys``, values along "token".
 
-    The same input gives the same bytes. Unpacked numbers differ by at most half a scale, and float32's rounding and
-    underflow.
+    The same input gives the same bytes. Unpacked numbers differ from the input by at most half a scale, plus rounding
+    and underflow of float32.
 
     :raises ConfigError: if ``along`` is "channel" and the tokens are no multiple of the group.
     :raises ModelError: if numbers are not finite, or too large for a float16 scale and bias.
