@@ -21,6 +21,6 @@ REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
 
 
 def new_name(key: str) -> str:
-    """Return a remark on the new name of a class, a setting, one within it, or ``GROUP=OPTION``; "" if not renamed."""
+    """Return a remark on the new name of a class, a setting (or part of it) or ``GROUP=OPTION``; "" if not renamed."""
     old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
     return "" if old is None else f"; {old} is called {RENAMED[old]} now"

@@ -112,7 +112,7 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 
 
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """Read the lines of a file whose chain begins with ``start``; none before an announced replacement.
+    """Read the lines of a file whose chain begins with ``start``; none while it has lines of an earlier start.
 
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """

@@ -20,7 +20,7 @@ from memory.retention.residual_head import ResidualHead, load_head
 log = logging.getLogger(__name__)
 
 SESSIONS = 1024
-FIRST_TOKENS = 256  # that identify a session without a name or query span
+FIRST_TOKENS = 256  # tokens that identify a session without a name or query span
 
 
 @dataclass(frozen=True)
