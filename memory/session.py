@@ -94,8 +94,7 @@ class MemorySession:
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
             construction that harvests then keeps its rows even if ``persist`` is False; any other computes all rows and
             keeps none. Transcripts and latent retrieval ignore it
-        :param instruction_ids: the task. If the query begins with them, a retention stage keeps these rows until a
-            later query does
+        :param instruction_ids: the task; a retention stage keeps these rows of the last query that begins with them
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
@@ -140,8 +139,7 @@ class MemorySession:
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
         """Encode ahead about ``tokens`` missing tokens of a prompt for ``query_text``, at least one unit.
 
-        Results of later prompts stay the same. Call `update` first, after the last change. Only isolated units can be
-        encoded ahead.
+        Results of later prompts stay the same. Call `update` first. Only isolated units can be encoded ahead.
 
         :returns: tokens encoded, and tokens still missing
         """
@@ -178,7 +176,7 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return the log-likelihood of every candidate after the prompt; with ``best``, -inf for some worse ones.
+        """Return each candidate's log-likelihood after the prompt; with ``best``, all but the ``best`` may be -inf.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """

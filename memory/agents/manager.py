@@ -134,8 +134,7 @@ class AgentMemories:
         :param text: the text of the generated tokens, if it is known; None: decode them
         :raises ConfigError: the prompt is not open (it was finished or abandoned, or its agent was forgotten), or a
             request still extends its cache (then the prompt stays open)
-        :raises CapacityError: pinned rows, and those within a quota, take more than ``host_bytes``; the prompt is
-            stored nevertheless
+        :raises CapacityError: pinned rows, and those within a quota, exceed ``host_bytes``; the prompt is stored anyway
         """
         if prompt.cache.requests:
             raise ConfigError(
@@ -191,7 +190,7 @@ class AgentMemories:
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. Rows of the old one stay stored, and are reused after a change back to it.
 
-        Open prompts are finished with the model that they were opened for. Shared texts are computed again.
+        Open prompts are finished with the model that they were opened for. Shared texts are computed for the new one.
 
         :param coder: tokenizer; None: the current one; the same for ``start``
         """
@@ -323,7 +322,7 @@ class AgentMemories:
         return rows if model.tokenized(rows.token_text) else None, origin
 
     def _begin_shared(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
-        """Begin with the shared rows if the text begins with their text, else with no rows."""
+        """Begin with the shared rows that the text can reuse, else with no rows."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
             matched = match(shared.token_text, text, self.threshold, self.exact)

@@ -66,14 +66,14 @@ class TokenizerCoder:
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
-        """Tokenise text after other text, or the ``first`` of a prompt; no special tokens are added."""
+        """Tokenise text that follows other text, or (``first``) begins a prompt; no special tokens are added."""
         for anchor in ("",) if first else self._anchors:
             if (encoded := self._encode_behind(anchor, text)) is not None:
                 return encoded
         raise ModelError(f"the tokenizer merges {text[:8]!r} with any text before it; begin the piece elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens after other text."""
+        """Return the text of tokens that follow other text."""
         return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
     def _encode_behind(self, anchor: str, text: str) -> EncodedText | None:
@@ -177,7 +177,7 @@ class TokenText:
         return self._parts[0] if self._parts else ""
 
     def append(self, text: str, coder: TokenizerCoder) -> None:
-        """Tokenise and append a piece, which should begin or follow a space if ``seams`` is ``spaces``."""
+        """Tokenise and append a piece, which should begin with or follow a space if ``seams`` is ``spaces``."""
         self._complete(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
@@ -292,7 +292,7 @@ class Match:
 
     @property
     def reused(self) -> int:
-        """Number of rows that are not computed: one less if no text remains, for the last row's logits."""
+        """Number of rows that are not computed: one less if no text remains, because logits need a computed row."""
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 

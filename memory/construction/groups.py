@@ -18,8 +18,8 @@ class Groups(Segments):
 
     A segment such as a line of the action log depends on its context: encoded alone, it would have to be recomputed at
     every step. Here a new unit is computed within the first prompt that contains it, and attends to the rows before it.
-    Later prompts reuse its rows until ``refresh`` computes them again, the oldest first. A group that changes its kind
-    (static or dynamic) is other units, which are computed again.
+    Later prompts reuse its rows until ``refresh`` computes them again, the oldest first. When a group becomes static or
+    dynamic, it consists of other units, which are computed again.
 
     A log line depends on the actions before it: "went to the sink" with empty hands differs from the same line when
     something is to be put down. So a stored log line is reused only after the same earlier lines of its task, up to

@@ -50,7 +50,7 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the function it runs
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the future's work
         self.blocks: list[PooledBlock] = []
         self.clear()
 
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # run a queued harvest now: the worker runs plans before it, and a plan that waited for it would never end
+        # run a queued harvest now: the worker prefers prompts, and a prompt that waited for it there would never end
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):

@@ -42,8 +42,8 @@ class Invalidation:
     def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
         """Count the tokens of the last prompt's blocks that became useless.
 
-        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task with its
-        log. A block whose segments were not retrieved this time is still valid.
+        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task, which ends
+        its log. A block whose segments were not retrieved this time is still valid.
         """
         changed = set(self._store.changed_ids(self._cursor))
         retrieved = {span.segment for unit in units for span in unit.spans}
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class IsolatedBuilder(PromptBuilder):
-    """Prompts of isolated units. A latent retrieval, if the method has one, chooses among them by their keys."""
+    """Builder of prompts of isolated units, among which a latent retrieval, if the method has one, chooses by keys."""
 
     harvests = False
 

@@ -212,7 +212,7 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Name the rows of ``unit`` after ``before``: exact ones, or approximate ones of an ``origin``."""
+        """Return the identity of the rows of ``unit`` after ``before``: exact, or approximate rows of an ``origin``."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:

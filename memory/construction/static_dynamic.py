@@ -1,4 +1,4 @@
-"""KEEP's memory construction: static groups are encoded whole, other segments alone, and the log in order."""
+"""KEEP's memory construction: static groups are encoded whole, other segments alone, log lines after earlier ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
 class StaticDynamic(Isolated):
     """KEEP (arXiv 2602.23592, section 4.1): full attention inside a static group, isolated dynamic segments.
 
-    A group that becomes static or dynamic is encoded again, because its units are others.
+    When a group becomes static or dynamic, it consists of other units, which are encoded again.
 
     The paper does not mention an action log, which gets a line at every step. A line is encoded after the task's
     earlier lines, even if these are not in the prompt; their stored rows are reused, so only the new line is computed.

@@ -23,9 +23,9 @@ from memory.stages import Capabilities
 class Turns(SingleUnitMemory):
     """Session cache that continues with the next turn; a retention stage may drop rows of it between turns.
 
-    ``survivors=stay``: a dropped position is mapped to the sentinel slot; all other rows keep their slot and position
-    (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt compressors; the
-    next turn computes the rows after the first gap again.
+    ``survivors=stay``: a dropped position is mapped to the sentinel slot, which attention skips; other rows keep their
+    slot and position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
+    compressors; the next turn computes the rows after the first gap again.
 
     Exact rows, computed before any was dropped, are shared between sessions as prefixes in blocks of ``block_size``
     tokens; beyond ``prefix_tokens`` tokens the least recently used blocks are no longer shared.

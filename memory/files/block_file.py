@@ -45,7 +45,7 @@ class FileHeader:
     """Content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
 
     spans: Mapping[str, TensorSpan]  # by the name of the tensor, in the order of the file
-    header: Mapping[str, Any]  # the caller's
+    header: Mapping[str, Any]  # the caller's own values
     blocks: Sequence[str]
     extra: Mapping[str, str]
 

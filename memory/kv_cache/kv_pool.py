@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import CapacityError, ModelError
 
-SENTINEL = 0  # the slot of every dropped position: never free, never read
+SENTINEL = 0  # the slot of every dropped position: never free, and read only as masked padding
 MARGIN = 32  # slots after the last one, which readers may read as padding
 FIRST_SIZE = 512
 
@@ -53,7 +53,7 @@ class KVPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-        self.lock = RLock()  # reentrant: a finaliser may run within an operation of its thread
+        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser
         self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property

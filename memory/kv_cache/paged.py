@@ -19,8 +19,8 @@ class PagedCache(EvictableRows):
     """One request's rows in a slot pool.
 
     ``slot_map`` has the slot of every position of the request's tokens; dropped positions have the sentinel's. The
-    engine's rows are the live ones only, in order of their positions, so no kernel ever reads the sentinel. `IntentKV`
-    (arXiv 2606.09916) instead reads it, with a key that is meant to make its logit small; docs/retention.md describes
+    engine's rows are the live ones only, in order of their positions, so no row attends to the sentinel. In IntentKV
+    (arXiv 2606.09916) rows attend to it, with a key that is meant to make its logit small; docs/retention.md describes
     when that fails.
     """
 

@@ -26,8 +26,8 @@ class PinnedPool:
     """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), separate from the method's storage.
 
     Blocks stay when no session refers to them. If a new block would exceed ``watermark`` of ``capacity_bytes``, the
-    blocks that the fewest prompts have used are evicted, the least recently used first among equals, but none to which
-    a prompt refers that is being assembled. Names are segment hashes; several may refer to one block.
+    blocks that the fewest prompts have used are evicted, the least recently used first among equals; blocks in use by a
+    prompt that is being assembled stay. Names are segment hashes; several may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20

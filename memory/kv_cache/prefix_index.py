@@ -110,7 +110,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Add a prompt's blocks ``names``, its rows being in ``slots``. Raises ConfigError beyond ``exact`` rows."""
+        """Add the blocks ``names`` of a prompt with rows in ``slots``. Raises ConfigError above ``exact`` rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -125,7 +125,7 @@ class SlotPrefixIndex:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
-        """Delete the blocks ``names`` and their successors, except blocks whose rows are all in another cache.
+        """Delete the blocks ``names`` and their successors, except blocks whose rows are all in other caches.
 
         :param cache_slots: slots of the caller's cache; a cache with only some of a block's rows has diverged from the
             block, or dropped rows of it, and would not match it

@@ -88,7 +88,7 @@ def _join(parts: Sequence[Packed]) -> Packed:
 
 
 class QuantizedCache(EvictableRows):
-    """One agent's rows: whole pages packed, the last ones as they were computed. Keys are rotated.
+    """One agent's rows: whole pages are packed, the last rows stay as they were computed. Keys are rotated.
 
     Rows that a retention stage dropped stay in place, and are left out of every tile.
     """
@@ -108,7 +108,7 @@ class QuantizedCache(EvictableRows):
         self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._keep, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
+        self._keep, self._count = False, 0  # of the current pass: whether `extend` keeps it, and its rows
 
     @property
     def nbytes(self) -> int:

@@ -64,7 +64,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows and token-layers (rows computed, summed over the layers) of one prompt: context, memory and query."""
+    """Rows, and token-layers (rows computed, summed over layers), of one prompt: of context, memory and query."""
 
     layers: int
     prompt_tokens: int

@@ -76,9 +76,9 @@ class MultiHop:
     ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
-    default) is the mean over the rows that can attend to a segment, each divided by even attention over all rows that
-    it sees. The importance of segment m is sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the selected
-    segments c not before m; end(c) is the number of rows up to the end of c. The paper's text is ``relative=false``.
+    default) averages over the rows that can attend to a segment, in multiples of even attention over all that they see:
+    the importance of segment m is sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the selected segments c not
+    before m; end(c) is the number of rows up to the end of c. The paper's text is ``relative=false``.
 
     ``limit`` is the share of a prompt's rows x layers that may be computed. The schedule's average is lowered to what
     remains after the query, new rows and layer 0, so a short prompt, most of which is the query, recomputes a smaller

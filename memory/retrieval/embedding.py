@@ -1,4 +1,4 @@
-"""Embedding retrieval: segments by the cosine of their vectors to the query's."""
+"""Embedding retrieval: selects segments by the cosine between their vectors and the query's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latent retrieval: stored blocks by upper bounds on the attention that the new rows' queries give them."""
+"""Latent retrieval: selects stored blocks by upper bounds on the attention from the new rows' queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memory.stages import Capabilities
 UNITS = ("blocks", "tokens")
 NORMALISERS = ("softmax", "rank")
 AGGREGATES = ("max", "sum")
-BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # from, to: in layers / 3
+BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # first, end: in thirds
 DECIMALS = {torch.float32: 4, torch.float64: 9}  # scores are rounded, so that blocks of equal text tie
 CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 
@@ -25,11 +25,11 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 class Latent:
     """MemArt's retrieval: the ``top_k`` best blocks for the query's tokens, by boxes around the blocks' unrotated keys.
 
-    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank +
-    ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the paper's
-    formula, scores are not divided by the root of head_dim: the softmax is sharper than that of attention.
+    For each query token, the bounds of all blocks are normalised, by ``softmax`` or by reciprocal rank 1 / (rank +
+    ``constant``); the ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula,
+    bounds are not divided by the root of head_dim: the softmax is sharper than that of attention.
 
-    The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here relevance is
+    The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
     normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them), and summed
     over them before tokens are aggregated. With ``layers=each`` every layer chooses by its own query states.
 

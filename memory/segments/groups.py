@@ -53,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """Change of a group's kind at ``step``, from which on its blocks are computed for the new kind."""
+    """Change of a group's kind (static or dynamic) at ``step``; from then on it is encoded as its new kind requires."""
 
     step: int
     group: int

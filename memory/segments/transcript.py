@@ -15,8 +15,8 @@ class Transcript:
     """Segments and turns in order of time, ``limit`` tokens at most.
 
     Each turn adds the chosen segments whose current version is not in the transcript yet, then the query; old versions
-    stay in place. An executed skill (category history) is left out, because its own turn contains it. New segments
-    begin on a new line: ``newline`` comes first if the transcript does not end in it.
+    stay in place. A skill executed since the first turn (category history) is left out, because its turn contains it.
+    New segments begin on a new line: ``newline`` comes first if the transcript does not end in it.
     """
 
     def __init__(self, limit: float, newline: Sequence[int] = ()) -> None:
