@@ -8,7 +8,7 @@ TRANSPORTS = ("auto", "inline", "thread", "stream")
 IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the MLP, or in parallel with it
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
+QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # applied to full-precision checkpoints while they are read
 RENAMED = {  # classes, settings and options of config groups of earlier versions, and their names now
     "memory.frozen.FrozenPool": "memory.kv_cache.pinned_blocks.PinnedPool",
     "memory.graph.Grouping": "memory.segments.groups.Grouping",

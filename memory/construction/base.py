@@ -81,7 +81,7 @@ class PreparedPrompt:
 
 
 class PromptBuilder(Protocol):
-    """Builder of one session's prompts from units; the defaults suit builders that keep nothing but blocks."""
+    """Builder of one session's prompts from units; the defaults suit builders whose only lasting state is blocks."""
 
     harvests: bool  # rows are copied from the prompt's cache after the prefill
     reads_context: bool = True  # needs the context's exact block; False: its token ids only

@@ -237,7 +237,7 @@ class AnyOffsetBuilder(PromptBuilder):
             first += part.tokens
 
     def _origin(self, layout: Layout) -> str:
-        """Name everything that determines rows after approximate ones: tokens, blocks, and the recompute stage."""
+        """Return a hash of all that determines rows after approximate ones: tokens, blocks, and the recompute stage."""
         blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
         key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
         return identity(f"harvested {key}", (), layout.token_ids.tolist())

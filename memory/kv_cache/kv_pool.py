@@ -33,7 +33,7 @@ class KVPool:
     a reader may read past the end of its rows and mask the rest.
 
     References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
-    worker writes rows and grows the pool. Hold the lock from finding slots to referring to them.
+    worker writes rows and grows the pool. Hold the lock from finding slots until they have a new reference.
 
     :param capacity: most slots; None: the pool grows as long as there is memory
     """

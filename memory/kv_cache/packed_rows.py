@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; errors name the rows ``what``."""
+    """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; ``what`` names the rows in errors."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")

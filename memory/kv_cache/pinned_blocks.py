@@ -15,7 +15,7 @@ from memory.storage.ram import Ram
 
 @dataclass(frozen=True, slots=True)
 class PinnedStats:
-    entries: int  # names of blocks
+    entries: int  # pinned names
     bytes: int
     hits: int  # since the start
     utilisation: float  # of the capacity

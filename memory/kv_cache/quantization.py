@@ -211,5 +211,5 @@ def _half(x: torch.Tensor, toward: float) -> torch.Tensor:
 
 
 def _by_group(x: torch.Tensor) -> torch.Tensor:
-    """Scale or bias (..., tokens / span, groups) to go with `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
+    """Reshape scale or bias (..., tokens / span, groups) for `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
     return x.float()[..., None, :, None]

@@ -21,7 +21,7 @@ PAGE = 64  # tokens that are packed together; an incomplete last page stays unpa
 
 @dataclass
 class Extent:
-    """Blocks of packed keys and values, each (blocks, layers, kv_heads, BLOCK, head_dim): from a file, or growing.
+    """Blocks of packed keys and values, (blocks, layers, kv_heads, BLOCK, head_dim) each, in a file or in memory.
 
     ``check`` is called with the first and last number of the blocks that are about to be read. The first ``used_rows``
     never change, so that several caches may share an extent; a cache whose rows end there may extend it.

@@ -27,7 +27,7 @@ class SegmentSpan:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens encoded together, which attend only to themselves, the context and ``preceding``."""
+    """Tokens encoded together. An isolated unit attends only to itself, the context and ``preceding``."""
 
     kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (rows filled per layer)
     token_ids: tuple[int, ...]

@@ -32,8 +32,8 @@ class QueryMemory(BudgetedRetention):
     softmax over history of ``M K_j / sqrt(head_dim)``, summed over layers and query heads. A trained ``head`` (a file,
     or the name of one in the package) adds ``alpha MLP(...)``.
 
-    The ablations: ``memory=false`` uses this turn's queries alone, ``cross_attention=false`` and ``residual=false``
-    omit parts of the head.
+    Ablations: ``memory=false`` uses this turn's queries alone; ``cross_attention=false`` omits the head's attention,
+    ``residual=false`` the head.
     """
 
     decay: float = 0.5

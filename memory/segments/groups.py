@@ -62,7 +62,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Cosines to a query, by the graph's rows; valid until its next update."""
+    """Cosines to a query, one per row of the graph's vectors; valid until the graph's next update."""
 
     values: NDArray[np.float32]  # (segments,)
     groups: NDArray[np.int64]  # (segments,) group ids
