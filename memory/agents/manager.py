@@ -1,7 +1,7 @@
 """Memories of many agents: each agent's rows in a host cache and a disk cache, matched by text.
 
-After Semantic ("Agent Memory Below the Prompt", a technical report). Stored rows are never modified in place: a prompt
-extends a fork, and `finish` stores the fork instead.
+The design is that of Semantic (technical report "Agent Memory Below the Prompt"). Stored rows are never modified in
+place: a prompt extends a fork, and `finish` stores the fork instead.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AgentMemories:
     :param quota_bytes: an agent's rows of at most this size (per model in memory, all its files together on the disk)
         are not evicted for other agents
     :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
-    :param threshold: share of the stored text with which a prompt that differs from it must begin, to reuse rows
+    :param threshold: least share of the stored text that a prompt must begin with to reuse rows
     :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
     """
 

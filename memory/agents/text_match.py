@@ -1,7 +1,8 @@
-"""Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens (Semantic, section 3.3).
+"""Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens.
 
 The tokens of a text depend on the characters around it, so the ids of two prompts may differ long before their texts
-do. Texts are compared first, then mapped to tokens. A seam is a place where separately encoded pieces are joined.
+do. Texts are compared first, then mapped to tokens (Semantic, "Agent Memory Below the Prompt", section 3.3). A seam is
+a place where separately encoded pieces of text are joined.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, a
 
 @dataclass(frozen=True)
 class History(SingleUnitMemory):
-    """MemArt's memory: the transcript's keys and values in blocks, among which a latent retrieval may choose.
+    """Memory of MemArt ("KVCache-centric memory for LLM agents"): the transcript's keys and values in blocks.
 
-    A block holds ``block_size`` tokens; tokens of the last turn that fill no block yet are always in the prompt.
-    ``cut=segment``: a block is a segment or a turn of the transcript instead. ``positions=decoupled``: the prompt's
-    rows have the positions 0, 1, 2, ... ``coupled``: rows keep their positions in the whole transcript, which fails
-    beyond the model's context. If all blocks are chosen, both are exact.
+    A latent retrieval may choose among them. A block holds ``block_size`` tokens; tokens of the last turn that fill no
+    block yet are always in the prompt. ``cut=segment``: a block is a segment or a turn of the transcript instead.
+    ``positions=decoupled``: the prompt's rows have the positions 0, 1, 2, ... ``coupled``: rows keep their positions in
+    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both are exact.
     """
 
     cut: str = "tokens"

@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Map each log line to the lines that it is encoded after: at most ``most`` tokens with itself; {} for 0."""
+    """Map each log line to the lines that it is encoded after: at most ``most`` tokens with itself. {} if that is 0."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():

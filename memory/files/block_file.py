@@ -55,7 +55,7 @@ class FileHeader:
         return max((span.end for span in self.spans.values()), default=0)
 
     def encode(self) -> bytes:
-        """Encode the bytes in front of the tensors. Raises `ConfigError` for bad values, or more than `LONGEST`."""
+        """Encode the bytes in front of the tensors. Raises `ConfigError` for bad values, or above `LONGEST` bytes."""
         metadata = {
             "seal": "0" * SEAL,
             "format": FORMAT,

@@ -26,7 +26,7 @@ class KeyBoxes:
 
 
 class KeyBoxIndex:
-    """The boxes of a growing pool of blocks (MemArt, section 3.2.1), numbered in order of their insertion.
+    """Boxes of a growing pool of blocks (section 3.2.1 of MemArt's paper), numbered in order of their insertion.
 
     ``layers`` are those whose keys are boxed.
     """

@@ -1,4 +1,4 @@
-"""Paged cache: rows in slots of a pool; dropped positions are mapped to a sentinel slot, other rows never move."""
+"""Paged cache: rows in slots of a pool; a dropped position is mapped to a sentinel slot, and no other row moves."""
 
 from __future__ import annotations
 

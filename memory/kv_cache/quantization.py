@@ -1,4 +1,4 @@
-"""Quantization of keys and values: codes of 4 or 8 bits, with a float16 scale and bias for each group (Semantic)."""
+"""Quantization of keys and values: codes of 4 or 8 bits, with a float16 scale and bias for each group of numbers."""
 
 from __future__ import annotations
 

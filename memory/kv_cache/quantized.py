@@ -1,4 +1,4 @@
-"""Quantized cache: rows in 4 or 8 bits, of which attention unpacks one tile at a time (Semantic)."""
+"""Quantized cache: rows in 4 or 8 bits; attention unpacks one tile at a time, as in "Agent Memory Below the Prompt"."""
 
 from __future__ import annotations
 

@@ -23,11 +23,12 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 
 @dataclass(frozen=True)
 class Latent:
-    """MemArt's retrieval: the ``top_k`` best blocks for the query's tokens, by boxes around the blocks' unrotated keys.
+    """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
-    For each query token, the bounds of all blocks are normalised, by ``softmax`` or by reciprocal rank 1 / (rank +
-    ``constant``); the ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula,
-    bounds are not divided by the root of head_dim: the softmax is sharper than that of attention.
+    A box around a block's unrotated keys bounds the attention to it. For each query token the bounds of all blocks are
+    normalised, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``); the ``max`` or the ``sum`` over the
+    query tokens is a block's score. As in the paper's formula, bounds are not divided by the root of head_dim: the
+    softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
     normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them), and summed
