@@ -90,10 +90,10 @@ class MemorySession:
         In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
         with the query that ``restart`` returns, which has to repeat earlier turns.
 
-        :param persist: False: keep nothing of this prompt: harvest no rows, add no turn to the transcript
+        :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
-            construction that harvests then keeps its rows even if ``persist`` is False; any other computes all rows and
-            keeps none. Transcripts and latent retrieval ignore it
+            construction that harvests (copies rows from the cache) then does so even if ``persist`` is False; any other
+            computes all rows and keeps none. Transcripts and latent retrieval ignore it
         :param instruction_ids: the task; a retention stage keeps these rows of the last query that begins with them
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions

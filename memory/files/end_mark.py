@@ -26,7 +26,7 @@ MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Mark of a file whose chain begins with ``start``: at least ``count`` lines; line ``count`` has the sum ``link``."""
+    """Mark of a file whose chain begins with ``start``: at least ``count`` lines; line ``count`` has sum ``link``."""
 
     start: int
     count: int

@@ -22,7 +22,7 @@ HEADROOM = 256  # rows kept free after a prompt for candidates and generated tok
 class WorkingCache(KVCache, Protocol):
     """Cache as the engine's passes read and write it; tensors have a leading request axis. Keys are rotated."""
 
-    raw: torch.Tensor | None  # unrotated keys in addition to the rotated ones, if rows are to be harvested
+    raw: torch.Tensor | None  # unrotated keys besides the rotated ones, if rows will be copied to blocks (harvested)
     observer: AttentionObserver | None  # records the passes that append rows
     tiled: bool  # whether rows are read tile by tile instead of all at once
 

@@ -108,7 +108,7 @@ class Prefill:
     counts: Counts
     timings: Timings
     cold: bool  # the first prompt with ``persist`` since the session was reset
-    after_ms: float  # harvesting and eviction, after the logits
+    after_ms: float  # copying rows from the cache to blocks, and eviction, after the logits
     reads: ReadCounts  # rows read from the cache for this prompt and for all decoding and scoring after it; grows
 
     def with_costs_of(self, goal: Prefill) -> Prefill:

@@ -31,8 +31,8 @@ class Latent:
     softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
-    normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them), and summed
-    over them before tokens are aggregated. With ``layers=each`` every layer chooses by its own query states.
+    normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them); the results
+    are summed before tokens are aggregated. With ``layers=each`` every layer chooses by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. A block with several copies in the memory is ranked once, and each copy counts. All segments enter the
