@@ -61,7 +61,7 @@ class MemoryMethod:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of the composition: exact if every stage is; any other flag if one stage has it."""
+        """Merged capabilities; exact if retrieval, retention and, if blocks are read, construction and storage are."""
         parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         exact_parts = (self.retrieval, self.retention, *((self.construction, self.storage) if reads else ()))

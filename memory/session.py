@@ -35,10 +35,10 @@ ROOM = 256  # positions kept free after a transcript for decoded tokens
 
 
 class MemorySession:
-    """Write segments to ``store``, ``prefill`` a query after the memory, ``advance`` to the next step.
+    """Memory of one agent: write segments to ``store``, `prefill` a query after the memory, `advance` to the next step.
 
-    :param encode_text: token ids of a segment's text, without special tokens
-    :param budget: segments in a prompt at most
+    :param encode_text: function from a segment's text to its token ids, without special tokens
+    :param budget: most segments in a prompt
     :param context_ids: the context prefix of every prompt; with ``context=bos`` its first token is the start token
     :param namespace: scope within which blocks are shared
     """
@@ -90,12 +90,12 @@ class MemorySession:
         In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
         with the query that ``restart`` returns, which has to repeat earlier turns.
 
-        :param persist: False: keep nothing of this prompt: harvest no rows, add no turn to the transcript
-        :param recompute_isolated: use no isolated unit, for a single important question: a construction that harvests
-            reuses and keeps rows even if ``persist`` is False, any other computes all rows. Transcripts and latent
-            retrieval ignore it
-        :param instruction_ids: the task. A retention stage keeps the rows of the last query that begins with them
-        :param budget: segments of this prompt at most, if fewer than the session's
+        :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
+        :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
+            construction that harvests (copies rows from the cache) then does so even if ``persist`` is False; any other
+            computes all rows and keeps none. Transcripts and latent retrieval ignore it
+        :param instruction_ids: the task; a retention stage keeps these rows of the last query that begins with them
+        :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
         """
@@ -130,7 +130,7 @@ class MemorySession:
         return self._close(prompt, result, query_ids, timer, persist)
 
     def update(self, settle: bool = False) -> None:
-        """Update the groups with the segments changed so far, as every prompt does; segments of one call are grouped.
+        """Update the groups with the segments changed so far, as every prompt does; they count as written together.
 
         :param settle: let groups without recent changes become static, as a prompt does
         """
@@ -139,8 +139,7 @@ class MemorySession:
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
         """Encode ahead about ``tokens`` missing tokens of a prompt for ``query_text``, at least one unit.
 
-        Results of later prompts stay the same. Call `update` after the last change. Only isolated units can be encoded
-        ahead.
+        Results of later prompts stay the same. Call `update` first. Only isolated units can be encoded ahead.
 
         :returns: tokens encoded, and tokens still missing
         """
@@ -177,11 +176,11 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return the log-likelihood of every candidate after the prompt; with ``best``, -inf for some worse ones.
+        """Return each candidate's log-likelihood after the prompt; with ``best``, all but the ``best`` may be -inf.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
-        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # a last token is not read
+        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # its last token needs no row
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
@@ -199,7 +198,7 @@ class MemorySession:
         return ids
 
     def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Pin tokens beyond this session, for all sessions of the method that use the same extra key.
+        """Encode tokens, and keep their block beyond this session for all sessions that use the same extra key.
 
         :param extra_key: the session's namespace if empty
         :raises CapacityError: they do not fit into the method's pinned pool

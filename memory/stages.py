@@ -5,10 +5,10 @@
     recompute     selects the rows that get fresh keys and values at each layer
     loading       schedules the transfers of each block's layer slices to the compute device
     retention     selects the rows that survive a turn
-    storage       stores blocks, in its place and format
+    storage       stores blocks, in a certain place and format
 
-A stage is one small class in one small file; `memory.method` composes a method of one per stage. The Protocol of
-constructions is in `memory.construction.base`. Rows are prompt rows, from 0.
+A stage is one small class in one small file; `memory.method` composes one of each kind to a method. The Protocol of
+constructions is in `memory.construction.base`. Rows are those of the prompt, numbered from 0.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SCHEDULES = ("linear", "cosine", "step")  # decay of a recomputed share over the
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Effects of a stage on exactness and rows; compositions and ``tests/laws`` are checked by them."""
+    """Effects of a stage on exactness and rows; they decide which stages fit together, and which laws are tested."""
 
-    exact: bool = True  # equals plain recomputation
+    exact: bool = True  # keys and values equal those of plain recomputation
     moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # takes rows from the working cache after the turn
-    evicts: bool = False  # hides rows
+    evicts: bool = False  # drops rows: later ones cannot attend to them
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
@@ -48,7 +48,7 @@ class Capabilities:
     uniform: bool = False  # its blocks are of one size and fit any position, so that layers may choose different ones
     pins: bool = False  # its sessions may pin blocks that outlive them
     keeps_cache: bool = False  # the session's own cache continues with the next turn
-    in_memory: bool = False  # blocks are in this process alone
+    in_memory: bool = False  # blocks are in the memory of this process only
 
 
 class Probe(Protocol):
@@ -61,18 +61,18 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), segments) attention from each segment's active rows, 0 for segments without any.
+        """Return (len(segments), segments) attention from each segment's active rows; 0 if it has no active rows.
 
         :param causal: False: score later segments too, for importance only; attention itself is always causal
         """
         ...
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """Return (prompt rows,) attention from the active rows ``sources``, summed over them and heads."""
+        """Return (prompt rows,) attention from the active rows ``sources``, summed over these rows and all heads."""
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Compute, per kind (``k``: unrotated), (kv_heads, len(rows), head_dim) of active ``rows`` at ``layer``.
+        """Compute keys (``k``, unrotated), values (``v``) or both of active ``rows``, (kv_heads, len(rows), head_dim).
 
         :raises ConfigError: ``layer`` is not this one or the next, or a row is not active
         """

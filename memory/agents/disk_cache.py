@@ -35,7 +35,7 @@ class AgentRows:
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
-    """Rows by agent and model. Forks share blocks, so bytes are counted when they are needed."""
+    """Rows by agent and model. Forks share blocks, so bytes are not summed up in advance, but by `ledger`."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
         """Make a ledger of the bytes of each agent, without blocks of the ``shared`` caches."""
@@ -58,7 +58,7 @@ class DiskCache:
     :param clock: returns Unix time
     :param ttl: seconds after their last use at which files are deleted; None: never
     :param pinned: returns the names of agents whose files are never deleted for size or age
-    :param quota: bytes; files of an agent that total no more are not deleted for the budget
+    :param quota: bytes; if an agent's files take no more, they are not deleted for the budget
     """
 
     folder: Path | None
@@ -88,7 +88,7 @@ class DiskCache:
         return 0 if self.folder is None else disk.total_bytes(self.folder)
 
     def put(self, key: Key, rows: AgentRows) -> None:
-        """Write rows in the background. The cache must not be extended, only forks of it."""
+        """Write rows in the background. From now on only forks of the cache may be extended."""
         rows.changed = False
         if self.folder is not None:
             self._writer.put(key, partial(self._save, key, rows))

@@ -1,6 +1,7 @@
-"""Memories of many agents: rows of each agent in a host cache and a disk cache, matched by text (Semantic).
+"""Memories of many agents: each agent's rows in a host cache and a disk cache, matched by text.
 
-An agent's rows never change: a prompt extends a fork of them, which replaces them when the prompt is finished.
+The design is that of Semantic (technical report "Agent Memory Below the Prompt"). Stored rows are never modified in
+place: a prompt extends a fork, and `finish` stores the fork instead.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class AgentPrompt:
     new: tuple[int, ...]
     reused: int
     kind: MatchKind
-    origin: str  # source of the rows: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
+    origin: str  # source of the reused rows: hot (memory) | warm (disk) | shared | cold (no row is reused)
     coder: TokenizerCoder = field(repr=False)
 
     @property
@@ -47,7 +48,7 @@ class AgentModel:
 
     engine: Engine
     coder: TokenizerCoder
-    start: tuple[int, ...]  # tokens in front of every prompt that cover no text
+    start: tuple[int, ...]  # tokens in front of every prompt that cover no text, such as BOS
 
     def tokenized(self, token_text: TokenText) -> bool:
         """Tell whether this tokenizer made these tokens, after the same start tokens."""
@@ -57,22 +58,25 @@ class AgentModel:
 
 @dataclass
 class AgentMemories:
-    """Memories of many agents, opened for prompts and stored after them. Threads may share the object.
+    """Memories of many agents: `open` a prompt on an agent's rows, and `finish` it to store them. Thread-safe.
 
     An agent reads only its own rows, and a shared prefix that was declared by `share`. A prompt has to be finished or
     abandoned before the agent's next one; until then the agent's memory does not change. Rows are written to ``folder``
-    (None: they are lost with the process) in the background when they are persisted, or evicted from memory as the
-    least recently used.
+    (None: they are lost with the process) in the background: by `finish` with ``persist``, by `flush`, or when they are
+    evicted from memory, the least recently used first.
 
     :param host_bytes: limit of rows in memory between prompts; None: no limit
-    :param quota_bytes: bytes of an agent's rows, in memory and in files, that are not evicted for others
+    :param disk_bytes: limit of all files, beyond which the least recently used are deleted; None: no limit
+    :param quota_bytes: an agent's rows of at most this size (per model in memory, all its files together on the disk)
+        are not evicted for other agents
     :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
+    :param threshold: least share of the stored text that a prompt must begin with to reuse rows
     :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
     """
 
     engine: Engine
     coder: TokenizerCoder
-    format: PackFormat = field(default_factory=PackFormat)
+    format: PackFormat = field(default_factory=PackFormat)  # of the rows
     folder: Path | None = None
     host_bytes: int | None = None
     disk_bytes: int | None = None
@@ -80,7 +84,7 @@ class AgentMemories:
     ttl_seconds: float | None = None
     threshold: float = 0.8
     exact: Exact = "reuse"
-    start: Sequence[int] = ()  # tokens in front of every prompt that cover no text
+    start: Sequence[int] = ()  # tokens in front of every prompt that cover no text, such as BOS
     pinned: Sequence[str] = ()  # agents that are pinned at the start
     clock: Callable[[], float] = time.time
 
@@ -88,7 +92,7 @@ class AgentMemories:
         match(TokenText(), "", self.threshold, self.exact)  # raises for invalid settings
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
-        self._open_prompts: dict[Key, object] = {}  # a prompt, or a token while one is opened or finished
+        self._open_prompts: dict[Key, object] = {}  # a prompt, or a placeholder while one is opened or finished
         self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
         self._shared_texts: dict[str, str] = {}  # by name
         self._shared_names: dict[str, str] = {}  # by agent
@@ -128,9 +132,9 @@ class AgentMemories:
         Tokens that were not computed (after a cancelled request) are left out.
 
         :param text: the text of the generated tokens, if it is known; None: decode them
-        :raises ConfigError: the prompt is not open: it was finished or abandoned, or its agent was forgotten; or a
-            stream still extends its cache, and it stays open
-        :raises CapacityError: pinned rows, and those within a quota, take more than ``host_bytes``; the turn is stored
+        :raises ConfigError: the prompt is not open (it was finished or abandoned, or its agent was forgotten), or a
+            request still extends its cache (then the prompt stays open)
+        :raises CapacityError: pinned rows, and those within a quota, exceed ``host_bytes``; the prompt is stored anyway
         """
         if prompt.cache.requests:
             raise ConfigError(
@@ -143,7 +147,7 @@ class AgentMemories:
             rows = self._computed_rows(prompt, generated, text)
             if rows.token_text.text:
                 with self._lock:
-                    if self._open_prompts.get(prompt.key) is token:  # or it was forgotten meanwhile
+                    if self._open_prompts.get(prompt.key) is token:  # otherwise the agent was forgotten
                         self._host[prompt.key] = rows
                         self._host.move_to_end(prompt.key)
                         if persist:
@@ -161,7 +165,7 @@ class AgentMemories:
 
     @contextmanager
     def turn(self, agent: str, text: str) -> Iterator[AgentPrompt]:
-        """Open a prompt, and `abandon` it unless it is finished at the end of the block."""
+        """Open a prompt for a ``with`` block, and `abandon` it at the end unless the block has finished it."""
         prompt = self.open(agent, text)
         try:
             yield prompt
@@ -186,7 +190,7 @@ class AgentMemories:
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. Rows of the old one stay stored, and are reused after a change back to it.
 
-        Open prompts are finished with the model that they were opened for. Shared texts are computed again.
+        Open prompts are finished with the model that they were opened for. Shared texts are computed for the new one.
 
         :param coder: tokenizer; None: the current one; the same for ``start``
         """
@@ -204,9 +208,9 @@ class AgentMemories:
             self._pinned = self._pinned | {safe_id(agent)} if pinned else self._pinned - {safe_id(agent)}
 
     def forget(self, agent: str) -> bool:
-        """Delete all rows of an agent, for every model; returns whether there were any.
+        """Delete all rows of an agent, for every model; returns whether there were rows or an open prompt.
 
-        An open prompt cannot be finished.
+        Its open prompt can then no longer be finished.
         """
         with self._lock:
             self._deleting.add(safe_id(agent))
@@ -220,10 +224,10 @@ class AgentMemories:
                 self._deleting.discard(agent)
 
     def flush(self, agents: Collection[str] | None = None) -> None:
-        """Write changed rows, and wait until they are on the disk; for an open prompt, the rows before it.
+        """Write changed rows, and wait until they are on the disk; rows of an open prompt are not stored yet.
 
         :param agents: owners of the rows; None: all agents
-        :raises Exception: the error of one of their files, now or earlier; other files are written
+        :raises Exception: error of a file that could not be written, now or earlier; other files are written
         """
         with self._lock:
             failed = self._disk.failed
@@ -270,7 +274,7 @@ class AgentMemories:
             return token
 
     def _replace_open(self, key: Key, old: object, new: object) -> None:
-        """Replace the agent's ``old`` prompt or token by ``new``."""
+        """Replace the agent's ``old`` prompt or placeholder by ``new``."""
         with self._lock:
             if self._open_prompts.get(key) is not old:
                 raise ConfigError(
@@ -313,12 +317,12 @@ class AgentMemories:
             if rows is None or rows.cache.format != self.format:
                 return None, origin
             with self._lock:
-                if self._open_prompts.get(key) is token:  # or it was forgotten meanwhile
+                if self._open_prompts.get(key) is token:  # otherwise the agent was forgotten
                     self._host[key] = rows
         return rows if model.tokenized(rows.token_text) else None, origin
 
     def _begin_shared(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
-        """Begin with the shared rows if the text begins with their text, else with no rows."""
+        """Begin with the shared rows that the text can reuse, else with no rows."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
             matched = match(shared.token_text, text, self.threshold, self.exact)
@@ -328,7 +332,7 @@ class AgentMemories:
         return AgentRows(model.engine.new_cache(self.format), empty, self.clock()), Match("miss", 0, 0, text), "cold"
 
     def _computed_rows(self, prompt: AgentPrompt, generated: Sequence[int], text: str | None) -> AgentRows:
-        """Return a prompt's rows with their text, as far as rows and tokens agree."""
+        """Return a prompt's rows with their text, up to the last token whose row was computed."""
         token_text, cache = prompt.token_text.first(len(prompt.token_text.ids)), prompt.cache
         if generated:
             token_text.extend(generated, prompt.coder, text)
@@ -352,7 +356,7 @@ class AgentMemories:
         return entry.key[0] in self._pinned
 
     def _evict(self, current: Key) -> None:
-        """Evict the least recently used rows above their quota, and if necessary those of the ``current`` prompt."""
+        """Evict the least recently used rows of agents above their quota, then if need be the ``current`` prompt's."""
         budget = self.host_bytes
         if budget is None:
             return
@@ -374,7 +378,7 @@ class AgentMemories:
                 if rows.changed or entry.key in failed:
                     self._disk.put(entry.key, rows)
         evicted = {entry.key for entry in victims}
-        self._disk.wait(evicted.__contains__)  # their rows are in memory until they are written
+        self._disk.wait(evicted.__contains__)  # until then their rows stay in memory
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(

@@ -1,7 +1,8 @@
-"""Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens (Semantic, section 3.3).
+"""Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens.
 
 The tokens of a text depend on the characters around it, so the ids of two prompts may differ long before their texts
-do. Texts are compared first, then mapped to tokens.
+do. Texts are compared first, then mapped to tokens (Semantic, "Agent Memory Below the Prompt", section 3.3). A seam is
+a place where separately encoded pieces of text are joined.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 MatchKind = Literal["exact", "extend", "diverge", "miss"]
 Exact = Literal["reuse", "recompute"]
-SeamRule = Literal["any", "composed", "spaces"]  # where tokens of two pieces of text may be joined
+SeamRule = Literal["any", "composed", "spaces"]  # allowed seams
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
 WINDOW = 16  # characters on each side of a seam that may compose
-MAX_INCOMPLETE = 8  # most tokens that complete no character, which has at most four bytes
+MAX_INCOMPLETE = 8  # most tokens to wait for the end of a character, which has at most four bytes
 ANCHORS = ("", "\n", "0", ";", "q")  # tried before a text until one does not merge with it
 PROBES = (
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
@@ -50,13 +51,13 @@ class EncodedText(NamedTuple):
 
 
 class TokenizerCoder:
-    """Tokenizer that encodes a text as the continuation of another one; ``key`` names it.
+    """Tokenizer that encodes a text as the continuation of another one; ``key`` is its hash.
 
     Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
-    continuation is encoded after an anchor, which is cut off. At a seam, tokens of two pieces decode to the same text
-    as tokens of the joined text; this is tested when the coder is made. ``seams``: ``any`` place; ``composed``, not
-    between characters that compose to one (NFC); ``spaces``, beside a space or newline only. Raises ModelError for a
-    tokenizer that cannot be spliced, DataError for text that is no Unicode.
+    continuation is encoded after a short text, the anchor, whose tokens are cut off. At an allowed seam, the tokens of
+    both pieces decode to the joined text; this is tested when the coder is made. ``seams``: ``any`` place;
+    ``composed``: not between characters that compose to one (NFC); ``spaces``: only beside a space, tab or newline.
+    Raises ModelError for a tokenizer without seams, DataError for text that is no Unicode.
     """
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
@@ -66,14 +67,14 @@ class TokenizerCoder:
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
-        """Tokenise text after other text, or the ``first`` of a prompt; no special tokens are added."""
+        """Tokenise text that follows other text, or (``first``) begins a prompt; no special tokens are added."""
         for anchor in ("",) if first else self._anchors:
             if (encoded := self._encode_behind(anchor, text)) is not None:
                 return encoded
         raise ModelError(f"the tokenizer merges {text[:8]!r} with any text before it; begin the piece elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens after other text."""
+        """Return the text of tokens that follow other text."""
         return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
     def _encode_behind(self, anchor: str, text: str) -> EncodedText | None:
@@ -92,7 +93,7 @@ class TokenizerCoder:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _probe(self) -> tuple[SeamRule, tuple[str, ...]]:
-        """Choose the least strict seams that pass all probes, and the anchors with which they do."""
+        """Choose the least strict seams at which all probes decode correctly, and the anchors that achieve this."""
         for seams in get_args(SeamRule):
             probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
@@ -177,7 +178,7 @@ class TokenText:
         return self._parts[0] if self._parts else ""
 
     def append(self, text: str, coder: TokenizerCoder) -> None:
-        """Tokenise and append a piece, which should begin or follow a space if ``seams`` is ``spaces``."""
+        """Tokenise and append a piece, which should begin with or follow a space if ``seams`` is ``spaces``."""
         self._complete(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
@@ -247,7 +248,7 @@ class TokenText:
         return open_ids
 
     def _complete(self, coder: TokenizerCoder) -> None:
-        """Complete the open tokens with the characters that the decoder outputs for them."""
+        """Give incomplete tokens at the end the characters that the decoder outputs for them."""
         ids = self._pop_incomplete()
         if ids:
             text = coder.decode(ids)
@@ -260,7 +261,7 @@ def _numbers(*values: Any) -> bool:
 
 
 def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str]:
-    """Decode tokens one by one, as characters become complete, where encoding would give other tokens."""
+    """Decode ``ids`` one by one to find where characters end; for ids that differ from the encoding of their text."""
     ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
         more = coder.decode(ids[begin:stop])
@@ -271,7 +272,7 @@ def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str
 
 
 def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
-    """Find the ends of tokens in ``text``; from the first token that does not decode to it on, the end of the text."""
+    """Find the ends of tokens in ``text``; after the first difference only the last token ends a character."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
         return encoded
@@ -283,25 +284,25 @@ def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> En
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Common prefix of a stored text and a new one. ``kind`` is the paper's term, by text alone."""
+    """Common prefix of a stored text and a new one. ``kind`` is the paper's term, decided by the texts alone."""
 
     kind: MatchKind
     tokens: int  # stored tokens that are a prefix of the new prompt
     matched: int  # characters of the common prefix
-    rest: str  # text after those tokens, to tokenise
+    rest: str  # text after those tokens, still to be tokenised
 
     @property
     def reused(self) -> int:
-        """Number of rows that are not computed: one less if no text remains, for the last row's logits."""
+        """Number of rows that are not computed: one less if no text remains, because logits need a computed row."""
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 
 def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "reuse") -> Match:
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
-    Equal texts: all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). A prompt that begins
-    with the stored text: all. One that shares at least ``threshold`` of the stored text: the tokens of the shared part.
-    Else none. The reused tokens end where a seam is allowed. Raises ConfigError.
+    If the texts are equal, all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). If the
+    prompt begins with the stored text, all are reused; if it begins with at least the share ``threshold`` of the stored
+    text, the tokens of this part; otherwise none. Reused tokens end at an allowed seam. Raises ConfigError.
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
@@ -320,7 +321,7 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
 
 
 def resume(stored: TokenText, matched: Match, coder: TokenizerCoder) -> tuple[TokenText, int]:
-    """Return the new prompt's tokens, and the number of rows to reuse: at least one row, if any, is computed."""
+    """Return the new prompt's tokens, and the number of rows to reuse, which leaves at least one row to compute."""
     token_text = stored.first(matched.tokens)
     token_text.append(matched.rest, coder)
     return token_text, min(matched.reused, max(len(token_text.ids) - 1, 0))

@@ -8,7 +8,7 @@ TRANSPORTS = ("auto", "inline", "thread", "stream")
 IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the MLP, or in parallel with it
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
+QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # applied to full-precision checkpoints while they are read
 RENAMED = {  # classes, settings and options of config groups of earlier versions, and their names now
     "memory.frozen.FrozenPool": "memory.kv_cache.pinned_blocks.PinnedPool",
     "memory.graph.Grouping": "memory.segments.groups.Grouping",
@@ -21,6 +21,6 @@ REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
 
 
 def new_name(key: str) -> str:
-    """Return a remark on the new name of a class, a setting, one within it, or ``GROUP=OPTION``; "" if not renamed."""
+    """Return a remark on the new name of a class, a setting (or part of it) or ``GROUP=OPTION``; "" if not renamed."""
     old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
     return "" if old is None else f"; {old} is called {RENAMED[old]} now"

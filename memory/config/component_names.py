@@ -59,7 +59,7 @@ def check_classes(values: Any, place: str = "") -> None:
 
 
 def _is_there(name: str) -> bool:
-    """Tell whether it is a class of this package, or of another one that can be found outside the standard library."""
+    """Tell whether ``name`` is a class of this package, or in an installed package outside the standard library."""
     package, *inner, last = name.split(".")
     if package != "memory":
         return package not in sys.stdlib_module_names and (package in sys.modules or find_spec(package) is not None)

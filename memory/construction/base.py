@@ -69,19 +69,19 @@ class PreparedPrompt:
     layout: Layout
     context_block: KVBlock | None = None
     unit_context: KVBlock | None = None  # the context of units that the prefill encodes
-    encoded: int = 0  # tokens encoded for this prompt
-    query_token_layers: int = 0  # of the pass that computes only query states
+    encoded: int = 0  # tokens of the units that are encoded for this prompt
+    query_token_layers: int = 0  # rows x layers of the pass that computes only query states, to choose blocks
     invalidated: int = 0  # tokens of the last prompt's blocks that became useless
-    chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
-    stored: int = 0  # number of its first blocks that were stored
+    chain: tuple[str, ...] = ()  # names of the memory's blocks in the exact prefix index, in prompt order
+    stored: int = 0  # number of leading blocks of ``chain`` that were found in storage
     missing: Mapping[str, Placement] = field(default_factory=dict)  # units to harvest, by segment hash
     layer_rows: PerLayerRows | None = None
-    cache: SessionCache | None = None  # the session's own, with the first ``prefix`` positions of the prompt
+    cache: SessionCache | None = None  # the session's own, if it continues; it holds the first ``prefix`` positions
     prefix: int = 0
 
 
 class PromptBuilder(Protocol):
-    """Builder of one session's prompts from units; the defaults suit builders that keep nothing but blocks."""
+    """Builder of one session's prompts from units; the defaults suit builders whose only lasting state is blocks."""
 
     harvests: bool  # rows are copied from the prompt's cache after the prefill
     reads_context: bool = True  # needs the context's exact block; False: its token ids only
@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompt leaves this one unchanged: itself if only `store_rows` changes state."""
+        """Return a builder whose prompt leaves this builder unchanged; this one if only `store_rows` changes it."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -107,10 +107,10 @@ class PromptBuilder(Protocol):
         return 0, 0
 
     def mark_instruction(self, tokens: int) -> None:
-        """Mark the first ``tokens`` of the next query as the instruction; 0: keep the last instruction."""
+        """Mark the first ``tokens`` tokens of the next query as the instruction; 0: the last instruction stays."""
 
     def stop_sharing(self) -> None:
-        """Withdraw everything that this session shares with others besides its blocks."""
+        """Withdraw rows that other sessions can reuse; stored blocks are released by the session's lease instead."""
 
 
 class PinningBuilder(PromptBuilder, Protocol):
@@ -140,7 +140,7 @@ class Construction(Protocol):
 
 
 def storable_units(units: Sequence[Unit], namespace: str) -> list[Unit]:
-    """Return the leading units that may be stored in an exact prefix of ``namespace``."""
+    """Return the leading units that are reusable and belong to ``namespace``: an exact prefix may hold only these."""
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
 
 

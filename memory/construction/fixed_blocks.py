@@ -14,9 +14,9 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class FixedBlocks(Isolated):
-    """The memory's tokens in blocks of ``size``, as in KEEP's runs of CacheBlend (arXiv 2405.16444) and Prompt Cache.
+    """Memory in blocks of ``size`` tokens: KEEP's paper runs CacheBlend (arXiv 2405.16444) and Prompt Cache on these.
 
-    A block is named by its own tokens: a change invalidates its block, and the later ones if tokens shift.
+    A block is found by its own tokens: a changed segment invalidates its block, and all later ones if tokens shift.
     """
 
     size: int = 128

@@ -1,4 +1,4 @@
-"""Contextual groups: KEEP's units in SparseX's any-offset look-up, with the rows of the prompt that computed them."""
+"""Contextual groups: KEEP's units, computed within a prompt and found again at any offset, as SparseX's segments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class Groups(Segments):
-    """Static groups and single dynamic segments (arXiv 2602.23592, section 4.1) in SparseX's look-up (2606.01751).
+    """KEEP's static groups and dynamic segments (arXiv 2602.23592, section 4.1), found as in SparseX (2606.01751).
 
-    A changed segment, such as a line of the action log, depends on its context, and if encoded alone has to be
-    recomputed at every step. Here a new unit is computed in the first prompt that contains it, after the rows before
-    it, and keeps those rows until they are refreshed (``refresh``), the oldest first. A group whose kind changes
-    becomes another unit, and is computed again.
+    A segment such as a line of the action log depends on its context: encoded alone, it would have to be recomputed at
+    every step. Here a new unit is computed within the first prompt that contains it, and attends to the rows before it.
+    Later prompts reuse its rows until ``refresh`` computes them again, the oldest first. When a group becomes static or
+    dynamic, it consists of other units, which are computed again.
 
     A log line depends on the actions before it: "went to the sink" with empty hands differs from the same line when
-    something is to be put down. So a stored log line is reused only after the same ``log`` tokens of its task; 0: after
-    any text.
+    something is to be put down. So a stored log line is reused only after the same earlier lines of its task, up to
+    ``log`` tokens; 0: after any text.
     """
 
     refresh: float = 0.1

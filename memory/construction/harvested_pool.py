@@ -1,4 +1,4 @@
-"""Pool of harvested rows: blocks of a transcript that only grows, appended in the background."""
+"""Pool of harvested rows: a growing transcript's keys and values, copied from the prompts' caches in the background."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PooledBlock:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """One turn's rows: all tokens up to its end, whole blocks, and the rows that fill no block yet."""
+    """Rows of one turn: the transcript's ``tokens`` up to its end, whole blocks, and rows that fill no block yet."""
 
     tokens: Tokens
     entries: list[PooledBlock]
@@ -42,15 +42,15 @@ class Harvest:
 
 
 class HarvestPool:
-    """Blocks in order of time, with an optional ``index`` of their bounding boxes.
+    """A transcript's blocks, oldest first, with an optional ``index`` of the bounding boxes of their keys.
 
-    A block that the storage evicts cannot be chosen any more. Without an index all blocks have to be in the prompt, so
-    the rows after it are dropped too, and computed again.
+    A block that the storage evicts can no longer be chosen. Without an index every prompt needs all blocks, so the
+    blocks after an evicted one are dropped too, and their tokens are computed again.
     """
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # the future and its work
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the future's work
         self.blocks: list[PooledBlock] = []
         self.clear()
 
@@ -78,7 +78,7 @@ class HarvestPool:
         return block
 
     def sync(self, transcript: Tokens) -> int:
-        """Wait for the last turn's harvest; drop blocks that are no part of ``transcript``, or that were evicted.
+        """Wait for the last turn's harvest; drop evicted blocks, and all blocks if ``transcript`` does not extend them.
 
         Returns the number of dropped tokens.
         """
@@ -88,7 +88,7 @@ class HarvestPool:
             self.clear()
             return before
         stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
-        self._lease.keep(self.blocks[number].name for number in stored)  # no prompt looks them up by name
+        self._lease.keep(self.blocks[number].name for number in stored)  # also those that no prompt chooses
         if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
@@ -99,11 +99,11 @@ class HarvestPool:
         return total - sum(entry.size for entry in self.blocks)
 
     def extend(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
-        """Add the transcript from ``tail_start`` on in the background, in blocks that end at ``stops``.
+        """Add the transcript's tokens from ``tail_start`` on in the background, in blocks that end at ``stops``.
 
         :param tokens: the whole transcript
-        :param origin: everything besides the tokens that determines the rows; part of the blocks' names
-        :param rows: returns their keys and values; called on the engine's worker
+        :param origin: everything except the tokens that determines the rows; part of the blocks' names
+        :param rows: function that returns the keys and values of the new tokens; called on the engine's worker thread
         """
         edges, name, entries = [self.tail_start, *stops], origin, []
         for start, stop in pairwise([*edges, len(tokens)] if edges[-1] < len(tokens) else edges):
@@ -113,7 +113,7 @@ class HarvestPool:
         self._pending = self._engine.in_background(work), work
 
     def _harvest(self, tokens: Tokens, entries: list[PooledBlock], count: int, rows: Callable[[], KVBlock]) -> Harvest:
-        """Cut the rows into blocks, on the worker, without changing state that a session reads."""
+        """Cut the rows into blocks, on the worker thread, without changing state that a session reads."""
         block, sizes = rows(), [entry.size for entry in entries]
         parts = zip(entries, block.k.split(sizes, 2), block.v.split(sizes, 2), strict=True)
         blocks = [KVBlock(entry.name, k.contiguous(), v.contiguous()) for entry, k, v in parts]
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # run a queued harvest now: later plans precede it in the queue, and one that waits for it would never end
+        # run a queued harvest now: the worker prefers prompts, and a prompt that waited for it there would never end
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):
@@ -150,7 +150,7 @@ class HarvestPool:
         return False
 
     def _keep(self, numbers: Sequence[int]) -> None:
-        """Delete all blocks except ``numbers``, because no look-up by name would find them."""
+        """Drop all blocks except ``numbers``, in the storage too: no later prompt would look them up by name."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]
         for name in names - {entry.name for entry in self.blocks}:

@@ -1,7 +1,7 @@
-"""History construction (MemArt): the memory is the transcript's own rows, harvested after each turn.
+"""History construction (MemArt): the memory is the transcript's own rows, copied from the cache after each turn.
 
-A prompt is ``[context][chosen blocks][rest of the last turn][new rows][query]``; the last two are computed, and
-harvested after the turn in the background.
+A prompt is ``[context][chosen blocks][rows of the last turn that fill no block yet][new rows][query]``. The last two
+are computed; after the turn the rows that are in no block are copied in the background (harvested).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, a
 
 @dataclass(frozen=True)
 class History(SingleUnitMemory):
-    """MemArt's memory: the transcript's keys and values in blocks, among which a latent retrieval may choose.
+    """Memory of MemArt ("KVCache-centric memory for LLM agents"): the transcript's keys and values in blocks.
 
-    A block holds ``block_size`` tokens; tokens of the last turn that fill no block yet are always in the prompt.
-    ``cut=segment``: a block is a segment or a turn of the transcript instead. ``positions=decoupled``: positions count
-    from 0 over the chosen rows, then the query. ``coupled``: rows keep their positions in the whole transcript, which
-    fails beyond the model's context. If all blocks are chosen, both are exact.
+    A latent retrieval may choose among them. A block holds ``block_size`` tokens; tokens of the last turn that fill no
+    block yet are always in the prompt. ``cut=segment``: a block is a segment or a turn of the transcript instead.
+    ``positions=decoupled``: the prompt's rows have the positions 0, 1, 2, ... ``coupled``: rows keep their positions in
+    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both are exact.
     """
 
     cut: str = "tokens"
@@ -49,7 +49,7 @@ class History(SingleUnitMemory):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the capabilities: exact rows, ``uniform`` if blocks of one size fit any position."""
+        """Return the capabilities: ``uniform`` if all blocks have one size and can be placed at any position."""
         uniform = self.cut == "tokens" and self.positions == "decoupled"
         return Capabilities(exact=True, harvests=True, selectable=True, uniform=uniform)
 
@@ -57,7 +57,7 @@ class History(SingleUnitMemory):
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Return the ends of the blocks that tokens ``start:stop`` fill; one turn follows ``memory``."""
+        """Return the ends of the blocks that tokens ``start:stop`` fill; the tokens after ``memory`` are one turn."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})
@@ -70,7 +70,7 @@ class HistoryBuilder(PromptBuilder):
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._rules = repr((construction, session.method.recompute))  # with earlier rows, determines the new rows
+        self._rules = repr((construction, session.method.recompute))  # with the earlier rows, they determine new ones
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -117,15 +117,15 @@ class HistoryBuilder(PromptBuilder):
         self._pool.extend(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 
     def _select(self, context: KVBlock | None, new: Sequence[int], timer: StepTimer) -> tuple[list[Part], int]:
-        """Return the blocks of the prompt, in order of time, and the token-layers of their selection."""
+        """Return the prompt's blocks, oldest first, and the number of rows x layers computed to select them."""
         blocks, token_layers, numbers = self._pool.blocks, 0, list(range(len(self._pool.blocks)))
         if self._choice is not None:
             numbers, token_layers = self._choice.choose(context, new, timer)
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
-        return latest_first[::-1], token_layers  # reads last ones first: a full storage then evicts those first
+        return latest_first[::-1], token_layers  # read newest first, so that a full storage evicts the newest first
 
     def _retrieved_rows(self, start: int) -> RetrievedRows | None:
-        """Make the rows whose blocks every layer chooses for itself, if there are any."""
+        """Return rows for the blocks that each layer chooses; None if retrieval is not per layer, or none is stored."""
         if self._choice is None or not self._choice.retrieval.capabilities.per_layer:
             return None
         layer_rows = RetrievedRows(self._choice, start, self._construction.block_size, self._pool.block)

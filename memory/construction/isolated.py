@@ -1,7 +1,7 @@
 """Isolated units: each has a block of its own, found by identity or encoded separately.
 
-Missing blocks are encoded in one packed forward; a few tokens are encoded within the prefill that reads them, which
-saves a pass over the model's weights. The keys and values are the same.
+Missing blocks are encoded in one packed forward pass. If they have few tokens, the prefill that reads them encodes them
+(they are *fused*), which saves a pass over the model's weights. Keys and values are the same either way.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Invalidation:
     def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
         """Count the tokens of the last prompt's blocks that became useless.
 
-        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task with its
-        log. A block whose segments were not retrieved this time is still valid.
+        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task, which ends
+        its log. A block whose segments were not retrieved this time is still valid.
         """
         changed = set(self._store.changed_ids(self._cursor))
         retrieved = {span.segment for unit in units for span in unit.spans}
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class IsolatedBuilder(PromptBuilder):
-    """Prompts of isolated units. A latent retrieval, if the method has one, chooses among them by their keys."""
+    """Builder of prompts of isolated units, among which a latent retrieval, if the method has one, chooses by keys."""
 
     harvests = False
 
@@ -138,11 +138,11 @@ class IsolatedBuilder(PromptBuilder):
         return encoded, _tokens(missing.values()) - _tokens(batch.values())
 
     def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Settle the count of invalidated tokens: blocks were stored when they were encoded."""
+        """Remember the units, to count invalidated tokens in the next prompt; blocks were stored when encoded."""
         self._invalidation.commit()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode and store units: single ones in one packed forward, others with the missing part of their chain."""
+        """Encode and store units: those without preceding lines in one packed pass, others with their missing chain."""
         alone = {name: unit for name, unit in units.items() if not unit.preceding}
         requests = [(context.unit_context, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
@@ -153,7 +153,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Return, by name of the only missing chained unit, the joined blocks before it; {} if one is not stored."""
+        """Map the only missing chained unit to the joined blocks before it; {} for several, or if one is not stored."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}
@@ -163,7 +163,7 @@ class IsolatedBuilder(PromptBuilder):
         return {name: join_blocks(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
-        """Return the units that ``unit`` is computed after, and itself, by name."""
+        """Return the chain of ``unit`` by name: the units that it is computed after, in order, and itself."""
         ids = [*unit.preceding, unit.token_ids]
         links = [replace(unit, token_ids=ids[i], preceding=unit.preceding[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}
@@ -175,7 +175,7 @@ class IsolatedBuilder(PromptBuilder):
         new, names = ids[len(stored) :], names[len(stored) :]
         prefix = join_blocks([block for block in (context.unit_context, *stored) if block])
         (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
-        if len(new) == 1:  # without a copy, which would leave pinned memory
+        if len(new) == 1:  # not copied: the copy would not be in pinned memory
             return [replace(block, identity=names[0])]
         cuts = pairwise(accumulate(map(len, new), initial=0))
         return [

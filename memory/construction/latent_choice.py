@@ -1,4 +1,4 @@
-"""Latent choice: stored blocks chosen by the query states of new rows, compared with bounding boxes of their keys."""
+"""Latent choice: stored blocks chosen by comparing the query states of new rows with boxes around the blocks' keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from memory.stages import LatentRetrieval
 class BlockChoice:
     """Choice among the blocks of one builder, by the bounding boxes of their keys.
 
-    Query states come from a separate pass of the new rows after the context alone, because the memory is not chosen
-    yet.
+    Query states come from a separate pass of the new rows after the context alone, before the memory is chosen.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
@@ -30,7 +29,7 @@ class BlockChoice:
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
-        """Return the blocks that ``token_ids`` choose, ascending, one per copy, and the token-layers of the pass."""
+        """Return the numbers of the chosen blocks, ascending, one per copy, and the pass's rows x layers."""
         if self.retrieval.chooses_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):
@@ -56,9 +55,9 @@ class UnitChoice:
         token_ids: Sequence[int],
         timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Return the numbers of the units that ``token_ids`` choose, ascending, and the token-layers of the pass.
+        """Return the numbers of the units that ``token_ids`` choose, ascending, and the pass's rows x layers.
 
-        :param names: of each unit's block in ``blocks``; a unit with an empty name is always chosen
+        :param names: name of each unit's block in ``blocks``; a unit with an empty name is always chosen
         """
         copies, index = Counter(filter(None, names)), self._choice.index
         index.keep([number for number, name in enumerate(self._names) if name in copies])
@@ -74,7 +73,7 @@ class UnitChoice:
 
 
 def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
-    """Return the indices of empty names, and of every other name the last ``copies`` indices."""
+    """Return the indices of all empty names, and for every other name its last ``copies[name]`` indices."""
     places = []
     for number in reversed(range(len(names))):
         name = names[number]

@@ -1,4 +1,4 @@
-"""Per-segment construction: every segment is a unit, so a change invalidates one segment and nothing else."""
+"""Per-segment construction: every segment is a unit, so a change invalidates only the changed segment's block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class PerSegment(Isolated):
-    """Prompt Cache's modules (arXiv 2311.04934) at the grain of single segments.
+    """Prompt Cache's modules (arXiv 2311.04934), one per segment.
 
     Lines of the action log are encoded as by `StaticDynamic`, so that methods differ only in the rows that they repair.
     """

@@ -1,6 +1,6 @@
 """Prefix construction: the memory is one unit, whose unchanged beginning is reused as an exact prefix.
 
-Rows are harvested after the turn, and found again by a hash chain over blocks of ``block_size`` tokens.
+Rows are copied from the cache after the turn (harvested); a hash chain over blocks of ``block_size`` tokens finds them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PrefixBuilder(PromptBuilder):
         self._engine, self._lease, self._size = session.engine, session.lease, block_size
         self._namespace = session.namespace
         self._appends_query = session.method.layout == "append"  # the query becomes part of the next prompt's memory
-        self._exact = session.method.capabilities.exact  # else its rows may not enter the prefix index
+        self._exact = session.method.capabilities.exact  # otherwise rows may not enter the prefix index
         self._index: PrefixIndex | None = None
         self.reset()
 

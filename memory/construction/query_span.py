@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions of the current instruction, and the sum of the query states of ``rows`` of its rows."""
+    """Positions and tokens of the current instruction, and the summed query states of its ``rows`` observed rows."""
 
     places: slice
     tokens: list[int]
@@ -20,12 +20,12 @@ class Instruction:
     rows: int
 
     def precedes(self, tokens: list[int], query: int) -> bool:
-        """Tell whether it still precedes ``query``; a restarted transcript has other tokens at its positions."""
+        """Tell whether ``tokens`` still have the instruction before position ``query``; not in a new transcript."""
         return self.places.stop <= query and tokens[self.places] == self.tokens
 
 
 class QuerySpan:
-    """Query span of a session: the last query, and the last instruction, which may be turns ago."""
+    """Query span of a session: the last query, and the last instruction, which may be several turns old."""
 
     def __init__(self) -> None:
         self._instruction: Instruction | None = None

@@ -59,12 +59,12 @@ class Segments(SingleUnitMemory):
 
 
 class AnyOffsetBuilder(PromptBuilder):
-    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned block, earlier rows, else fresh.
+    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, then pinned block, then rows of earlier prompts.
 
-    After the prefill, whole blocks of rows without any approximate row before them enter the exact prefix index, and
-    every unit that no look-up would find is harvested under its segment hash. Its identity includes the tokens before
-    it: after the same tokens, its rows are exact. Repaired rows are not kept: a unit has the keys and values of the
-    first prompt that computed it, or of the last that refreshed it.
+    After the prefill, whole blocks with no approximate row in or before them enter the exact prefix index. The rows of
+    every unit that no look-up would find are copied from the cache (harvested) and stored under its segment hash. The
+    block's identity includes the tokens before the unit: after the same tokens its rows are exact. Repaired rows are
+    not stored: a unit keeps the rows of the first prompt that computed it, or of the last that refreshed it.
     """
 
     harvests = True
@@ -72,7 +72,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def __init__(
         self, session: SessionResources, construction: Segments, owner: AnyOffsetBuilder | None = None
     ) -> None:
-        """:param owner: the builder whose rows a detached one reads"""
+        """:param owner: builder whose prefix index a temporary builder reads; None: this one is not temporary"""
         self._session, self._construction = session, construction
         self._engine, self._lease, self._namespace = session.engine, session.lease, session.namespace
         method = session.method
@@ -160,7 +160,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def _refreshed(
         self, names: Sequence[str], units: Sequence[Unit], starts: Sequence[int], ids: NDArray[np.uint32], covered: int
     ) -> set[str]:
-        """Name units with approximate rows, the oldest first, until the share ``refresh`` of the memory is computed.
+        """Name the units to compute again, the oldest rows first, until share ``refresh`` of the memory is computed.
 
         :param covered: the first row after the exact prefix
         """
@@ -186,7 +186,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def _place(
         self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, prefix: Sequence[KVBlock]
     ) -> Iterator[Placement]:
-        """Place ``unit`` after the tokens ``before``, at memory row ``offset``: rows of the prefix first."""
+        """Place ``unit`` after the tokens ``before``, at memory row ``offset``: first the rows in ``prefix`` blocks."""
         size, total = self._size, len(unit.token_ids)
         covered = min(max(len(prefix) * size - offset, 0), total)
         stops = {*range(size - offset % size, covered, size), covered, total} - {0}
@@ -202,7 +202,7 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """Place the rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens preceded them."""
+        """Place ``unit`` from ``row`` on with stored rows, if any: exact if computed after the same tokens."""
         whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
         if whole is None and name:
             whole = self._segments.find(name, self._lease)
@@ -212,11 +212,11 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Name the rows of ``unit`` after ``before``: exact ones, or approximate ones of an ``origin``."""
+        """Return the identity of the rows of ``unit`` after ``before``: exact, or approximate rows of an ``origin``."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:
-        """Tell whether a later prompt would find it; rows of the exact prefix may have lost their name."""
+        """Tell whether ``name`` is pinned or in the segment index; a unit in the exact prefix need not be."""
         return name in self._segments or self._pinned.contains(name)
 
     def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
@@ -237,13 +237,13 @@ class AnyOffsetBuilder(PromptBuilder):
             first += part.tokens
 
     def _origin(self, layout: Layout) -> str:
-        """Name everything that determines rows after approximate ones: tokens, blocks, and the recompute stage."""
+        """Return a hash of all that determines rows after approximate ones: tokens, blocks, and the recompute stage."""
         blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
         key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
         return identity(f"harvested {key}", (), layout.token_ids.tolist())
 
 
 def exact_rows(layout: Layout) -> int:
-    """Count the first memory rows that are exact or fresh, with no approximate row before them."""
+    """Count the memory rows before the first approximate one: all of them are exact or fresh."""
     sound = (layout.exact | layout.fresh)[layout.context : layout.query]
     return int(sound.long().cumprod(0).sum())

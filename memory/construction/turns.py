@@ -23,12 +23,12 @@ from memory.stages import Capabilities
 class Turns(SingleUnitMemory):
     """Session cache that continues with the next turn; a retention stage may drop rows of it between turns.
 
-    ``survivors=stay``: a dropped position is redirected to the sentinel slot, all others keep slot, position and
-    identity (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
-    compressors; the rows after the first gap are then computed again.
+    ``survivors=stay``: a dropped position is mapped to the sentinel slot, which attention skips; other rows keep their
+    slot and position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
+    compressors; the next turn computes the rows after the first gap again.
 
-    Exact rows, computed before any was dropped, are shared between sessions as a prefix in blocks of ``block_size``
-    tokens; at most ``prefix_tokens`` of them are kept when no session uses them.
+    Exact rows, computed before any was dropped, are shared between sessions as prefixes in blocks of ``block_size``
+    tokens; beyond ``prefix_tokens`` tokens the least recently used blocks are no longer shared.
     """
 
     prefix_tokens: int = 4096
@@ -96,7 +96,7 @@ class TurnsBuilder(PromptBuilder):
         """Share exact rows, then evict rows beyond the budget."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
-        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # a transcript may restart
+        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # and of earlier transcripts
         self._shared = [name for name in union if self._provider.shares(name)]
         if self._retention.budget is None:
             return

@@ -1,7 +1,7 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-The files are the only source: their names have the agent, their headers the model, their modification times the last
-use. The index is rewritten if it differs from them. Format of the files: `memory.files.block_file`.
+A file's name has the agent, its header the model, its modification time the last use. The index only saves reading the
+headers, and is rewritten if it differs from the files. Format of the files: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def agent_path(root: Path, agent: str, model_key: str) -> Path:
 def save_agent(
     root: Path, agent: str, model_key: str, tokens: int, tensors: Tensors, header: dict[str, Any], extra: Tensors = NONE
 ) -> Path:
-    """Replace an agent's file by its ``tokens`` rows; the owner is added to the header."""
+    """Replace an agent's file by ``tensors``, which hold ``tokens`` rows; the owner is added to the header."""
     path = agent_path(root, agent, model_key)
     owner = {AGENT: agent, MODEL: model_key, TOKENS: tokens}
     if owner.keys() & header.keys():
@@ -73,7 +73,7 @@ def open_agent(root: Path, agent: str, model_key: str) -> BlockFile:
     owner = (file.header.get(AGENT), file.header.get(MODEL))
     if owner != (agent, model_key):
         raise DataError(f"{path} holds the rows of agent {owner[0]!r} for model {owner[1]!r}: delete it")
-    with suppress(OSError):  # evicted meanwhile, or a read-only disk
+    with suppress(OSError):  # another process evicts the file, or the disk is read-only
         touch(path)
     return file
 
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # no index is needed
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -121,9 +121,9 @@ def evict(
 ) -> list[AgentFile]:
     """Delete expired files, then the least recently used until the total is at most ``budget_bytes``.
 
-    Files of ``pinned`` agents stay. For the budget (None: no limit) no files of an agent are deleted that total at most
-    ``quota_bytes``, even if the budget is exceeded. Files of killed writers are deleted as well. Returns the deleted
-    files; a process that has one mapped keeps its rows.
+    Files of ``pinned`` agents stay. If an agent's files total at most ``quota_bytes``, they are not deleted for the
+    budget (None: no limit), even if it is exceeded. Files of killed writers are deleted as well. Returns the deleted
+    files; a process that has mapped one can still read it.
 
     :param latest_expired: files last used at this Unix time or before are expired
     """
@@ -160,7 +160,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
     if agent is None or S_ISDIR(state.st_mode):
         return None
     old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
-    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # "": it may have become readable
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # a bad header is read again
         return old
     try:
         header = open_blocks(path).header

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Thread that runs work by key. New work replaces pending work under the same key, in its place."""
+    """Thread that runs work by key. New work replaces pending work under the same key, at its place in the queue."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
@@ -34,7 +34,7 @@ class Writer:
             self._waiting[key] = work
 
     def wait(self, select: Callable[[Hashable], bool] = lambda key: True) -> None:
-        """Wait until the current work under the keys that ``select`` accepts is done."""
+        """Wait until the running and pending work under the keys that ``select`` accepts is done."""
         with self._state:
             for key in filter(select, [*self._waiting, *([] if self._running is None else [self._running])]):
                 self._state.wait_for(partial(self._is_done, key))

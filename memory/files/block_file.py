@@ -1,8 +1,8 @@
 """Block file: tensors in blocks in one memory-mapped safetensors file with a checksum of every block.
 
-A block is a row of the first axis of every tensor. Its checksum is CRC-32 over its number and its bytes: it detects
-every flipped bit and every burst of up to 32, other damage except for one case in 2^32. It detects accidents, not
-forgery. Nothing is ever unpickled.
+Block i is row i of every tensor's first axis. Its checksum is CRC-32 over its number and its bytes: it detects all
+damage within 32 successive bits, and all but one in 2^32 cases of other damage. It detects accidents, not forgery.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from memory.files.atomic import replace_file
 
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
-PREFIX = b'{"__metadata__":{"seal":"'  # the seal comes first in every version
+PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the other bytes, comes first
 LENGTH, SEAL = 8, 64  # bytes that give the length of the JSON, hexadecimal digits of the seal
 ALIGNMENT = 64  # of the first tensor, in bytes
-LONGEST = 100_000_000  # bytes of JSON that the safetensors library reads
+LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class FileHeader:
     """Content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
 
     spans: Mapping[str, TensorSpan]  # by the name of the tensor, in the order of the file
-    header: Mapping[str, Any]  # the caller's
+    header: Mapping[str, Any]  # the caller's own values
     blocks: Sequence[str]
     extra: Mapping[str, str]
 
@@ -55,7 +55,7 @@ class FileHeader:
         return max((span.end for span in self.spans.values()), default=0)
 
     def encode(self) -> bytes:
-        """Encode the bytes in front of the tensors. Raises `ConfigError`."""
+        """Encode the bytes in front of the tensors. Raises `ConfigError` for bad values, or above `LONGEST` bytes."""
         metadata = {
             "seal": "0" * SEAL,
             "format": FORMAT,
@@ -101,7 +101,7 @@ def corrupt(where: object, what: str) -> CorruptError:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """Encode as ASCII, which can contain half a surrogate pair of a prompt."""
+    """Encode as ASCII, because UTF-8 cannot encode half a surrogate pair, which a prompt may contain."""
     try:
         return json.dumps(value, separators=(",", ":"))
     except TypeError as error:

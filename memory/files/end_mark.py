@@ -20,13 +20,13 @@ from keep_agent.files import read_bytes, writing
 from memory.files.atomic import write_atomic
 from memory.files.json_lines import Chain, Line, LineFile, read_lines, write_all
 
-SUFFIX = ".end"  # in place of the file's own
+SUFFIX = ".end"  # replaces the file's own suffix
 MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Mark of a file whose chain begins with ``start``: ``count`` lines or more; ``link`` is the last one's sum."""
+    """Mark of a file whose chain begins with ``start``: at least ``count`` lines; line ``count`` has sum ``link``."""
 
     start: int
     count: int
@@ -112,7 +112,7 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 
 
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """Read the lines of a file whose chain begins with ``start``; none before an announced replacement.
+    """Read the lines of a file whose chain begins with ``start``; none while it has lines of an earlier start.
 
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """

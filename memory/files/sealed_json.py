@@ -27,7 +27,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str, key: str = "") -> dict[str, Any]:
-    """Read the object of a file; one with ``key`` must have a checksum. Raises CorruptError or DataError."""
+    """Read the object of a file; if it has ``key``, it must have a checksum. Raises CorruptError or DataError."""
     raw = read_bytes(path, remedy)
     body, end = raw[:-END], raw[-END:]
     sealed = KEY in end or KIND in end

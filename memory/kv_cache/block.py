@@ -49,7 +49,7 @@ class KVBlock:
 
     @property
     def is_loaded(self) -> bool:
-        """Tell whether it can be read without disk access; mapped rows can once all of them have been read."""
+        """Tell whether it can be read without disk access: mapped rows only after all of them have been verified."""
         return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
     def in_memory(self) -> KVBlock:
@@ -62,7 +62,7 @@ class KVBlock:
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """View rows ``start:stop``; the name of the part includes them."""
+        """View rows ``start:stop`` as a block, whose identity includes these numbers."""
         if (start, stop) == (0, self.tokens):
             return self
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))

@@ -24,7 +24,7 @@ MAX_UNUSED_PROMPTS = 1000  # prompts after which a session drops its reference t
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
-    """Name a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.
+    """Name a block. Equal names mean equal model, dtype and RoPE (all in ``model_key``), context, tokens and namespace.
 
     Built on SHA-256 of an unambiguous byte string, so it is the same in every process.
     """
@@ -39,7 +39,7 @@ def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int
 
 
 E = TypeVar("E", bound=Entry)
-EvictionRule = Callable[[E, int], bool]  # whether an entry may be evicted while its owner has so many bytes
+EvictionRule = Callable[[E, int], bool]  # (entry, bytes of its owner) -> whether the entry may be evicted
 
 
 class CacheLedger(Generic[E]):
@@ -62,7 +62,7 @@ class CacheLedger(Generic[E]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[E]:
-        return iter(list(self._entries.values()))  # another thread may delete a damaged block meanwhile
+        return iter(list(self._entries.values()))  # another thread may delete a damaged block during a loop
 
     def add(self, entry: E) -> None:
         """Add or replace an entry, as the most recently used."""
@@ -88,7 +88,7 @@ class CacheLedger(Generic[E]):
             self._entries.move_to_end(key, last=False)
 
     def expired(self, latest: float) -> list[E]:
-        """List the entries of ``latest`` or before, in a ledger whose order is that of the timestamps."""
+        """List the entries with a timestamp up to ``latest``; the ledger must be in the order of timestamps."""
         return list(takewhile(lambda entry: entry.timestamp <= latest, self))
 
     def victims(self, excess: float, *rules: EvictionRule[E]) -> list[E]:
@@ -113,7 +113,7 @@ class BlockStore:
     """Base of storages in memory and on a disk. ``budget_bytes=None`` is no limit."""
 
     budget_bytes: int | None
-    device: str | None = None  # of the stored blocks; None: that of each block
+    device: str | None = None  # to which blocks are moved; None: each stays where it is
     ledger: CacheLedger[Entry]
 
     def __post_init__(self) -> None:
@@ -243,7 +243,7 @@ class BlockLease:
         self._pool.storage.delete(identity)
 
     def release(self, delete: bool = True) -> None:
-        """Drop every reference; blocks without another are deleted, or left to the storage."""
+        """Drop every reference; with ``delete``, blocks without another reference are deleted."""
         while self._last_use:
             self._unreference(self._last_use.popitem()[0], delete)
 

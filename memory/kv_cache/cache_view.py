@@ -29,7 +29,7 @@ class CacheView:
     queries: Callable[[int], torch.Tensor]  # layer -> (heads, n, head_dim)
     attention: Callable[[int], AttentionParams]  # layer -> settings of its attention
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
-    mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
+    mass: torch.Tensor | None = None  # (rows,) attention received so far, summed over layers, heads and queries
     session: str = ""  # its name, "" if it has none
     parts: torch.Tensor | None = None  # (rows,) long: the segment or turn of each row
 

@@ -1,4 +1,4 @@
-"""Dense cache: keys and values of one prompt in one tensor each, and the Protocol of caches that passes write."""
+"""Dense cache: keys and values of one prompt in one tensor each; and the Protocol of caches that the engine writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADROOM = 256  # rows kept free after a prompt for candidates and generated tok
 class WorkingCache(KVCache, Protocol):
     """Cache as the engine's passes read and write it; tensors have a leading request axis. Keys are rotated."""
 
-    raw: torch.Tensor | None  # unrotated keys in addition to the rotated ones, if rows are to be harvested
+    raw: torch.Tensor | None  # unrotated keys besides the rotated ones, if rows will be copied to blocks (harvested)
     observer: AttentionObserver | None  # records the passes that append rows
     tiled: bool  # whether rows are read tile by tile instead of all at once
 
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Make the rows after ``rows`` finite, which padded blocks read and mask; returns the rows to read."""
+        """Zero the rows after ``rows``, which attention reads as padding and masks; returns the number to read."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -135,7 +135,7 @@ def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
 
 
 class EvictableRows:
-    """The token ids of all positions, dropped ones included, and the ``positions`` of the live rows, in order."""
+    """Base of caches that drop rows: token ids of all positions, and the ``positions`` of the live (kept) rows."""
 
     raw = None  # keys are stored rotated: positions never change
 

@@ -26,7 +26,7 @@ class KeyBoxes:
 
 
 class KeyBoxIndex:
-    """The boxes of a growing pool of blocks (MemArt, section 3.2.1), numbered in order of their insertion.
+    """Boxes of a growing pool of blocks (section 3.2.1 of MemArt's paper), numbered in order of their insertion.
 
     ``layers`` are those whose keys are boxed.
     """
@@ -69,7 +69,7 @@ class KeyBoxIndex:
     def bound(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Return upper bounds of q·k over each block's keys k: (heads, tokens, blocks) for (heads, tokens, head_dim).
 
-        Sum over the dimensions of max(q·high, q·low). A query head is compared with the boxes of its KV head.
+        A bound is the sum of max(q_d high_d, q_d low_d) over dimensions d. A query head uses the boxes of its KV head.
         """
         low, high = (x[self.layers.index(layer), :, : len(self)].mT for x in (self._low, self._high))
         heads, tokens, dim = query.shape

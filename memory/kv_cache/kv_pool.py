@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import CapacityError, ModelError
 
-SENTINEL = 0  # the slot of every dropped position: never free, never read
-MARGIN = 32  # slots after the last that readers of padded runs may read
+SENTINEL = 0  # the slot of every dropped position: never free, and read only as masked padding
+MARGIN = 32  # slots after the last one, which readers may read as padding
 FIRST_SIZE = 512
 
 
@@ -33,7 +33,7 @@ class KVPool:
     a reader may read past the end of its rows and mask the rest.
 
     References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
-    worker writes rows and grows the pool. Hold the lock from finding slots to referring to them.
+    worker writes rows and grows the pool. Hold the lock from finding slots until they have a new reference.
 
     :param capacity: most slots; None: the pool grows as long as there is memory
     """
@@ -53,7 +53,7 @@ class KVPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-        self.lock = RLock()  # reentrant: a finaliser may run within an operation of its thread
+        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser
         self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property

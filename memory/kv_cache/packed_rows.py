@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; errors name the rows ``what``."""
+    """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; ``what`` names the rows in errors."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
@@ -104,7 +104,7 @@ class PackedRows(StoredRows):
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
-        """Yield, for rows ``first:last``, the surplus rows at the start of each needed part, and the part."""
+        """Yield the parts of pieces that hold rows ``first:last``, each after the number of extra rows at its start."""
         place = 0
         for piece in self.pieces:
             start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span
@@ -179,7 +179,7 @@ class MappedRows(StoredRows):
         return MappedRows(self.rows.narrow(2, start, length), self.guard.part(start, start + length))
 
     def to(self, device: torch.device | str) -> MappedRows | torch.Tensor:
-        """Move to ``device``, verified if that copies."""
+        """Move to ``device``; rows that have to be copied are verified."""
         return self if self.device == torch.device(device) else self[:].to(device)
 
     def whole(self) -> torch.Tensor:
@@ -213,7 +213,7 @@ class MappedPacked(PackedRows):
         return PackedRows(tuple(piece[first:last] for piece in self.pieces), self.dtype, self.tokens, self.skip)
 
     def to(self, device: torch.device | str) -> PackedRows:
-        """Move to ``device``, still packed, verified if that copies."""
+        """Move to ``device``, still packed; rows that have to be copied are verified."""
         return self if self.device == torch.device(device) else self.whole().to(device)
 
     def whole(self) -> PackedRows:

@@ -1,4 +1,4 @@
-"""Paged cache: rows in slots of a pool; dropped positions are redirected, survivors never move."""
+"""Paged cache: rows in slots of a pool; a dropped position is mapped to a sentinel slot, and no other row moves."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token of a renumbered row, which was computed after other rows than those before it now
+RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they were computed after other rows
 
 
 class PagedCache(EvictableRows):
     """One request's rows in a slot pool.
 
     ``slot_map`` has the slot of every position of the request's tokens; dropped positions have the sentinel's. The
-    engine's rows are the live ones only, in order of their positions, so no kernel ever reads the sentinel. `IntentKV`
-    (arXiv 2606.09916) instead reads it, with a key that is meant to make its logit small; docs/retention.md describes
+    engine's rows are the live ones only, in order of their positions, so no row attends to the sentinel. In IntentKV
+    (arXiv 2606.09916) rows attend to it, with a key that is meant to make its logit small; docs/retention.md describes
     when that fails.
     """
 
@@ -52,7 +52,7 @@ class PagedCache(EvictableRows):
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
         if int(slots[-1]) - first + 1 == rows and bool((slots.diff() == 1).all()):
-            self._pass = slice(first, first + visible)  # without dropped rows: no copy
+            self._pass = slice(first, first + visible)  # consecutive slots: no copy
         else:
             self._pass = torch.cat([slots, slots.new_full((KEY_MULTIPLE,), SENTINEL)])
         return visible
@@ -83,7 +83,7 @@ class PagedCache(EvictableRows):
         self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Delete all rows from the first non-finite one on, and zero such rows, those of free slots included."""
+        """Zero rows that are not finite, reserved ones included, and delete all rows from the first of them on."""
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
         valid = finite[0] & finite[1]
@@ -94,21 +94,21 @@ class PagedCache(EvictableRows):
             self.cut(int(self.positions[(~live).long().argmax()]))
 
     def cut(self, position: int) -> None:
-        """Delete everything from ``position`` on, and the room after it."""
+        """Delete everything from ``position`` on, and release reserved slots."""
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # the forgotten rows came later
+        if position <= self.exact:  # the renumbered rows are deleted, too
             self._rows_forgotten = 0
         super().cut(position)
 
     def __del__(self) -> None:
         """Release the slots."""
-        with suppress(ImportError):  # at the end of the process
+        with suppress(ImportError):  # modules are unloaded at the end of the process
             self.pool.release(self.slots)
 
     def drop(self, keep: torch.Tensor) -> None:
-        """Redirect the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is."""
+        """Drop the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is."""
         dropped = self._drop(keep)
         if not dropped.numel():
             return

@@ -15,7 +15,7 @@ from memory.storage.ram import Ram
 
 @dataclass(frozen=True, slots=True)
 class PinnedStats:
-    entries: int  # names of blocks
+    entries: int  # pinned names
     bytes: int
     hits: int  # since the start
     utilisation: float  # of the capacity
@@ -25,9 +25,9 @@ class PinnedStats:
 class PinnedPool:
     """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), separate from the method's storage.
 
-    Blocks stay without references. If a new block would exceed ``watermark`` of ``capacity_bytes``, the blocks that the
-    fewest prompts have used are evicted, the least recently used first among equals; a block that a prompt being
-    assembled refers to never is. Names are segment hashes; several may refer to one block.
+    Blocks stay when no session refers to them. If a new block would exceed ``watermark`` of ``capacity_bytes``, the
+    blocks that the fewest prompts have used are evicted, the least recently used first among equals; blocks in use by a
+    prompt that is being assembled stay. Names are segment hashes; several may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20
@@ -70,7 +70,7 @@ class PinnedPool:
         return block
 
     def unpin(self, name: str) -> None:
-        """Delete ``name``, if it is pinned, and its block if it has no other."""
+        """Delete ``name``, if it is pinned, and its block if that has no other name."""
         entry = self._index.delete(name)
         if entry is not None and not self._index.names(entry.physical):
             self._release(entry.physical)

@@ -90,7 +90,7 @@ class SlotPrefixIndex:
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # a block comes after its successors
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # next to evict first: a prefix's end before its start
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
@@ -110,7 +110,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Add the blocks ``names`` of a prompt in ``slots``. Raises ConfigError beyond its first ``exact`` rows."""
+        """Add the blocks ``names`` of a prompt with rows in ``slots``. Raises ConfigError above ``exact`` rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -125,7 +125,7 @@ class SlotPrefixIndex:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
-        """Delete the blocks ``names`` and their successors, except blocks whose rows are all in another cache.
+        """Delete the blocks ``names`` and their successors, except blocks whose rows are all in other caches.
 
         :param cache_slots: slots of the caller's cache; a cache with only some of a block's rows has diverged from the
             block, or dropped rows of it, and would not match it

@@ -1,4 +1,4 @@
-"""Quantization of keys and values: codes of 4 or 8 bits, with a float16 scale and bias for each group (Semantic)."""
+"""Quantization of keys and values: codes of 4 or 8 bits, with a float16 scale and bias for each group of numbers."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ class Packed:
 def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
     """Pack ``x`` (..., kv_heads, tokens, head_dim): keys along ``format.keys``, values along "token".
 
-    The same input gives the same bytes. Unpacked numbers differ by at most half a scale, and float32's rounding and
-    underflow.
+    The same input gives the same bytes. Unpacked numbers differ from the input by at most half a scale, plus rounding
+    and underflow of float32.
 
     :raises ConfigError: if ``along`` is "channel" and the tokens are no multiple of the group.
     :raises ModelError: if numbers are not finite, or too large for a float16 scale and bias.
@@ -211,5 +211,5 @@ def _half(x: torch.Tensor, toward: float) -> torch.Tensor:
 
 
 def _by_group(x: torch.Tensor) -> torch.Tensor:
-    """Scale or bias (..., tokens / span, groups) to go with `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
+    """Reshape scale or bias (..., tokens / span, groups) for `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
     return x.float()[..., None, :, None]

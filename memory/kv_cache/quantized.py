@@ -1,4 +1,4 @@
-"""Quantized cache: rows in 4 or 8 bits, of which attention unpacks one tile at a time (Semantic)."""
+"""Quantized cache: rows in 4 or 8 bits; attention unpacks one tile at a time, as in "Agent Memory Below the Prompt"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = 64  # tokens that are packed together; an incomplete last page stays unpa
 
 @dataclass
 class Extent:
-    """Blocks of packed keys and values, each (blocks, layers, kv_heads, BLOCK, head_dim): from a file, or growing.
+    """Blocks of packed keys and values, (blocks, layers, kv_heads, BLOCK, head_dim) each, in a file or in memory.
 
     ``check`` is called with the first and last number of the blocks that are about to be read. The first ``used_rows``
     never change, so that several caches may share an extent; a cache whose rows end there may extend it.
@@ -68,7 +68,7 @@ class Extent:
             self.check(first, last)
         start, stop = start - first * BLOCK, stop - first * BLOCK
         sides = (side[first:last, layer].map(lambda x: x.flatten(0, 1)[None]) for side in (self.k, self.v))
-        k, v = (side.part(start, stop) for side in sides)  # of one run of tokens over the blocks
+        k, v = (side.part(start, stop) for side in sides)  # the blocks are joined to one run of tokens
         return k, v
 
     def write(self, layers: slice, start: int, k: Packed, v: Packed) -> None:
@@ -88,7 +88,7 @@ def _join(parts: Sequence[Packed]) -> Packed:
 
 
 class QuantizedCache(EvictableRows):
-    """One agent's rows: whole pages packed, the last ones as they were computed. Keys are rotated.
+    """One agent's rows: whole pages are packed, the last rows stay as they were computed. Keys are rotated.
 
     Rows that a retention stage dropped stay in place, and are left out of every tile.
     """
@@ -108,7 +108,7 @@ class QuantizedCache(EvictableRows):
         self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._keep, self._count = False, 0  # of the current pass: whether it will be extended, and its rows
+        self._keep, self._count = False, 0  # of the current pass: whether `extend` keeps it, and its rows
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +134,7 @@ class QuantizedCache(EvictableRows):
             base += extent.capacity
 
     def reserve(self, rows: int, keep: bool = False) -> None:
-        """Begin a pass over ``rows`` new rows; only those of a pass with ``keep`` will be extended."""
+        """Begin a pass over ``rows`` new rows; with ``keep``, `extend` will make them part of the cache."""
         self._new = self._next = None
         self._keep, self._count = keep, rows
         total = self.next_position - self.packed + rows
@@ -172,7 +172,7 @@ class QuantizedCache(EvictableRows):
             yield self._new
 
     def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
-        """Read the tiles without rows that will be deleted, ``packed`` where allowed."""
+        """Read the tiles, without rows that `extend` will not keep; ``packed``: tiles of live rows only stay packed."""
         open_rows, pages, tail = self.next_position - self.packed, self.packed, self.tail
         if self._next is not None:
             total = open_rows + self._count
@@ -276,7 +276,7 @@ class QuantizedCache(EvictableRows):
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
     def _tile(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
-        """Packed rows ``start:stop`` of a layer: tiles, and with them sums, do not depend on the extents' borders."""
+        """Join packed rows ``start:stop`` of a layer, so that tiles, and sums over them, do not depend on extents."""
         parts = []
         for base, extent in self.bases():
             first, last = max(start - base, 0), min(stop - base, extent.capacity)
@@ -286,7 +286,7 @@ class QuantizedCache(EvictableRows):
         return k, v
 
     def _live_rows(self, start: int, stop: int) -> torch.Tensor | None:
-        """Number the live rows among ``start:stop`` from ``start``; None for all. New rows are live."""
+        """Return indices, from ``start``, of the live rows among ``start:stop``; None if all are. New rows are live."""
         if not self.dropped:
             return None
         live = torch.ones(stop - start, dtype=torch.bool, device=self.device)

@@ -27,8 +27,8 @@ def header_of(cache: QuantizedCache) -> dict[str, Any]:
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
 
-    Blocks are copied, because forks may extend the last one meanwhile. Rows after the packed ones are zeros. The cache
-    itself must not be extended.
+    Blocks are copied, because forks may extend the last one before it is written. Rows after the packed ones are zeros.
+    The cache itself must not be extended.
     """
     blocks = -(-cache.packed // BLOCK)
     for extent in cache.extents:

@@ -16,7 +16,7 @@ from memory.kv_cache.block_store import BlockLease, BlockPool, identity
 def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", before: Sequence[int] = ()) -> str:
     """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores position, prefix and context.
 
-    Equal only if model, tokens, extra key and the tokens ``before`` the rows are; the same in every process.
+    Equal hashes mean equal model, tokens, extra key and tokens ``before``. They are the same in every process.
     """
     return identity(f"virtual block of {model_key}", before, token_ids, extra_key)
 

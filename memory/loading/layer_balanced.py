@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class LayerBalanced:
     """KEEP (arXiv 2602.23592, section 4.3): a row that is not active at a layer is never active again.
 
-    The link moves slices of the earliest layer first, so requests for later layers fill its idle time and delay no
-    layer.
+    The engine transfers slices of the earliest layer first, so requests for later layers only use idle time.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

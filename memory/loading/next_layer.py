@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NextLayer:
     """Order of KEEP's figure 8 (b): during layer l, load layer l + 1 of every row that is not active at l.
 
-    The slice of a row that is no longer active at l + 1 is loaded just before that layer is computed.
+    The slice of a row that becomes inactive at layer l + 1 is loaded just before that layer is computed.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

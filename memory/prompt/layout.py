@@ -27,9 +27,9 @@ class SegmentSpan:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens encoded together, which attend only to themselves, the context and ``preceding``."""
+    """Tokens encoded together. An isolated unit attends only to itself, the context and ``preceding``."""
 
-    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
+    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (rows filled per layer)
     token_ids: tuple[int, ...]
     spans: tuple[SegmentSpan, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
     namespace: str = ""
@@ -81,7 +81,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return int(different[0]) if different.size else size
 
 
-BRIDGE = 16  # rows
+BRIDGE = 16  # a gap of fewer rows between two runs is transferred with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # read from storage, not encoded in this step; without a block: rows filled per layer
+    hit: bool = False  # read from storage, not encoded now; without a block: filled per layer, or in a session's cache
     exact: bool = False  # the block was computed after exactly the rows that precede it here
     fused: str = ""  # identity of the block that the prefill will encode; ``block`` is None
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
@@ -141,11 +141,10 @@ class Layout:
     def runs(
         self, rows: NDArray[np.bool_], loaded: NDArray[np.bool_] | None = None
     ) -> list[tuple[int, tuple[int, int]]]:
-        """Return ``(placement, (start, stop) in unit rows)`` of the runs of ``rows`` (rows,) bool that have a block.
+        """Return runs of ``rows`` (rows,) bool that have a block: ``(index in placements, (start, stop) in the unit)``.
 
-        Gaps of less than `BRIDGE` rows within a unit are part of the run, unless some of them are ``loaded``: another
-        copy costs more than a few rows. A slice is transferred before its layer runs, which overwrites the rows that it
-        computes.
+        Gaps of fewer than `BRIDGE` rows within a unit are part of a run, unless some of them are ``loaded``: another
+        copy costs more than a few rows. Rows in a gap that a layer computes are overwritten after the transfer.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
@@ -166,7 +165,7 @@ class Layout:
     def transfers(
         self, rows: NDArray[np.bool_], first: int, last: int, loaded: NDArray[np.bool_] | None = None
     ) -> list[Transfer]:
-        """Make transfers of layers ``[first, last)`` for the `runs` of ``rows``, which are ``loaded`` from now on."""
+        """Make transfers of layers ``[first, last)`` for the `runs` of ``rows``, and mark these rows in ``loaded``."""
         runs = self.runs(rows, loaded) if rows.any() else []
         if loaded is not None:
             loaded |= self.covered(runs)

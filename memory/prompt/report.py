@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepTimer:
-    """Seconds of parts that a prompt builder measures separately: ``encode``, and ``ask`` for a latent choice."""
+    """Seconds by part: a prompt builder adds ``encode`` and (for a latent choice) ``ask``, the session the others."""
 
     seconds: Counter[str] = field(default_factory=Counter)
 
@@ -64,7 +64,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows and token-layers of one prompt; ``prompt_tokens`` are those of context, memory and query."""
+    """Rows, and token-layers (rows computed, summed over layers), of one prompt: of context, memory and query."""
 
     layers: int
     prompt_tokens: int
@@ -73,8 +73,8 @@ class Counts:
     hit_tokens: int  # memory rows read from stored blocks
     invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
-    recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
-    encoded_token_layers: int  # blocks, the context prefix, and the pass that computes only query states
+    recomputed_token_layers: int  # of memory rows that had a block, without layer 0
+    encoded_token_layers: int  # of encoding blocks and the context prefix, and of the pass for query states
     loaded_bytes: int
     prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, the context's included
     live_tokens: int = 0  # rows that survive the turn
@@ -108,8 +108,8 @@ class Prefill:
     counts: Counts
     timings: Timings
     cold: bool  # the first prompt with ``persist`` since the session was reset
-    after_ms: float  # harvesting and eviction, after the logits
-    reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored after it: grows
+    after_ms: float  # copying rows from the cache to blocks, and eviction, after the logits
+    reads: ReadCounts  # rows read from the cache for this prompt and for all decoding and scoring after it; grows
 
     def with_costs_of(self, goal: Prefill) -> Prefill:
         """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""

@@ -17,8 +17,8 @@ from memory.stages import Capabilities, Probe
 class FirstTokens:
     """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit that is not exact, at every layer.
 
-    In a unit that was encoded alone the first tokens are attention sinks, although they do not begin the prompt. Only
-    the memory's first unit has exact rows, if it was encoded after the whole context; exact rows are never recomputed.
+    In a unit that was encoded alone the first tokens are attention sinks, although they do not begin the prompt. The
+    memory's first unit is exact if it was encoded after the whole context; exact rows are never recomputed.
     ``last_k`` adds the last rows of every unit (arXiv 2602.23592 describes EPIC as the start and the end of a block).
     The choice is known before layer 0 and costs nothing.
     """

@@ -22,10 +22,10 @@ Array = NDArray[np.float64]
 class Schedule:
     """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 computes all of it.
 
-    The paper's share falls gradually to keep a low average, but no formula is given. ``average`` is over layers 1 to
-    the last; ``last`` is the share at the last layer in units of the average. ``linear`` and ``cosine`` fall at every
-    layer. ``step`` falls once, after the ``until`` share of these layers; the layers before it recompute everything if
-    the average allows it, because early attention is a poor estimate of a segment's importance.
+    In the paper the share falls gradually, so that its average is low; the paper gives no formula. ``average`` is the
+    mean share over layers 1 to the last; ``last`` is the last layer's share divided by ``average``. ``linear`` and
+    ``cosine`` fall at every layer. ``step`` falls once, after the first ``until`` share of these layers, which
+    recompute everything if the average allows it: early attention is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -54,7 +54,7 @@ class Schedule:
         return [low + (high - low) * fall for fall in falls]
 
     def counts(self, layers: int, total: int) -> list[int]:
-        """Return the numbers out of ``total`` at layers 0 .. ``layers`` - 1; a share above 0 is at least 1."""
+        """Return how many of ``total`` to recompute at layers 0 .. ``layers`` - 1; at least 1 for a share above 0."""
         return [max(1, round(ratio * total)) if ratio > 0 else 0 for ratio in [1.0, *self.ratios(layers)]]
 
     def _fall(self, index: int, count: int) -> float:
@@ -69,20 +69,20 @@ class Schedule:
 class MultiHop:
     """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the top share of segments stays active.
 
-    Importance is the attention mass from the query, then from the segments selected last, until the selection stays the
-    same or after ``max_hops``. It is a mean over heads, rows and a segment's tokens, and so independent of length. The
-    query's own mass has the share ``query_weight`` in every hop; otherwise a line that only the query attends to would
-    be dropped (the paper's text: 0). ``max_hops=0`` uses the query's own mass alone. ``direction=both`` also scores
-    segments after the selected ones, which causal attention excludes.
+    Segments are first ranked by attention from the query; each hop then ranks them by attention from the segments just
+    selected, until the selection stays the same, ``max_hops`` times at most. Attention is a mean over heads, rows and a
+    segment's tokens. In each hop the query's attention has weight ``query_weight``: without it, a segment that only the
+    query attends to would be dropped; the paper corresponds to 0. With ``max_hops=0`` only the query selects.
+    ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
-    Under a causal mask a plain mean favours the first segments: all rows attend to them, early rows to little else.
-    ``relative`` (the default) is the mean over the rows that can attend to a segment, in units of even attention: for
-    segments, sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the selected c not before m. The paper's text is
-    ``relative=false``.
+    Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
+    default) averages over the rows that can attend to a segment, in multiples of even attention over all that they see:
+    the importance of segment m is sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the selected segments c not
+    before m; end(c) is the number of rows up to the end of c. The paper's text is ``relative=false``.
 
-    ``limit`` is the share of all token-layers of a prompt that may be computed. The schedule's average is lowered to
-    the share that remains after the query, new rows and layer 0: a short prompt, most of which is the query, recomputes
-    less of its memory than a long one, and nothing if the limit does not cover layer 0.
+    ``limit`` is the share of a prompt's rows x layers that may be computed. The schedule's average is lowered to what
+    remains after the query, new rows and layer 0, so a short prompt, most of which is the query, recomputes a smaller
+    share of its memory than a long one, and nothing if the limit does not cover layer 0.
 
     Segments without usable blocks are always active, segments with exact keys and values never.
     """
@@ -145,7 +145,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._compares else mass  # in units of a hop
+        direct_mass = mass * self._layout.rows if self._compares else mass  # scaled as in a hop
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:

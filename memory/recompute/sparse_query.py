@@ -25,11 +25,11 @@ class SparseQuery:
     rows stay active, and of the reused rows
 
     - key rows: the top rows of the prompt by attention mass from the fresh rows, summed over heads; their number is
-      ``share`` times that of the reused rows (the paper gives none). With ``over=all`` every row competes, as in the
-      paper, and some choices are rows that are fresh or exact anyway; ``over=reused`` excludes those;
+      ``share`` times that of the reused rows (the paper gives no number). With ``over=all`` every row competes, as in
+      the paper, so some places go to fresh or exact rows, to no effect; ``over=reused`` excludes those;
     - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows;
-    - tail: the last ``tail`` rows of a run of reused rows that only the prompt's last row, which is always fresh,
-      follows. ``probe_tail`` lets these rows select key rows too (a reading of section 3.2, but not of algorithm 1).
+    - tail: the last ``tail`` rows of a run of reused rows, if only one row comes after it: the prompt's last, always
+      fresh. ``probe_tail`` lets these rows select key rows too, as section 3.2 may be read; algorithm 1 does not.
     """
 
     boundary: float = 0.2

@@ -20,20 +20,20 @@ from memory.retention.residual_head import ResidualHead, load_head
 log = logging.getLogger(__name__)
 
 SESSIONS = 1024
-FIRST_TOKENS = 256  # that identify a session without a name or query span
+FIRST_TOKENS = 256  # tokens that identify a session without a name or query span
 
 
 @dataclass(frozen=True)
 class QueryMemory(BudgetedRetention):
     """IntentKV (arXiv 2606.09916): history is scored against a memory of the session's queries.
 
-    ``M_t = e^-decay M_{t-1} + Enc(q_t)``, of unit norm per layer and head, where Enc is the mean rotated query of the
-    query span, updated at every turn, even if no row is dropped. A row's score is ``rule_j``, the softmax over history
-    of ``M K_j / sqrt(head_dim)`` summed over layers and query heads, plus ``alpha MLP(...)`` if a trained ``head`` is
-    given (a file, or the name of one in the package).
+    The memory ``M_t = e^-decay M_{t-1} + Enc(q_t)`` is scaled to unit norm per layer and head; Enc is the mean rotated
+    query of the query span. It is updated at every turn, even if no row is dropped. A row's score is ``rule_j``: the
+    softmax over history of ``M K_j / sqrt(head_dim)``, summed over layers and query heads. A trained ``head`` (a file,
+    or the name of one in the package) adds ``alpha MLP(...)``.
 
-    The ablations: ``memory=false`` uses this turn's queries alone, ``cross_attention=false`` and ``residual=false``
-    omit parts of the head.
+    Ablations: ``memory=false`` uses this turn's queries alone; ``cross_attention=false`` omits the head's attention,
+    ``residual=false`` the head.
     """
 
     decay: float = 0.5

@@ -27,8 +27,8 @@ class ResidualHead(nn.Module):
     """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); initially equal to the rule.
 
     ``c_j`` is four-headed attention of a row's features over the mean keys of the query span, without an output
-    projection. 214,274 parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``: a mean
-    query memory is ten times smaller than a mean key.
+    projection. The head has 214,274 parameters at head_dim 128. Features are first normalised by ``center`` and
+    ``spread``, because a mean query memory is ten times smaller than a mean key.
     """
 
     WIDTH, HEADS, HIDDEN, LIMIT = 128, 4, 256, 5.0

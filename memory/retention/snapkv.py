@@ -17,8 +17,8 @@ class SnapKV(BudgetedRetention):
     """SnapKV (arXiv 2404.14469): attention of the last ``window`` rows, pooled over neighbours, votes for history.
 
     The paper pools by maximum over 7 rows; its published code by mean over 5. It keeps rows per layer and KV head; here
-    a row survives in all layers or none, so votes are summed over query heads and layers. They are the model's own
-    attention, with its sliding windows, softcap and sinks.
+    a row survives in all layers or none, so votes are summed over query heads and layers. Attention is computed as in
+    the model, with its sliding windows, softcap and sinks.
     """
 
     window: int = 32

@@ -1,4 +1,4 @@
-"""Embedding retrieval: segments by the cosine of their vectors to the query's."""
+"""Embedding retrieval: selects segments by the cosine between their vectors and the query's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SORTED_FIRST = 256  # items; selection rarely needs more
 class Embedding:
     """The best segments within a budget of segments, with their parents and the segments that amend them.
 
-    ``mixed``: KEEP's granularity (arXiv 2602.23592, section 4.1), static groups as a whole, dynamic segments singly.
-    Members are also chosen singly if their group exceeds the budget, alone or with its parents and amendments, or if a
-    part of it was chosen with another segment. The paper does not define a group's score: ``group_score`` is that of
+    ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), static groups are chosen as a whole, dynamic segments singly.
+    A static group's members are also chosen singly if the group exceeds the budget, alone or with its parents and
+    amendments, or if a part of it was chosen with another segment. An amendment is a segment whose parent has the same
+    category: a later text about the same thing. The paper does not define a group's score: ``group_score`` is that of
     its best member (default) or the mean. The agent's own segment is always chosen, and so are its ``recent`` last
-    actions in this task, up to a quarter of the budget. Ties go to the older segment. An amendment is a segment whose
-    parent has the same category: a later text about the same thing.
+    actions in this task, up to a quarter of the budget. Ties go to the older segment.
     """
 
     mixed: bool = True
@@ -58,7 +58,7 @@ class Embedding:
         room = budget - len(choice)
         while waiting and len(choice) < budget:
             *_, item, whole = heappop(waiting)
-            if whole:  # an item of the ranking, whose next one replaces it
+            if whole:  # it is from the ranking, whose next item takes its place
                 for following in islice(ranking, 1):
                     heappush(waiting, following)
             segments = self._closure(item, store, budget if whole else 0, room)
@@ -85,7 +85,7 @@ class Embedding:
                 yield -float(values[row]), segment.created, self._item(segment, store, budget), True
 
     def _first_rows(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
-        """Return (segments,) by row: the row of its item's first segment."""
+        """Return (segments,): for the row of each segment, the row of the first segment of its item."""
         rows = np.arange(len(scores.ids))
         if not self.mixed:
             return rows
@@ -97,7 +97,7 @@ class Embedding:
         return np.where(first_rows < 0, rows, first_rows)
 
     def _values(self, scores: Scores, first_rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (segments,) the item's score, at the row of its first segment."""
+        """Return (segments,): each item's score, at the row of its first segment; other rows have no meaning."""
         values = scores.values.astype(np.float64)
         if self.group_score == "mean":
             size = len(values)

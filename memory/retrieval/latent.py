@@ -1,4 +1,4 @@
-"""Latent retrieval: stored blocks by upper bounds on the attention that the new rows' queries give them."""
+"""Latent retrieval: selects stored blocks by upper bounds on the attention from the new rows' queries."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from memory.stages import Capabilities
 UNITS = ("blocks", "tokens")
 NORMALISERS = ("softmax", "rank")
 AGGREGATES = ("max", "sum")
-BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # thirds of the layers
-DECIMALS = {torch.float32: 4, torch.float64: 9}  # so that equal texts tie
+BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # first, end: in thirds
+DECIMALS = {torch.float32: 4, torch.float64: 9}  # scores are rounded, so that blocks of equal text tie
 CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 
 
 @dataclass(frozen=True)
 class Latent:
-    """MemArt's retrieval: the ``top_k`` best blocks by multi-token aggregation over boxes of unrotated keys.
+    """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
-    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank +
-    ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the paper's
-    formula, scores are not divided by the root of head_dim: the softmax is sharper than that of attention.
+    A box around a block's unrotated keys bounds the attention to it. For each query token the bounds of all blocks are
+    normalised, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``); the ``max`` or the ``sum`` over the
+    query tokens is a block's score. As in the paper's formula, bounds are not divided by the root of head_dim: the
+    softmax is sharper than that of attention.
 
-    The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here each head of
-    each of ``layers`` (numbers; or all, early, middle, late: a third of them) is normalised, and they are summed before
-    the tokens are. With ``layers=each`` every layer chooses for itself, by its own query states.
+    The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
+    normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them); the results
+    are summed before tokens are aggregated. With ``layers=each`` every layer chooses by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. A block with several copies in the memory is ranked once, and each copy counts. All segments enter the

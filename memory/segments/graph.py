@@ -1,9 +1,10 @@
 """Segment graph: containment and similarity of segments, and the stable groups they form.
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
-``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family, else
-it starts one (as does a parent written together with its members). It stays in its group until it is removed, so that
-grouping alone never invalidates a stored block. The state is the same for every memory method, with or without groups.
+``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family (the
+categories that may share a group), else it starts one; a parent written together with its children does not join by
+similarity. A segment stays in its group until it is removed, so that grouping alone never invalidates a stored block.
+The state is the same for every memory method, with or without groups.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SegmentGraph:
         self.group_of: dict[str, Group] = {}  # by segment
         self.next_group = 0  # groups ever created
         self._cursor = 0
-        self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that similarity may join
+        self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that may grow by similarity
         self._due: list[tuple[int, int]] = []  # heap of (last change, group), an entry per change
         self._row: dict[str, int] = {}
         self._ids: list[str] = []
@@ -111,7 +112,7 @@ class SegmentGraph:
 
     @contextmanager
     def quiet_as_static(self, store: SegmentStore) -> Iterator[None]:
-        """Treat groups without recent changes as static, as an update would make them."""
+        """Treat groups without recent changes as static within the block, as an update would make them."""
         step, window = store.step, self.grouping.window
         groups = [group for group in self.groups.values() if group.family != "agent" and not group.static]
         quiet = [g for g in groups if step - g.last_changed >= window and not _in_use(g, store)]
@@ -155,7 +156,7 @@ class SegmentGraph:
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
         """Put a new segment into a group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
-        if group is None or group.family != family:  # else the parent's, of any size: both are adjacent in prompts
+        if group is None or group.family != family:  # otherwise the parent's group, however large
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
             group = self.groups[self.next_group] = Group(self.next_group, family, segment.last_changed)
@@ -236,7 +237,7 @@ class SegmentGraph:
             heappush(self._due, (group.last_changed, group.id))
 
     def _make_static(self, store: SegmentStore) -> list[Flip]:
-        """Make groups static that did not change for a whole window; groups in use wait for another one."""
+        """Make groups static that did not change for a window; groups in the current log wait for another window."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)

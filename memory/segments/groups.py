@@ -53,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """Change of a group's kind at ``step``, from which on its blocks are computed for the new kind."""
+    """Change of a group's kind (static or dynamic) at ``step``; from then on it is encoded as its new kind requires."""
 
     step: int
     group: int
@@ -62,7 +62,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Cosines to a query, by the graph's rows; valid until its next update."""
+    """Cosines to a query, one per row of the graph's vectors; valid until the graph's next update."""
 
     values: NDArray[np.float32]  # (segments,)
     groups: NDArray[np.int64]  # (segments,) group ids

@@ -14,7 +14,7 @@ from memory.segments.store import check_segment
 if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
-LONGEST = 4500  # characters of a segment: about 70 words of 64, the most that a fact has
+LONGEST = 4500  # most characters of a segment: a fact has at most about 70 words of 64 characters
 REMEDY = "give one that was saved, unchanged"
 
 

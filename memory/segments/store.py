@@ -29,7 +29,7 @@ class Change:
 class SegmentStore:
     """Segments by id in creation order.
 
-    :param encode_text: token ids of a segment's text; only `tokens` needs it
+    :param encode_text: function from a segment's text to its token ids; only `tokens` needs it
     :param graph: groups and embeddings of the segments; only `graph` needs it
     """
 
@@ -140,7 +140,7 @@ class SegmentStore:
         return self._dropped + len(self.history)
 
     def changed_ids(self, since: int) -> Collection[str]:
-        """Return the ids changed after the first ``since`` changes, in order; all ids if those were dropped."""
+        """Return the ids changed after the first ``since`` changes, in order; all ids if some of these are dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
 

@@ -15,8 +15,8 @@ class Transcript:
     """Segments and turns in order of time, ``limit`` tokens at most.
 
     Each turn adds the chosen segments whose current version is not in the transcript yet, then the query; old versions
-    stay in place. An executed skill (category history) is in the transcript through its own turn. New segments begin on
-    a new line: ``newline`` comes first if the transcript does not end in it.
+    stay in place. A skill executed since the first turn (category history) is left out, because its turn contains it.
+    New segments begin on a new line: ``newline`` comes first if the transcript does not end in it.
     """
 
     def __init__(self, limit: float, newline: Sequence[int] = ()) -> None:
@@ -38,7 +38,7 @@ class Transcript:
         return self._length + sum(len(tokens) for _, tokens in parts) + len(query) <= self.limit
 
     def memory(self, segments: Sequence[Segment], store: SegmentStore) -> Unit:
-        """Return the rows before this turn's query as one unit; `close` adds the turn to the transcript."""
+        """Return everything before this turn's query as one unit; `close` adds the turn to the transcript."""
         if not self._parts:
             self._began = store.step
         self._pending = self._new_segments(segments)

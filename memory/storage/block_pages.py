@@ -1,8 +1,8 @@
 """Block pages: blocks of one model in one file, their rows layer by layer in pages with a checksum each.
 
-A layer of a block of any length is one run of the file, token by token, and is read without the other layers. Page
-``p`` of layer ``l`` is block ``l * pages + p`` of the file, keys and values together. The header has the place and
-owner of each block. Format of the file: `memory.files.block_file`.
+One layer of a KV block is one contiguous range of each tensor, however long the block, and can be read without the
+other layers. With ``pages`` pages per layer, page ``p`` of layer ``l`` is block ``l * pages + p`` of a `BlockFile`,
+which has one checksum for keys and values. The header has each KV block's rows, namespace and time of creation.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class PageFormat:
         return cls(**{**values, "format": None if format is None else PackFormat(**format)})
 
     def convert(self, block: KVBlock) -> KVBlock:
-        """Convert ``block`` to the form of the file, in memory: the result's bytes are those of the file.
+        """Return ``block`` in memory and in the file's format, so that its bytes can be written as they are.
 
-        :raises ConfigError: it is another model's, or was rounded although the file is exact
-        :raises DamagedError: it is in another file, which is damaged
+        :raises ConfigError: the block is another model's, or is quantized although the file is exact
+        :raises DamagedError: the block is mapped from a file that is damaged
         """
         if PageFormat.of(block, self.format) != self:
             raise ConfigError(f"a block of {PageFormat.of(block, self.format)} does not fit into a file of {self}")
@@ -64,7 +64,7 @@ class PageFormat:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Split a converted block into rows (layers, tokens, ...) by the name of their tensor."""
+        """Return a converted block's tensors by name, (layers, tokens, ...) each."""
         tensors = {}
         for side, x in (("k", block.k), ("v", block.v)):
             x = x.whole() if isinstance(x, Mapped) else x
@@ -77,7 +77,7 @@ class PageFormat:
         return tensors
 
     def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
-        """Join keys or values of `split` rows to a view of them, with their ``guard``."""
+        """View the keys or values (``side``) in tensors as `split` returns them; ``guard`` verifies rows when read."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
             return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)
@@ -87,12 +87,12 @@ class PageFormat:
 
     @property
     def grid(self) -> Grid:
-        """Grid of the groups of numbers in a packed file."""
+        """Division of a token's numbers into quantization groups; packed files only."""
         return self.format.grid(self.kv_heads * self.head_dim)
 
 
 def save_pages(folder: Path, agent: str, key: str, form: PageFormat, blocks: Sequence[KVBlock]) -> None:
-    """Replace the agent's file for ``key`` by converted blocks. Raises CapacityError if the disk is full."""
+    """Replace the agent's file for ``key`` by one of converted blocks. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -109,7 +109,7 @@ def save_pages(folder: Path, agent: str, key: str, form: PageFormat, blocks: Seq
 
 
 class Pages:
-    """Blocks of a mapped file, read when they are indexed; ``report`` is called for each damaged block."""
+    """Blocks of a mapped file, read and verified when they are sliced; ``report`` is called for each damaged one."""
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report
@@ -140,7 +140,7 @@ class Pages:
         return PageGuard(self, identity, *self._index[identity][:2])
 
     def read(self, identity: str) -> KVBlock:
-        """Map a block; a layer's pages are verified when they are first indexed."""
+        """Map a block; the pages of a layer are verified when the block's tensors are first sliced there."""
         start, stop, namespace, created = self._index[identity]
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
@@ -161,7 +161,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class PageGuard:
-    """Rows ``start:stop`` of a file, which belong to the block ``identity``."""
+    """Guard of rows ``start:stop`` of a file, which are all or a part of the block ``identity``."""
 
     pages: Pages = field(repr=False)
     identity: str
@@ -169,7 +169,7 @@ class PageGuard:
     stop: int
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
-        """Verify rows ``start:stop`` of the block in ``layers``. Reports damage, then raises `DamagedError`."""
+        """Verify its rows ``start:stop``, counted from 0, in ``layers``. Reports damage, then raises `DamagedError`."""
         try:
             self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
         except CorruptError as error:
@@ -177,7 +177,7 @@ class PageGuard:
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
     def part(self, start: int, stop: int) -> PageGuard:
-        """Make the guard of rows ``start:stop`` of the block."""
+        """Make the guard of its rows ``start:stop``, counted from 0."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property

@@ -27,15 +27,15 @@ LAYOUT = 2  # version of the file's layout, to raise with every change
 
 @dataclass
 class Disk(BlockStore):
-    """One file for each agent, model and format (Semantic). New blocks wait in memory until they are flushed.
+    """One file for each agent, model and format. New blocks wait in memory until they are flushed.
 
     ``flush`` writes all live blocks to a new file that replaces the old one, which is valid until then. ``put`` flushes
     when more than ``buffer_bytes`` wait; a crash loses the blocks put since the last flush. If two processes write one
     file, the last one wins: give each its own ``agent``.
 
-    A layer of a block is read and verified when it is indexed, in a prefill by the link just before the layer needs it.
-    A block with a wrong checksum is reported, counted and deleted; reading it after it was returned raises
-    `DamagedError`.
+    A layer of a block is read and verified when it is sliced: in a prefill, when it is transferred to the device. A
+    block with a wrong checksum is logged, counted and deleted. If `get` has already returned the block, slicing it
+    raises `DamagedError`.
 
     The least recently used blocks are evicted when the blocks take more than ``budget_bytes``. ``bits`` 4 or 8 packs
     them by token.
@@ -130,7 +130,7 @@ class Disk(BlockStore):
         self._blocks, self._waiting = {}, 0
 
     def stats(self) -> dict[str, int]:
-        """Count blocks, bytes (of them ``waiting``), file_bytes; hits, misses, evicted, rejected, corrupt so far."""
+        """Count blocks, bytes (``waiting``: unflushed), file_bytes; hits, misses, evicted, rejected, corrupt so far."""
         file_bytes = 0 if self._pages is None else self._pages.nbytes
         return super().stats() | {"waiting": self._waiting, "file_bytes": file_bytes}
 
@@ -148,7 +148,7 @@ class Disk(BlockStore):
         self._waiting += entry.nbytes
 
     def peek(self, identity: str) -> KVBlock | None:
-        """Return a block without counting that as a use; rows in the file are verified when they are indexed."""
+        """Return a block without counting that as a use; rows in the file are verified when they are sliced."""
         if identity in self._blocks or identity not in self.ledger:
             return self._blocks.get(identity)
         return self._pages.read(identity)

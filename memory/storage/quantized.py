@@ -14,8 +14,9 @@ from memory.storage.ram import Ram
 
 @dataclass
 class Quantized(Ram):
-    """Semantic's format: ``budget_bytes`` counts packed bytes, so that 3 to 4 times as many tokens fit as in Ram.
+    """Format of Semantic ("Agent Memory Below the Prompt"): numbers in groups, with a scale and a bias for each.
 
+    ``budget_bytes`` counts packed bytes: 4 bits hold 3.5 times as many tokens as 16-bit numbers in `Ram`.
     ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Only whole
     groups are packed by channel; the remaining tokens of a block, and all values, by token.
     """

@@ -13,7 +13,7 @@ from memory.stages import Capabilities
 class Ram(BlockStore):
     """Hash table from identity to block.
 
-    Blocks are moved to ``device``; None leaves them where they were computed, for a tier above the host's.
+    Blocks are moved to ``device``; None leaves them where they were computed, as for a first tier in GPU memory.
     """
 
     budget_bytes: int | None = 2 << 30

@@ -23,9 +23,9 @@ class Tiers:
     keeps its copy until it needs the space, so a block may be in several. A block that fits into no tier is rejected,
     and counted. ``flush`` copies all missing blocks into the last tier, if that persists.
 
-    ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` are shares of every tier's budget
-    by namespace, which blocks of other namespaces never displace. A block older than ``ttl_seconds`` expires, also
-    while no process runs.
+    ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives namespaces a share of every
+    tier's budget: within its share, no block is evicted for another namespace. A block older than ``ttl_seconds``
+    expires, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -56,7 +56,7 @@ class Tiers:
         self._add_stored()
 
     def pin(self, identity: str) -> None:
-        """Keep a block where it is, now or when it is put, until it is deleted."""
+        """Keep a block in its tier until `unpin` or `delete`; the block may be stored later."""
         self._pinned.add(identity)
 
     def unpin(self, identity: str) -> None:
@@ -125,7 +125,7 @@ class Tiers:
                     self._store_in(len(above), block, block.namespace)
             for tier in above:
                 for entry in reversed(list(tier.ledger)):
-                    last.ledger.make_oldest(entry.key)  # copies are evicted first
+                    last.ledger.make_oldest(entry.key)  # blocks that are also in a faster tier are evicted first
         for tier in self.tiers:
             tier.flush()
 
@@ -173,14 +173,14 @@ class Tiers:
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        First blocks beyond their namespace's quota, to which the new block counts; then further blocks of it.
+        Blocks beyond their namespace's quota are evicted first (the new block counts), then others of ``namespace``.
         """
         try:
             block = self.tiers[level].form(block.in_memory())
-        except DamagedError:  # on the disk that it was to move from
+        except DamagedError:  # read from a disk tier, where it is damaged
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # before others move: its copy in a lower tier may be evicted for them
+        ledger.add(new)  # first: if demoted blocks evict its copy in a lower tier, it is not the last copy
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:
