@@ -11,7 +11,7 @@ from envs.alfred import objects
 from envs.alfred.scene import Position, Scene
 from keep_agent.errors import DataError, SkillError
 
-EYE_HEIGHT = 0.9  # metres; the y coordinate of the agent in AI2-THOR
+AGENT_Y = 0.9  # metres; the y coordinate of the agent in AI2-THOR
 BASINS = frozenset({"SinkBasin", "BathtubBasin"})
 
 
@@ -233,7 +233,7 @@ class State:
         """Return the distance from the agent to a thing in metres; 0 for a carried thing."""
         if self.holding is not None and self.place_of(thing_id) == self.holding:
             return 0.0
-        return dist((self.agent.x, EYE_HEIGHT, self.agent.z), self[thing_id].position)
+        return dist((self.agent.x, AGENT_Y, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
         """Return whether the agent is at a thing, its receptacle or (for a faucet) its basin, or within 1.5 m of it."""

@@ -116,12 +116,12 @@ class AgentMemories:
         """
         model = self._model
         key = safe_id(agent), model.engine.model_key
-        token = self._claim(key)
+        claim = self._claim(key)
         try:
-            prompt = self._make_prompt(key, text, model, token)
-            self._replace_open(key, token, prompt)
+            prompt = self._make_prompt(key, text, model, claim)
+            self._replace_open(key, claim, prompt)
         finally:
-            self._release(key, token)  # no effect after success
+            self._release(key, claim)  # no effect after success
         return prompt
 
     def finish(
@@ -138,22 +138,22 @@ class AgentMemories:
         """
         if prompt.cache.requests:
             raise ConfigError(
-                f"a request of agent {prompt.agent!r} has not ended: wait for its stream, also for a cancelled one "
-                "(collect), before the prompt is finished"
+                f"a request of agent {prompt.agent!r} has not ended: call collect() on its stream, even if you "
+                "cancelled it, before you finish the prompt"
             )
-        token = object()
-        self._replace_open(prompt.key, prompt, token)
+        claim = object()
+        self._replace_open(prompt.key, prompt, claim)
         try:
             rows = self._computed_rows(prompt, generated, text)
             if rows.token_text.text:
                 with self._lock:
-                    if self._open_prompts.get(prompt.key) is token:  # otherwise the agent was forgotten
+                    if self._open_prompts.get(prompt.key) is claim:  # otherwise the agent was forgotten
                         self._host[prompt.key] = rows
                         self._host.move_to_end(prompt.key)
                         if persist:
                             self._disk.put(prompt.key, rows)
         finally:
-            self._release(prompt.key, token)
+            self._release(prompt.key, claim)
         self._evict(prompt.key)
 
     def abandon(self, prompt: AgentPrompt) -> None:
@@ -266,30 +266,30 @@ class AgentMemories:
     def _claim(self, key: Key) -> object:
         with self._lock:
             if key in self._open_prompts:
-                raise ConfigError(f"agent {key[0]!r} has a prompt under way: finish or abandon it before the next")
+                raise ConfigError(f"agent {key[0]!r} has an open prompt: finish or abandon it before the next")
             if key[0] in self._deleting:
                 raise ConfigError(f"agent {key[0]!r} is being forgotten: open the prompt again when that is done")
             self._expire()
-            self._open_prompts[key] = token = object()
-            return token
+            self._open_prompts[key] = claim = object()
+            return claim
 
     def _replace_open(self, key: Key, old: object, new: object) -> None:
         """Replace the agent's ``old`` prompt or placeholder by ``new``."""
         with self._lock:
             if self._open_prompts.get(key) is not old:
                 raise ConfigError(
-                    f"the prompt of agent {key[0]!r} is not under way: it was finished or abandoned, or the agent was "
+                    f"the prompt of agent {key[0]!r} is not open: it was finished or abandoned, or the agent was "
                     "forgotten; open another"
                 )
             self._open_prompts[key] = new
 
-    def _release(self, key: Key, token: object) -> None:
+    def _release(self, key: Key, claim: object) -> None:
         with self._lock:
-            if self._open_prompts.get(key) is token:
+            if self._open_prompts.get(key) is claim:
                 del self._open_prompts[key]
 
-    def _make_prompt(self, key: Key, text: str, model: AgentModel, token: object) -> AgentPrompt:
-        rows, origin = self._find(key, model, token)
+    def _make_prompt(self, key: Key, text: str, model: AgentModel, claim: object) -> AgentPrompt:
+        rows, origin = self._find(key, model, claim)
         matched = None if rows is None else match(rows.token_text, text, self.threshold, self.exact)
         if rows is None or matched is None or matched.kind == "miss":
             rows, matched, origin = self._begin_shared(key, text, model)
@@ -308,7 +308,7 @@ class AgentMemories:
         new = tuple(token_text.ids[reused:])
         return AgentPrompt(*key, cache, token_text, new, reused, matched.kind, origin, model.coder)
 
-    def _find(self, key: Key, model: AgentModel, token: object) -> tuple[AgentRows | None, str]:
+    def _find(self, key: Key, model: AgentModel, claim: object) -> tuple[AgentRows | None, str]:
         """Find the agent's own rows, in memory or on the disk."""
         with self._lock:
             rows, origin = self._host.get(key), "hot"
@@ -317,7 +317,7 @@ class AgentMemories:
             if rows is None or rows.cache.format != self.format:
                 return None, origin
             with self._lock:
-                if self._open_prompts.get(key) is token:  # otherwise the agent was forgotten
+                if self._open_prompts.get(key) is claim:  # otherwise the agent was forgotten
                     self._host[key] = rows
         return rows if model.tokenized(rows.token_text) else None, origin
 

@@ -98,7 +98,7 @@ class HistoryBuilder(PromptBuilder):
         placements = place(pieces, len(context.ids), blocks, hits)
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         if self._construction.positions == "coupled":
-            layout = _with_first_positions(layout, parts, total)
+            layout = _with_transcript_positions(layout, parts, total)
         return PreparedPrompt(
             layout, context.block, query_token_layers=token_layers, invalidated=invalidated,
             layer_rows=layer_rows,
@@ -132,7 +132,7 @@ class HistoryBuilder(PromptBuilder):
         return layer_rows if layer_rows.unit.token_ids else None
 
 
-def _with_first_positions(layout: Layout, parts: Sequence[Part], total: int) -> Layout:
+def _with_transcript_positions(layout: Layout, parts: Sequence[Part], total: int) -> Layout:
     """Give the rows of ``layout`` their positions in the whole transcript (of ``total`` tokens)."""
     rows = [*parts, (total, total + layout.rows - layout.query, None)]
     memory = torch.cat([torch.arange(start, stop) for start, stop, _ in rows]) + layout.context

@@ -103,7 +103,7 @@ class MultiHop:
             raise ConfigError(f"query_weight={self.query_weight} is a share: use 0 to 1")
         if self.limit is not None and not 0 <= self.limit <= 1:
             raise ConfigError(f"limit={self.limit} is a share: use 0 to 1, or null for no limit")
-        self._compares = self.relative and self.direction == "causal"  # with even attention over the visible rows
+        self._is_relative = self.relative and self.direction == "causal"  # with even attention over the visible rows
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         reused, segments = layout.reused.cpu().numpy(), layout.segments
@@ -145,7 +145,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._compares else mass  # scaled as in a hop
+        direct_mass = mass * self._layout.rows if self._is_relative else mass  # scaled as in a hop
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
@@ -163,7 +163,7 @@ class MultiHop:
     def _propagate(self, sources: NDArray[np.int64], between: Array) -> Array:
         """Return the (segments,) importance propagated from the segments ``sources``."""
         weights = self._weights[sources]
-        if not self._compares:
+        if not self._is_relative:
             return weights @ between[sources] / weights.sum()
         sees = sources[:, None] >= np.arange(len(between))
         return (weights * self._ends[sources]) @ between[sources] / np.maximum(weights @ sees, 1)

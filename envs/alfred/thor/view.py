@@ -64,5 +64,5 @@ class _Plan:
     def square(self, pen: ImageDraw, place: tuple[float, float], half: float, color: str) -> None:
         """Draw a square around ``place``; ``half`` is half its side, in metres."""
         x, y = self.pixel(place)
-        side = half * self._scale
-        pen.rectangle((x - side, y - side, x + side, y + side), fill=color)
+        half_pixels = half * self._scale
+        pen.rectangle((x - half_pixels, y - half_pixels, x + half_pixels, y + half_pixels), fill=color)

@@ -216,7 +216,7 @@ def test_forget_deletes_all_rows_of_one_agent_only(make: Make, engines: list[Eng
     prompt = memories.open("a", text + lines(1))
     answer(memories, prompt)
     memories.forget("a")
-    with pytest.raises(ConfigError, match="'a' is not under way"):
+    with pytest.raises(ConfigError, match="'a' is not open"):
         memories.finish(prompt)
     memories.abandon(prompt)
     memories.flush()
@@ -265,6 +265,6 @@ def test_an_agent_forgotten_while_its_prompt_opens_stays_forgotten(make: Make, m
         return rows
 
     monkeypatch.setattr(memories._disk, "get", slow)
-    with pytest.raises(ConfigError, match="'a' is not under way"):
+    with pytest.raises(ConfigError, match="'a' is not open"):
         memories.open("a", lines(40))
     assert memories.open("a", lines(40)).kind == "miss"

@@ -23,7 +23,7 @@ def test_an_agent_has_one_open_prompt_at_a_time(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
     assert memories.stats()["agents"] == 0
-    with pytest.raises(ConfigError, match="'a' has a prompt under way: finish or abandon it"):
+    with pytest.raises(ConfigError, match="'a' has an open prompt: finish or abandon it"):
         memories.open("a", lines(4))
     memories.open("b", lines(4))
     memories.abandon(prompt)
@@ -32,7 +32,7 @@ def test_an_agent_has_one_open_prompt_at_a_time(make: Make) -> None:
     answer(memories, again)
     memories.finish(again)
     for closed in (prompt, again):
-        with pytest.raises(ConfigError, match="'a' is not under way"):
+        with pytest.raises(ConfigError, match="'a' is not open"):
             memories.finish(closed)
 
 
@@ -100,7 +100,7 @@ def test_a_prompt_cannot_be_finished_while_its_stream_runs(turns: int, make: Mak
     for _ in range(turns):
         scheduler.turn()
     for _ in range(2):
-        with pytest.raises(ConfigError, match="a request of agent 'a' has not ended: wait for its stream"):
+        with pytest.raises(ConfigError, match="a request of agent 'a' has not ended: call collect"):
             memories.finish(prompt, stream.tokens)
         stream.cancel()
     scheduler.turn()

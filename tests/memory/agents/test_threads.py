@@ -93,7 +93,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
             assert prompt.cache.tokens == prompt.token_text.ids[: prompt.reused] and prompt.token_text.text == text
             if known.get(agent):
                 assert prompt.reused >= len(memories.coder.encode(known[agent]).ids)
-            with pytest.raises(ConfigError, match="under way"):
+            with pytest.raises(ConfigError, match="open prompt|is not open"):
                 memories.open(agent, text)
             logits = answer(memories, prompt)
             if prompt.reused == 0:
