@@ -1,7 +1,7 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
-The scripted expert acts in generated houses of both worlds, and with --data in ALFRED's official train split. Some of
-its steps are replaced by random ones, single or in sequences; the label is always the expert's skill, so that a planner
+The scripted expert acts in generated houses of the --worlds, and with --data in ALFRED's official train split. Some
+of its steps are replaced by random ones, single or in sequences; the label is always the expert's skill, so that a planner
 learns to recover. ALFRED's annotations, including those of single steps, are written as lessons (texts with goals).
 NAME.json records the settings.
 
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
         if (value := getattr(args, name)) is not None and value < low:
             raise ConfigError(f"--{name} {value} is too few; use {low} or more")
     if args.trials and not args.data:
-        raise ConfigError(f"--trials {args.trials} draws official trials; name them with --data, or leave it out")
+        raise ConfigError(f"--trials {args.trials} draws official trials; give their folder with --data")
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     record = out / f"{args.name}.json"
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     p = command_parser(__doc__)
     add = p.add_argument
-    perturb = "share of steps at which random steps begin, in perturbed rollouts (default 0.07)"
+    perturb = "probability that random steps begin at a step of a perturbed task (default 0.07)"
     acting = "settings of an acting planner (see eval.alfred)"
     worlds = {"choices": GENERATED, "default": list(GENERATED), "help": "generated worlds (default: all)"}
     add("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")

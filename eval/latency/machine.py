@@ -121,7 +121,7 @@ RESET_MARK = "5"  # resets the high-water mark of the resident set (Linux)
 class MemoryPeak:
     """Growth of memory to its peak: of the allocator on CUDA, of the resident set on the CPU (Linux only).
 
-    The constructor first returns freed memory to the system, so that the work cannot reuse it. This
+    On the CPU the constructor first returns freed memory to the system, so that the work cannot reuse it. This
     causes page faults, so a step is either timed or measured here, never both.
     """
 

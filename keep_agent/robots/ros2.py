@@ -99,7 +99,7 @@ class Ros2Node:
 
     def _cancel(self, goal: Any) -> Any:
         if goal is self._latest:  # an older goal is being stopped already
-            self._cancelled = goal  # rclpy sets the goal's own flag only after this call; its run may begin earlier
+            self._cancelled = goal  # rclpy marks the goal after this call; `_execute` may begin before
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
 

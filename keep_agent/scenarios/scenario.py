@@ -71,7 +71,7 @@ class Scenario:
         return sum(phase.rounds * len(phase.speakers) for phase in self.phases)
 
     def memory_key(self, agent: str, run_id: str) -> str:
-        """Return the id of an agent's rows. It is unique, since a scenario's name has no ``_``."""
+        """Return the id of an agent's stored KV rows. It is unique: names of scenarios have no ``_``."""
         if self.agents[agent].permanent:
             return f"persist_{self.name}_{agent}"
         return f"coord_{run_id}_{agent}"
@@ -169,7 +169,7 @@ def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Ph
     for phase, agent in templates:
         if phase not in earlier:
             known = ", ".join(earlier) or "none"
-            raise field.error(f"{phase!r} is no phase before this text is read; there are: {known}")
+            raise field.error(f"{phase!r} is no earlier phase; the earlier ones are: {known}")
         listeners = [reader for reader in earlier[phase].participants if earlier[phase].reaches(reader)]
         if agent not in listeners:
             raise field.error(f"{agent!r} heard nothing of phase {phase!r}; agents that did: {', '.join(listeners)}")

@@ -30,11 +30,11 @@ class SegmentView:
     kind: str  # kind of its unit; static or dynamic for a unit of memory
     block: str  # shortened identity of its unit's block; "" for none or several
     from_block: int  # rows served from blocks
-    last_layer: int  # last layer that computed one of its rows, -1 for none
+    last_layer: int  # last layer that computed one of its rows, -1: none did
     state: str  # one of STATES
     written: int  # step that wrote this text, -1 if unknown
     versions: int  # number of texts so far
-    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, mass) at each layer that chose it
+    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, attention mass) by layer that selected it
 
 
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:

@@ -23,7 +23,7 @@ class PinnedStats:
 
 @dataclass
 class PinnedPool:
-    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), separate from the method's storage.
+    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), beside the storage of a method's other blocks.
 
     Blocks stay when no session refers to them. If a new block would exceed ``watermark`` of ``capacity_bytes``, the
     blocks that the fewest prompts have used are evicted, the least recently used first among equals; blocks in use by a

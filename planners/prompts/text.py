@@ -23,7 +23,7 @@ from memory.segments.segment import Segment
 
 CUE = "next"  # the next skill follows this word
 GOAL = "goal"  # cue for the goal of an instruction
-FOCUS = 3  # tokens before an instance-level skill: type and name of the target, and the place to go to
+FOCUS = 3  # tokens of a focus: type, name and place of the next target; generated before the skill
 NO_TARGET = "nothing"  # every word of a focus without a target
 TYPE_LEVEL = "lota"  # skill set whose skills name types; the skills of all others name instances
 UNEXPLAINED = "it did not work"  # the text of a failure without a message
@@ -86,12 +86,12 @@ def goal_query(skills: str, instruction: str) -> str:
 
 
 def with_goal(instruction: str, goal: str) -> str:
-    """Return the instruction followed by its goal, if known: the task line of a transcript."""
+    """Return the instruction followed by its goal, if known, for the task line of a transcript (layout `append`)."""
     return f"{instruction} {GOAL} {goal}" if goal else instruction
 
 
 def goal_or_instruction(instruction: str, goal: str) -> str:
-    """Return the goal, if known, else the instruction: the task line of a rebuilt query."""
+    """Return the goal, if known, else the instruction, for the task line of the `memory` layout."""
     return f"{GOAL} {goal}" if goal else instruction
 
 
@@ -280,7 +280,7 @@ class TaskLog:
         self.turns, self.dropped = self.turns[surplus:], self.dropped + surplus
 
     def latest(self, visible: int) -> tuple[list[Turn], int]:
-        """Return the last ``visible`` turns (fewer if a loaded log lacks some) and the number of turns before them."""
+        """Return the last ``visible`` turns (fewer if older ones were dropped) and the number of turns before them."""
         earlier = max(self.dropped, self.length - visible)
         return self.turns[earlier - self.dropped :], earlier
 

@@ -45,14 +45,14 @@ def seed_induction(
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.num_key_value_heads != heads or heads < len(OFFSETS):
-        raise ConfigError(f"seeding needs as many KV heads as heads and at least {len(OFFSETS)}, but heads={heads}")
+        raise ConfigError(f"seeding needs {len(OFFSETS)} or more heads, each with its own KV head; heads={heads}")
     generator = torch.Generator().manual_seed(seed)
     head_dim = hidden // heads
     base = config.rope_parameters["rope_theta"]
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    # projections: values of layer 0; queries and (rotated) keys of later layers
+    # one projection per head: of the values in layer 0, of queries and (rotated) keys in later layers
     readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn

@@ -22,11 +22,11 @@ from envs.wah.graph import BETWEEN, INSIDE, Box
 
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
-# Range of the number of loose things in a room (its clutter), and numbers of things of one class among them.
+# Range of the number of loose things in a room (its clutter).
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # equally likely numbers of things of one class in a room's clutter
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
 _PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
 

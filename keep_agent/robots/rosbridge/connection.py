@@ -84,7 +84,7 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.library.Topic(self.ros, name, kind).subscribe(ignore_invalid(name, listener))
 
     def on_operation(self, operation: str, listener: Listener) -> None:
-        """Listen to a rosbridge operation; roslibpy's own handler fails on unexpected fields."""
+        """Listen to a rosbridge operation in place of roslibpy's handler, which fails on unexpected fields."""
         self._listeners.setdefault(operation, []).append(ignore_invalid(operation, listener))
         self.ros.factory.on_ready(self._attach)
 

@@ -37,7 +37,7 @@ class RowPadding:
     """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
 
     multiple: int
-    steps: int  # from ``steps`` multiples on, at most 2 / steps of the rows are padding
+    steps: int  # multiples until the step doubles; then at most 2 / steps of the rows are padding
 
     def round_up(self, count: int) -> int:
         """Return the smallest allowed number from ``count`` on."""
@@ -103,7 +103,7 @@ class Block:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
     ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; the keys before are visible
-    to all rows. ``k1`` may be up to ``KEY_MULTIPLE`` rows after the last key: the bias masks them; they must be finite.
+    to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key; the bias masks these rows (finite).
     """
 
     q0: int
@@ -234,7 +234,7 @@ class LayerAttention:
         return self._out
 
     def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """Compute the output for active rows number ``rows``; that for the others is undefined, but finite."""
+        """Compute the output of the active rows numbered ``rows``. The others' output is undefined, but finite."""
         if self._out is not None:
             return self._out
         out = self.query.new_zeros(self.query.transpose(1, 2).shape)
@@ -277,7 +277,7 @@ def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
 
 
 def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
-    """Plan causal attention of the rows number ``rows`` (sorted); ``positions`` are those of all rows, and increase."""
+    """Plan causal attention of the rows numbered ``rows`` (sorted). ``positions`` of all rows must increase."""
 
     def blocks(window: int | None) -> list[Block]:
         bounds = _bounds(rows, dtype)
@@ -331,9 +331,9 @@ def _causal_bias(
 def unit_plan(
     lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
-    """Plan units in one forward: each row attends to the leading ``context`` rows and to its own unit up to itself.
+    """Plan units (parts of a prompt) in one forward: a row attends to the ``context`` rows and its unit up to itself.
 
-    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. The first unit has
+    Key rows are ``[context][units in order]``; every unit starts at position ``context``. The first unit has
     ``extra`` leading rows that are keys only.
     """
     sizes = torch.tensor([extra + lengths[0], *lengths[1:]], device=device)
@@ -368,7 +368,7 @@ def tree_plan(
     :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents come before their children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
-    :param following: position of the first token after the prompt; with evicted rows it exceeds their number
+    :param following: position of the first token after the prompt; larger than the number of rows if some were evicted
     """
     nodes, prompt = ancestry.shape[0], positions.numel()
 

@@ -114,7 +114,7 @@ def test_a_written_file_stays_and_the_same_seed_writes_the_same(tmp_path: Path) 
 
 
 def test_trials_are_drawn_from_data_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--trials 5 draws official trials; name them with --data, or leave it out"):
+    with pytest.raises(ConfigError, match="--trials 5 draws official trials; give their folder with --data"):
         write(tmp_path / "a", "--trials", "5")
     assert not (tmp_path / "a").exists()
 

@@ -107,8 +107,8 @@ def test_invalid_fields_are_refused_with_their_place(content: dict[str, Any], pl
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("${lunch.messages[ben]}", "'lunch' is no phase before this text is read; there are: tea"),
-        ("${walk.messages[ben]}", "'walk' is no phase before this text is read; there are: tea"),
+        ("${lunch.messages[ben]}", "'lunch' is no earlier phase; the earlier ones are: tea"),
+        ("${walk.messages[ben]}", "'walk' is no earlier phase; the earlier ones are: tea"),
         ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
         ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
@@ -127,7 +127,7 @@ def test_templates_that_cannot_be_filled_are_refused_at_load(template: str, prob
 def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
     with pytest.raises(DataError, match=r"opening: cat, ada, ben would read what ben heard"):
         make_scenario(changed("phases", 1, "opening", to="${tea.messages[ben]}"))
-    with pytest.raises(DataError, match=r"system: 'tea' is no phase before this text is read; there are: none"):
+    with pytest.raises(DataError, match=r"system: 'tea' is no earlier phase; the earlier ones are: none"):
         make_scenario(changed("agents", "ben", "system", to="${tea.messages[ben]}"))
     deaf = changed("phases", 0, "speakers", to=["ada"])
     deaf["phases"][0]["audience"] = {"ada": ["ada"]}
