@@ -1,8 +1,8 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
 The scripted expert acts in generated houses of the --worlds, and with --data in ALFRED's official train split. Some
-of its steps are replaced by random ones, single or in sequences; the label is always the expert's skill, so that a planner
-learns to recover. ALFRED's annotations, including those of single steps, are written as lessons (texts with goals).
+of its steps are replaced by random ones, single or in sequences. The label is always the expert's skill, so that a
+planner learns to recover. ALFRED's annotations, also of single steps, are written as lessons (texts with goals).
 NAME.json records the settings.
 
 With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.
