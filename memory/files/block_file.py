@@ -231,7 +231,7 @@ def _blocks_of(tensors: Tensors, extra: Tensors) -> int:
         if tensor.dtype not in NAMES:
             raise ConfigError(f"tensor {name!r} has dtype {tensor.dtype}: use one of {', '.join(map(str, NAMES))}")
     if METADATA in {*tensors, *extra} or tensors.keys() & extra.keys():
-        raise ConfigError(f"two tensors in {[*tensors, *extra]} have one name, or one is called {METADATA}: rename it")
+        raise ConfigError(f"a name occurs twice in {[*tensors, *extra]}, or one is {METADATA}: rename the tensor")
     counts = {tensor.shape[0] if tensor.ndim else None for tensor in tensors.values()}
     if len(counts) > 1 or None in counts:
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
