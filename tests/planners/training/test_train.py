@@ -276,7 +276,10 @@ def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--init planners/planner_tiny", "is for a new run, and .* holds a run that did not start from the weights now in"),
+        (
+            "--init planners/planner_tiny",
+            "is for a new run, and .* holds a run that did not start from the weights now in",
+        ),
         ("--deepen 4", "is for a new run with --init, .* has 2 layers: leave it out"),
         ("--hidden 48", "is for a new model, and the one in .* has 96: leave it out"),
         ("--vocab 900", "is for a new model, and the one in .* has 600: leave it out"),
