@@ -79,8 +79,7 @@ class DenseEngine:
         cache.layers = [tuple(x.new_zeros(x.shape[0], layout.rows, x.shape[2]) for x in pair) for pair in cache.layers]
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
-                before = [block for block in (unit_context, p.prefix_block) if block is not None]
-                context = join_blocks(before) if before else None
+                context = join_blocks([block for block in (unit_context, p.prefix_block) if block is not None])
                 (encoded[p.fused],) = self.encode([(context, p.unit.token_ids)], [p.fused])
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
