@@ -37,9 +37,7 @@ class Metrics:
         self.encoded = counter("encoded_tokens", "Memory tokens encoded before a plan, or during it", ("when",))
 
     def record_plan(self, trace: Mapping[str, Any]) -> None:
-        """Record a decision; a repeated decision has an empty trace and is not counted."""
-        if not trace:
-            return
+        """Record the times and the encoded tokens of a new decision."""
         for part, ms in {**trace["timings"], "queued": trace["queued_ms"]}.items():
             self.plans.labels(part).observe(ms / 1e3)
         counts = trace["counts"]

@@ -154,10 +154,13 @@ class PlanningService:
         work = self.run_with_agent(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
         task = asyncio.ensure_future(work)
         task.add_done_callback(done)
+        is_new = False  # a repeated decision has no ``ready``
         while (item := await events.get())[0]:
+            is_new = True
             yield item
         decision = await task
-        self._metrics.record_plan(decision.trace)
+        if is_new:
+            self._metrics.record_plan(decision.trace)
         scores = [(skill, round(score, 4)) for skill, score in decision.scores]
         trace = {key: decision.trace[key] for key in DETAILS.get(body.trace, decision.trace) if key in decision.trace}
         yield "decision", {

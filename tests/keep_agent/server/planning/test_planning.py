@@ -68,6 +68,7 @@ def test_streamed_and_whole_answers_are_equal_and_errors_have_a_status(serve: Se
         (_, ready), (name, decision) = events(streamed.text)
         assert name == "decision" and ready["counts"] == decision["trace"]["counts"]
         assert server.http.post("/v1/agents/kitchen/plan", json=body).json() == decision  # a repeated request
+        assert 'keep_agent_plan_seconds_count{part="queued"} 1.0' in server.http.get("/metrics").text
         stale = [({"after": 2}, 409, "StaleError"), ({"instruction": "get the cup"}, 409, "StaleError")]
         for stream in (True, False):
             for wrong, *expected in ({"skills": []}, 400, "ConfigError"), *stale:
