@@ -1,7 +1,7 @@
 """Attention function that the model's own layers call; it is registered once, and gets a forward's state in kwargs.
 
 The function writes a pass's rotated keys and its values into the cache, and gives a `LayerAttention` to the pass's
-`AttentionHook`. Only through this hook other code observes a layer's attention or chooses its rows.
+`AttentionHook`. Other code observes a layer's attention, and chooses the rows that attend, only through this hook.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.
 
 @dataclass
 class RopeTables:
-    """Tables of cos and sin by RoPE key (`ModelSpec.rope_keys`) for positions 0, 1, ..., by the model's own module."""
+    """Tables of cos and sin for positions 0, 1, ..., one per RoPE key (`ModelSpec.rope_keys`), made by ``rotary``."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -116,7 +116,7 @@ class AttentionHook(Protocol):
     """Hook that computes the attention of a pass layer by layer, and may observe it or choose the rows that attend."""
 
     def on_queries(self, layer: int, query: torch.Tensor) -> None:
-        """Receive unrotated queries (1, heads, rows, head_dim) before a layer's keys are read; only if `unrotated`."""
+        """Receive unrotated queries (1, heads, rows, head_dim) before keys are read, in a pass with ``unrotated``."""
         ...
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -153,7 +153,7 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
-    In every layer ``second`` attends, then ``copier`` copies its keys and values to ``first``, then ``first`` attends.
+    In every layer ``second`` attends, ``copier`` copies its keys and values to the first's cache, and ``first`` attends.
     """
 
     first: PromptPass

@@ -103,7 +103,7 @@ class Block:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
     ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; the keys before are visible
-    to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key; the bias masks these rows (finite).
+    to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: these are padding, which the bias masks.
     """
 
     q0: int
@@ -129,7 +129,7 @@ def block_probabilities(
 def _probabilities(
     q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Compute weights of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
+    """Compute weights of all rows of ``q``; ``bias`` (n, m) is added to the scores of the first n rows, last m keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
     scores = attention_scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
@@ -227,7 +227,7 @@ class LayerAttention:
         return self._weights
 
     def output(self, weights_out: WeightReceiver | None = None) -> torch.Tensor:
-        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, or to `weights`."""
+        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out`` if given."""
         if self._out is None:
             weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
             self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()

@@ -1,7 +1,8 @@
-"""Attention of one query row per request over packed keys and values, computed on their codes.
+"""Attention of one query row per request over packed (quantized) keys and values, computed on their integer codes.
 
-A number is scale * code + bias, so a product over a group is scale * (product with the codes) + bias * (sum of the
-other factor). Codes are exact in every dtype. Unpacking would take most of a decoding step's time.
+A packed number is scale * code + bias, with one scale and bias per group of numbers. So a product over a group is scale
+* (product with the codes) + bias * (sum of the other factor). Every dtype holds the codes exactly. Unpacking the
+numbers would take most of a decoding step's time.
 """
 
 from __future__ import annotations

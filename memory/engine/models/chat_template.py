@@ -41,7 +41,7 @@ def render(
 def parts_around(
     tokenizer: PreTrainedTokenizerBase, mark: str, messages: Sequence[tuple[str, str]], **values: bool
 ) -> list[str]:
-    """Split the rendered text of messages at every ``mark``.
+    """Render messages whose contents contain ``mark`` as a placeholder, and split the text at every ``mark``.
 
     :raises ModelError: `render` fails, or the template omits, repeats or changes contents
     """

@@ -34,7 +34,7 @@ def batch_key(cache: WorkingCache) -> object:
 
 
 class Batch:
-    """Caches that decode together, without copies; they may join and leave between steps.
+    """Caches, its members, that decode together; they may join and leave between steps.
 
     A member has the same rows as a cache that decodes alone, and may be read, forked and cut between steps.
     """
@@ -43,7 +43,7 @@ class Batch:
         self._decoder = decoder
         self._members: list[Member] = []
         self._order: list[int] = []  # numbers of the members, the longest first
-        self._rows: BatchedCache | None = None  # rows of the members in that order; None until the next step
+        self._rows: BatchedCache | None = None  # the members' rows in that order; None until a step
         for member in members:
             self.join(member)
 

@@ -34,7 +34,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether every member's ``tail`` is still a view of this tensor: a pass over several rows replaces it."""
+        """Tell whether every member's ``tail`` is still the view made here; a pass over several rows replaces it."""
         return all(member.tail is view for member, view in zip(self.members, self._views, strict=True))
 
     def end(self) -> None:

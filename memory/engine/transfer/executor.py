@@ -137,7 +137,7 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        One copy replaces one per block: for blocks of 40 tokens issuing copies takes longer than copying.
+        One copy to the device then replaces one per block: for blocks of 40 tokens issuing a copy takes longer than it.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
@@ -164,7 +164,7 @@ class KVTransfer:
         return torch.from_numpy(rows).to(self.cache.k.device)
 
 
-IN_FLIGHT = 2  # queued jobs on a CUDA stream: more would delay urgent ones
+IN_FLIGHT = 2  # most jobs queued on a CUDA stream: more would delay urgent ones
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA ``intervals`` only measure issuing the copies; layers wait for their events.
+    """Transfers of one request. On CUDA ``intervals`` only measure issuing the copies; layers wait for CUDA events.
 
     :param present: rows that need no transfer: the context prefix, per-layer rows, and units that the prefill encodes
     """
@@ -358,7 +358,7 @@ class TransferExecutor:
 
 
 def _merge_layers(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
-    """Group transfers into few jobs (first layer, last, runs), for serial transfers."""
+    """Group transfers into few jobs (first layer, layer after the last, runs), for a transport without a thread."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
         runs = _merge_adjacent([(t.placement, t.rows) for t in group])
@@ -369,7 +369,7 @@ def _merge_layers(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Ru
 
 
 def _merge_adjacent(runs: list[Run]) -> list[Run]:
-    """Join adjacent runs."""
+    """Join adjacent runs of the same placement."""
     joined: list[Run] = []
     for place, (start, stop) in runs:
         if joined and joined[-1][0] == place and joined[-1][1][1] == start:

@@ -35,7 +35,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
-        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms before and after each half
+        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # each half has two norms
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @cached_property
@@ -150,7 +150,7 @@ def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache
 def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
     """Return the token with the largest of ``logits`` (vocab,), with one synchronisation; ``caches``: see `not_finite`.
 
-    :raises ModelError: they are not finite
+    :raises ModelError: the logits are not finite
     """
     token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
     if not finite:
@@ -181,7 +181,7 @@ def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> to
 
 
 class Prepacked(nn.Module):
-    """Linear layer for inference: bfloat16 weight in oneDNN's layout, no parameter. A deep copy is an `nn.Linear`."""
+    """Linear layer for inference, whose bfloat16 weight has oneDNN's layout. A deep copy of it is an `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -209,9 +209,9 @@ class Prepacked(nn.Module):
 
 
 def prepack(layers: nn.Module) -> None:
-    """Make bfloat16 linear layers on the CPU `Prepacked` if oneDNN computes their products; quantised ones stay.
+    """Replace bfloat16 linear layers on the CPU by `Prepacked` ones if oneDNN computes their products.
 
-    Layers are replaced one by one, each freed before the next is packed.
+    Layers are replaced one by one, each freed before the next is packed. Quantised layers stay as they are.
     """
     if not onednn_multiplies(torch.bfloat16):
         return

@@ -40,7 +40,7 @@ def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | 
 class UnitBatch:
     """Units in one forward, each of which attends to itself and ``context``; the first one also to ``prefix``.
 
-    ``hidden`` (1, rows, hidden) are the inputs of the next layer; the units' rows of ``cache`` are ``rows``.
+    ``hidden`` (1, rows, hidden) is the input of the next layer; the units take ``rows`` of ``cache``.
     """
 
     def __init__(
@@ -90,8 +90,9 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 class FusedEncoding:
     """Units without a block, encoded in the forward of the prompt that uses them: weights are read only once.
 
-    Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer their keys
-    and values are written to the prompt's cache before its rows attend, as if loaded; recomputed rows overwrite them.
+    Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer the units'
+    keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks; rows
+    that the prompt recomputes overwrite them.
     Units of the same identity are encoded once.
     """
 
@@ -103,7 +104,7 @@ class FusedEncoding:
         angles: Angles,
         context: KVBlock | None,
     ) -> None:
-        """:param angles: of all rows of the prompt's ``cache``"""
+        """:param angles: RoPE angles of all rows of the prompt's ``cache``"""
         ordered = sorted(placements, key=lambda placement: placement.prefix_block is None)
         units = {placement.fused: placement.unit.token_ids for placement in ordered}
         self._batch = UnitBatch(decoder, list(units.values()), context, ordered[0].prefix_block)

@@ -59,10 +59,10 @@ class _Job:
     number: int
     work: Callable[[], Any] | None = field(compare=False)
     result: Future = field(compare=False)
-    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's threads in the caller
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # as in the caller
 
     def run(self) -> bool:
-        """Run the work, and drop the reference to it before the future completes; False if it was cancelled."""
+        """Run the work, and drop the reference to it before its result is set; returns False if it was cancelled."""
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
@@ -185,7 +185,7 @@ class TransformersEngine:
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
-            keep_freed_memory()  # before the worker gets its own heap
+            keep_freed_memory()  # before the worker's thread starts, which would get a heap of its own
         self.model, self.decoder = model, model.decoder
         self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device

@@ -55,7 +55,7 @@ class AwaitedOutput:
 
 @dataclass
 class MissingOutput:
-    """Output of a layer whose rows are chosen before it attends."""
+    """Output that does not exist yet, because rows are chosen before the layer attends; `get` raises an error."""
 
     stage: str  # for the message
 
@@ -78,7 +78,7 @@ class ProbedPrompt:
 
     @cached_property
     def averaging(self) -> torch.Tensor:
-        """Matrix (rows, segments) of 1 / tokens for the rows of a segment, in the dtype of the mass."""
+        """Matrix (rows, segments) that averages over a segment's rows: 1 / their number at these rows, else 0."""
         owner = self.layout.segment_of
         member = owner[:, None] == torch.arange(len(self.layout.segments), device=owner.device)[None]
         mean = member.float() / member.sum(0).clamp(min=1)
@@ -188,7 +188,7 @@ class LayerProbe:
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """Average the layer's own weights: (segments + 1, segments) mass from each segment and last from the query."""
+        """Average the layer's own weights: mass (segments + 1, segments) from each segment, and last from the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
         memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped
@@ -204,7 +204,7 @@ class LayerProbe:
         return mass[:-1]
 
     def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sum the layer's own weights over heads and over the active rows number ``rows``; returns (prompt rows,)."""
+        """Sum the layer's own weights over heads and over the active rows numbered ``rows``; returns (prompt rows,)."""
         total, dtype = self.prompt.layout.rows, self.prompt.averaging.dtype
         mass = torch.zeros(total, dtype=dtype, device=rows.device)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
@@ -214,7 +214,7 @@ class LayerProbe:
         return mass
 
     def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
-        """Compute (groups, segments) mass of groups of the active rows number ``rows`` (sorted).
+        """Compute mass (groups, segments) from groups of the active rows numbered ``rows`` (sorted).
 
         :param groups: (groups, len(rows)) weight of each row in each group
         """
@@ -222,7 +222,7 @@ class LayerProbe:
         return (groups.to(averaging.dtype) @ self._row_weights(rows, causal)) @ averaging
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
-        """Compute (len(rows), prompt rows) weights of the active rows number ``rows``: mean over heads."""
+        """Compute weights (len(rows), prompt rows) of the active rows numbered ``rows``, averaged over heads."""
         attention, params, layout = self.attention, self.attention.params, self.prompt.layout
         total, sources, places = layout.rows, self.active[rows], layout.positions
         visible = torch.arange(total, device=rows.device)[None] <= (sources[:, None] if causal else total)

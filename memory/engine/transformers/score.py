@@ -121,8 +121,8 @@ class Scorer:
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Compute the most promising nodes until the ``best`` candidates are known.
 
-        Unknown tokens count as 0, an upper bound of any log-likelihood. A forward over fewer rows is much cheaper on a
-        CPU, but not on a GPU.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. On a GPU, where a forward over fewer rows is
+        hardly cheaper, all nodes are computed in one forward, as are the nodes of a small trie.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
@@ -164,13 +164,13 @@ class Scorer:
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield parts of ``nodes``: numbers as in ``parent``, and logits (numbers, vocab) in float32 or wider."""
+        """Yield `HEAD_ROWS` nodes at a time: numbers as in ``parent``, and logits (nodes, vocab), float32 or wider."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
-        """Compute (nodes, hidden) after the last layer; the nodes' keys are written after the prompt, and not kept."""
+        """Compute hidden states (nodes, hidden) after the last layer; their keys only take spare rows of ``cache``."""
         decoder, count, start, following = self._decoder, nodes.numel(), cache.length, cache.next_position
         cache.reserve(count)
         visible = cache.end_at(start + count)
@@ -183,7 +183,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate is a group."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate is a group alone."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TRIE_SIZE:
