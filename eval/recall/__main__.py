@@ -1,11 +1,11 @@
 """Long-memory probes of each memory method's recall: ``python -m eval.recall [KEY=VALUE ...]``.
 
-There are two families of probes. Probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`) are
-lines that must be combined to answer one question. The question's cue precedes the lines, follows them, or both, and
-the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model: each
-segment is a document, and an answer scores the share of the expected words that it contains. All methods get the same
-probes and decode greedily. Methods that reuse rows of earlier prompts prefill the segments once before the
-question: in an earlier turn (`append` layout), or one by one (SparseX).
+A probe is a memory and one question about it. Probes in planner-tiny's language (needle, two_hop, tracking:
+`recall_probes`) have lines that must be combined. The question precedes the lines, follows them, or both (its cue:
+before, after, both), and the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`)
+suit any model: each segment is a document, and an answer scores the share of the expected words that it contains. All
+methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts compute the segments before
+the question: methods of layout `append` in one earlier turn, SparseX one by one.
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
@@ -131,7 +131,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         run = RecallFolder.find(arguments.out, settings)
     with run or nullcontext():
         use_threads(next(iter(configs.values())))
-        from eval.recall.run import run_probes  # lazy: it loads torch, after typing errors are reported
+        from eval.recall.run import run_probes  # lazy: it loads torch; wrong options are reported before
 
         run_probes(arguments, cells, configs, settings, run, console)
 
@@ -139,7 +139,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
     """Return everything that affects the answers: the options and the configs composed from them."""
     relevant = {key: value for key, value in vars(arguments).items() if key not in FREE_OPTIONS}
-    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # number of threads
+    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads: no effect
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
     return {"options": relevant, "configs": composed}
