@@ -62,7 +62,7 @@ class Row:
     peak_live_tokens: int
     raw_reads: float  # mean per step
     live_reads: float  # mean per step
-    ms_p50: float  # median per step
+    ms_p50: float  # median of `StepRow.ms`
     seconds: float  # sum over the steps
 
 

@@ -32,7 +32,7 @@ class StepRow:
     prompt_tokens: int  # tokens of the transcript, evicted ones included
     same_skill: bool  # same skill as the full cache
     same_as_expert: bool  # same skill as the expert
-    mention_distance: int  # tokens since the last mention of an entity of the expert's skill; the largest of them
+    mention_distance: int  # most tokens since the last mention of an entity that the expert's skill names
     kl: float  # nats, KL(full cache || method) of the next token
     live_rows: int  # rows kept after the turn
     prefix_rows: int  # rows reused from the cache

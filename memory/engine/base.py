@@ -188,7 +188,7 @@ class CacheProvider(Protocol):
 
 @dataclass(frozen=True)
 class PrefillResult:
-    """The prompt's last logits (1, vocab) in float32, its cache, and the trace."""
+    """Logits (1, vocab) of the prompt's last row in float32 or wider, its cache, and the trace."""
 
     logits: torch.Tensor
     cache: KVCache

@@ -153,7 +153,7 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
-    In every layer ``second`` attends, ``copier`` copies its keys and values to the first's cache, ``first`` attends.
+    In every layer: ``second`` attends; ``copier`` copies its keys and values to the first's cache; ``first`` attends.
     """
 
     first: PromptPass

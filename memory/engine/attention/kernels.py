@@ -37,7 +37,7 @@ class RowPadding:
     """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
 
     multiple: int
-    steps: int  # multiples until the step doubles; then at most 2 / steps of the rows are padding
+    steps: int  # number of multiples until the step first doubles; beyond, at most 2 / steps of the rows are padding
 
     def round_up(self, count: int) -> int:
         """Return the smallest allowed number from ``count`` on."""

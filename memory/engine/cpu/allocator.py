@@ -28,10 +28,10 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def return_freed_memory() -> Iterator[None]:
-    """Return blocks of the size of weights to the system when they are freed.
+    """Return large blocks to the system as soon as they are freed, while a model is loaded.
 
-    Several threads read weights, and free each tensor after conversion. Otherwise their heaps would keep as much memory
-    as the model takes.
+    Several threads read weights, and free each tensor after its conversion. By default their heaps would keep as much
+    memory as the model takes.
     """
     _set(M_MMAP_THRESHOLD, LOADING_BLOCK)
     try:

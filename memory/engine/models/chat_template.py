@@ -20,7 +20,7 @@ def render(
 ) -> str:
     """Render messages (role, content) with the model's template, up to the assistant's turn.
 
-    :param go_on: the last message is the assistant's, and is continued
+    :param go_on: end the text within the last message, the assistant's, so that the model continues it
     :param values: further variables of the template
     :raises ModelError: the template refuses the messages, or fails
     """

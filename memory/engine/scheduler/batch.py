@@ -74,7 +74,7 @@ class Batch:
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Append one token to each member; returns logits (members, vocab) after them, in float32 or wider.
 
-        An error of one member, or a ModelError for logits that are not finite, is raised after the others' step.
+        The error of a member, or a ModelError for logits that are not finite, is raised after the other members' step.
         """
         logits, errors = self.advance(token_ids)
         for error in errors.values():

@@ -29,8 +29,9 @@ class Request:
     """Request to append ``token_ids`` to ``cache`` and to continue with greedy decoding.
 
     :param agent: requests of one agent run in order
-    :param token_ids: token ids, or a function that returns them. The engine's worker calls it with the cache when the
-        request begins; it may read and cut what the agent's earlier requests have left there
+    :param token_ids: token ids, or a function that returns them. The engine's worker calls the function when the request
+        begins, with the cache, from which it may cut rows of the agent's earlier requests
+    :param stop_ids: tokens that end the decoding, and are not part of the stream
     """
 
     agent: str

@@ -68,9 +68,9 @@ class Scheduler:
     """Scheduler in turns. A turn decodes a token of each sequence, computes one queued chunk, then starts new requests.
 
     The queue is round-robin: with n requests in it, a request of c chunks has its first token at most n * c turns after
-    its first chunk. Warm requests skip the queue, in order of arrival. Requests of one agent (or one cache) run one
-    after another. A turn depends only on the requests and cancellations at its beginning, and runs on the engine's
-    worker.
+    its first chunk. Warm requests skip it; a turn computes the first ``warm`` of them. Requests of one agent (or cache)
+    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
+    engine's worker.
 
     A request that is cancelled or fails leaves the exact rows computed so far in its cache, and a later request may
     continue from them. They are whole chunks of its prompt, or the whole prompt and all decoded tokens but the last.

@@ -32,7 +32,7 @@ Run = tuple[int, tuple[int, int]]  # number of a placement, and rows (start, sto
 Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
 
 
-BUFFERS = 3  # pinned buffers per name: one is filled while others are copied
+BUFFERS = 3  # pinned buffers per name: one is filled while the others are copied to the device
 
 
 class Staging:
@@ -137,7 +137,7 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        One copy to the device then replaces one per block: for blocks of 40 tokens issuing a copy takes longer than it.
+        One copy to the device then replaces one per block, which take longer to issue than to run at 40 tokens a block.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
@@ -233,7 +233,7 @@ class TransferExecutor:
         self._busy = False  # whether the link's thread runs jobs of this request
         self._current: int | None = None  # the layer that is being moved
         self._last_submitted = 0  # the layer that last submitted transfers
-        self._submitted_at = [0.0] * layers  # time of the layer's latest submission
+        self._submitted_at = [0.0] * layers  # by layer: time of the latest submission for it
         self._link_free_at = 0.0  # time at which a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:

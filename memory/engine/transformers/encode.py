@@ -92,8 +92,7 @@ class FusedEncoding:
 
     Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer the units'
     keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks; rows
-    that the prompt recomputes overwrite them.
-    Units of the same identity are encoded once.
+    that the prompt recomputes overwrite them. Units of the same identity are encoded once.
     """
 
     def __init__(

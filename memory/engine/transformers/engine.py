@@ -59,7 +59,7 @@ class _Job:
     number: int
     work: Callable[[], Any] | None = field(compare=False)
     result: Future = field(compare=False)
-    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # as in the caller
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of torch, in the calling thread
 
     def run(self) -> bool:
         """Run the work, and drop the reference to it before its result is set; returns False if it was cancelled."""

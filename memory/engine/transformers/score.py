@@ -30,12 +30,12 @@ SEARCH_NODES = 64  # nodes; a smaller trie is computed in one forward
 class TriePlan:
     """Trie of a candidate set. Only nodes with children are computed, because last tokens need no logits."""
 
-    tokens: torch.Tensor  # (nodes,)
+    tokens: torch.Tensor  # (nodes,) token ids
     depth: torch.Tensor  # (nodes,) 0 for first tokens
     ancestry: torch.Tensor  # (nodes, nodes) bias: 0 on the node's path, itself included
     parent: torch.Tensor  # (all tokens,) source of the logits for the token: 0 the prompt's end, i + 1 node i
-    token: torch.Tensor  # (all tokens,)
-    candidate: torch.Tensor  # (all tokens,) candidate of the token
+    token: torch.Tensor  # (all tokens,) token ids of the candidates, one after another
+    candidate: torch.Tensor  # (all tokens,) number of the token's candidate
     lengths: torch.Tensor  # (candidates,)
     levels: int  # number of positions that the nodes take after the prompt
 
