@@ -238,7 +238,6 @@ def _prompt_attention(
     state: PromptPass,
     hook: AttentionHook | None,
 ) -> torch.Tensor:
-    """Compute the attention of one prompt's rows."""
     layer, cache = module.layer_idx, state.cache
     if state.unrotated:
         if hook is not None:

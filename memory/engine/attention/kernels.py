@@ -272,7 +272,6 @@ def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the query rows per block."""
     return rows if device.type == "cuda" else QUERY_BLOCK.get(dtype, 128)
 
 

@@ -29,8 +29,8 @@ class Request:
     """Request to append ``token_ids`` to ``cache`` and to continue with greedy decoding.
 
     :param agent: requests of one agent run in order
-    :param token_ids: token ids, or a function that returns them. The engine's worker calls the function when the request
-        begins, with the cache, from which it may cut rows of the agent's earlier requests
+    :param token_ids: token ids, or a function that returns them. When the request begins, the engine's worker calls the
+        function with the cache, and the function may cut rows of the agent's earlier requests from it
     :param stop_ids: tokens that end the decoding, and are not part of the stream
     """
 

@@ -342,7 +342,6 @@ class TransferExecutor:
         return _merge_adjacent(runs[: count or None])
 
     def _run(self, first: int, last: int, runs: list[Run]) -> None:
-        """Move one job."""
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
