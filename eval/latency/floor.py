@@ -56,7 +56,7 @@ class StepWork:
         """Return the least time in milliseconds; ``flops``: other operations per piece."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
-        link = rates.bandwidth / 2 if rates.link is None else rates.link  # a copy reads and writes
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes memory
         return 1e3 * max(computing, self.loaded / link)
 
 
@@ -126,7 +126,7 @@ def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> l
 
 
 def _row_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return each layer's operations for rows without attention; the last layer has only keys and values."""
+    """Return each layer's operations for ``token_layers`` without attention; the last has only keys and values."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

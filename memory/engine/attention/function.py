@@ -238,6 +238,7 @@ def _prompt_attention(
     state: PromptPass,
     hook: AttentionHook | None,
 ) -> torch.Tensor:
+    """Compute the attention of one prompt's rows, after writing their keys and values into its cache."""
     layer, cache = module.layer_idx, state.cache
     if state.unrotated:
         if hook is not None:

@@ -272,6 +272,7 @@ def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Return the number of query rows per block: all on a GPU."""
     return rows if device.type == "cuda" else QUERY_BLOCK.get(dtype, 128)
 
 

@@ -34,7 +34,7 @@ def batch_key(cache: WorkingCache) -> object:
 
 
 class Batch:
-    """Caches, its members, that decode together; they may join and leave between steps.
+    """Batch of caches (its members) that decode together; they may join and leave between steps.
 
     A member has the same rows as a cache that decodes alone, and may be read, forked and cut between steps.
     """

@@ -100,7 +100,7 @@ class Scheduler:
         """Queue a request that appends ``token_ids`` to ``cache`` and decodes greedily; its stream yields the tokens.
 
         :param done: called on the worker when the request ends for any reason, before its stream ends and the agent's
-            next request begins; the stream raises an error that it raises
+            next request begins; if it raises an error, the stream ends with this error
         :raises ModelError: the scheduler or the engine is closed
         """
         batch_key(cache)

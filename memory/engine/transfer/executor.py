@@ -137,7 +137,7 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        One copy to the device then replaces one per block, which take longer to issue than to run at 40 tokens a block.
+        One copy to the device then replaces one per block: with blocks of 40 tokens, issuing copies takes most time.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
@@ -342,6 +342,7 @@ class TransferExecutor:
         return _merge_adjacent(runs[: count or None])
 
     def _run(self, first: int, last: int, runs: list[Run]) -> None:
+        """Move one job, and record its interval."""
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:

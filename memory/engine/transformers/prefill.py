@@ -114,7 +114,7 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
-        self._keeps_weights = recompute.capabilities.repairs  # False once rows were dropped without it
+        self._keeps_weights = recompute.capabilities.repairs  # False once a stage drops rows without reading mass
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)
         fused = [placement for placement in layout.placements if placement.fused]

@@ -170,7 +170,7 @@ class Scorer:
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
-        """Compute hidden states (nodes, hidden) after the last layer; their keys only take spare rows of ``cache``."""
+        """Compute hidden states (nodes, hidden) after the last layer; the nodes' KV take spare rows of ``cache``."""
         decoder, count, start, following = self._decoder, nodes.numel(), cache.length, cache.next_position
         cache.reserve(count)
         visible = cache.end_at(start + count)
@@ -183,7 +183,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate is a group alone."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer one is a group of its own."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TRIE_SIZE:
