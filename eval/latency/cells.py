@@ -51,7 +51,7 @@ STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender th
 
 @dataclass
 class InterleavedTiming:
-    """Contenders of a cell and their results. A contender that fails is excluded; the others continue."""
+    """Contenders (timed methods) of a cell and their results. A contender that fails is excluded; others continue."""
 
     contenders: Sequence[Contender]
     device: torch.device

@@ -147,7 +147,7 @@ class BatchedPagedCache(BatchedCache[PagedCache]):
         return torch.arange(slots.shape[1], device=slots.device) < counts[:, None]
 
     def _gather(self, window: int | None) -> torch.Tensor:
-        """Return slots (requests, columns) of the visible rows, padded by the sentinel."""
+        """Return slots (requests, columns) of the visible rows, padded with `SENTINEL`."""
         if window not in self._slots:
             slots = [_visible_slots(member, window) for member in self.members]
             self._slots[window] = pad_sequence(slots, batch_first=True, padding_value=SENTINEL)

@@ -1,4 +1,4 @@
-"""Transfer executor: moves slices of blocks into a working cache, in the order of the layers that need them.
+"""Transfer executor: moves slices (rows of one layer) of blocks into a cache, in the order in which layers need them.
 
 The link always works on the lowest layer with queued slices. All slices of the layer that is computed next move in one
 job; a job for a later layer is short, so that urgent transfers do not wait long.

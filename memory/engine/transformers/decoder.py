@@ -78,7 +78,7 @@ class Decoder:
         return hidden + (layer.post_attention_layernorm(output) if self._sandwiched else output)
 
     def feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
-        """Compute the MLP half of a layer for rows of the output of `attend`."""
+        """Compute the MLP half of a layer on ``mixed`` (1, rows, hidden), which are rows of the output of `attend`."""
         if mixed.is_cuda or mixed.shape[1] <= FEED_ROWS:
             return self._feed(index, mixed)
         return torch.cat([self._feed(index, rows) for rows in mixed.split(FEED_ROWS, 1)], 1)
