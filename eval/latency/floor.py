@@ -7,7 +7,7 @@ Counted per layer:
   (CacheBlend) must finish the layer for all rows, and compute those values too;
 * in the last layer, keys and values of the active rows, and everything else for the last row alone;
 * attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
-  were recomputed: the floor assumes the first ones, which see least;
+  were recomputed: the floor assumes the first ones, which see the fewest rows;
 * products and attention of the encoding of missing blocks too, as if in the same pass, so that weights are read once.
   Rows of the context prefix and of the pass for query states (latent retrieval) are added without their attention;
 * the layer's weights, and the prompt's keys and values, read once.
@@ -53,7 +53,7 @@ class StepWork:
         return self.floor_ms(rates, self.full_flops)
 
     def floor_ms(self, rates: Rates, flops: Sequence[int] | None = None) -> float:
-        """Return the least time in milliseconds; ``flops``: other operations per piece."""
+        """Return the least time in milliseconds; ``flops``: operations per piece to use instead of those counted."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
         link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes memory
@@ -88,7 +88,7 @@ def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: i
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of the ``count`` active rows that see least: the fresh rows, and the first of the others."""
+    """Return positions of the ``count`` active rows that see the fewest rows: the fresh ones, then the first others."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
@@ -126,7 +126,7 @@ def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> l
 
 
 def _row_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return each layer's operations for ``token_layers`` without attention; the last has only keys and values."""
+    """Return each layer's operations for ``token_layers`` without attention; the last computes only keys and values."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -54,18 +54,23 @@ def parser() -> argparse.ArgumentParser:
     add = p.add_argument
     kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
     out = "folder for answers, recall.json and figures; the same command resumes the run"
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}; after {' '.join(SETTING)}")
-    add("--methods", type=name_list, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
+    methods = "methods; each is compared with the first"
+    overrides = f"overrides of {', '.join(KEYS)}; they are applied after {' '.join(SETTING)}"
+    segments = "numbers of lines (default 10,20,...,200), or of RULER documents (default 4)"
+    mark = "compare methods at the largest memory where the first method still has this accuracy (0.9)"
+    ranks = "number of probes in which the needle is also ranked per layer by three signals (0)"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
+    add("--methods", type=name_list, default=list(METHODS), metavar="A,B", help=methods)
     add("--kinds", type=name_list, default=list(KINDS), metavar="A,B", help=kinds)
     add("--cues", type=name_list, default=list(CUES), metavar="A,B", help=f"question's place; default {','.join(CUES)}")
-    add("--segments", type=name_list, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
+    add("--segments", type=name_list, metavar="N,N", help=segments)
     add("--segment-tokens", type=int, metavar="N", help=f"tokens per document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps before the question in which groups may become static (0)")
     add("--filler", type=int, default=0, metavar="N", help="irrelevant lines before the question, for memart (0)")
-    add("--mark", type=float, default=0.9, help="accuracy of the first method that defines its largest memory (0.9)")
+    add("--mark", type=float, default=0.9, help=mark)
     add("--seed", type=int, default=0)
-    add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
+    add("--ranks", type=int, default=0, metavar="N", help=ranks)
     add("--out", type=Path, metavar="FOLDER", help=out)
     return p
 

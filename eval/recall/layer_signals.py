@@ -63,7 +63,7 @@ class NeedleRanks:
 
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
-    """Return per signal the ranks of a probe's two needles in %, layer by layer; a line ranks as its best row."""
+    """Return per signal the ranks of a probe's two needles in %, by layer; a line has the rank of its best row."""
     context = format.context()
     context_block = engine.encode([(None, context)])[0] if context else None
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]

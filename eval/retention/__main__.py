@@ -69,7 +69,7 @@ class Row:
 def summarise(
     method: str, episodes: Sequence[Sequence[StepRow]], leader: Sequence[Sequence[StepRow]], history: int, budget: int
 ) -> Row:
-    """Summarise one method; agreement counts steps at which the ``leader``'s transcript has ``history`` tokens."""
+    """Summarise a method; agreement counts steps where ``leader``, the full cache, has ``history`` tokens or more."""
 
     def mean(values: Sequence[float]) -> float | None:
         return float(np.mean(values)) if values else None

@@ -43,8 +43,8 @@ class ChunkSchedule:
     """Chunk sizes of a prefill: the longer the cache, the smaller the next chunk, which bounds the memory of a pass.
 
     See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size): a chunk has the ``size`` of the
-    first step whose ``limit`` exceeds the rows in the cache, after all limits ``rest`` rows. A prefill of fewer than
-    ``one_pass`` rows is one chunk.
+    first step whose ``limit`` exceeds the rows in the cache; beyond all limits it has ``rest`` rows. A prefill of fewer
+    than ``one_pass`` rows is one chunk.
     """
 
     one_pass: int = 2048

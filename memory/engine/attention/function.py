@@ -40,7 +40,7 @@ def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.
 
 @dataclass
 class RopeTables:
-    """Tables of cos and sin for positions 0, 1, ..., one per RoPE key (`ModelSpec.rope_keys`), made by ``rotary``."""
+    """Cos and sin by position, one table per RoPE key (`ModelSpec.rope_keys`), from the model's module ``rotary``."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -116,7 +116,7 @@ class AttentionHook(Protocol):
     """Hook that computes the attention of a pass layer by layer, and may observe it or choose the rows that attend."""
 
     def on_queries(self, layer: int, query: torch.Tensor) -> None:
-        """Receive unrotated queries (1, heads, rows, head_dim) before keys are read, in a pass with ``unrotated``."""
+        """Receive unrotated queries (1, heads, rows, head_dim) before keys are read, if `PromptPass.unrotated`."""
         ...
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -217,7 +217,9 @@ def memory_attention(
     """Write the pass's keys and values into its cache; returns attention (requests, rows, heads, head_dim)."""
     state, params = memory_pass, AttentionParams(scaling, sliding_window, softcap, s_aux)
     if state is None:
-        raise ModelError("this model is driven by the memory engine; use its forward_plain for a plain forward.")
+        raise ModelError(
+            "this model is driven by the memory engine; use the engine's forward_plain for a plain forward."
+        )
     if isinstance(state, PromptPass):
         return _prompt_attention(module, query, key, value, params, state, attention_hook), None
     if not isinstance(state, CoupledPass):

@@ -17,7 +17,7 @@ from memory.kv_cache.quantization import Grid, Packed
 
 
 def supports(packed: Packed, dtype: torch.dtype) -> bool:
-    """Tell whether these products support ``packed``: groups must not run along tokens, and float32 must suffice."""
+    """Tell whether these products support ``packed``: its groups lie within a token, and ``dtype`` is not float64."""
     return packed.grid.span == 1 and dtype != torch.float64
 
 
@@ -102,4 +102,4 @@ def _centred(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _signed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around: as int8 it is the difference
+    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around; read as int8 it is the difference

@@ -13,7 +13,7 @@ from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
 from memory.kv_cache.quantized import BLOCK, PAGE, Extent, QuantizedCache
 
-ROWS = 2 * TILE  # rows of a tile over all requests: keys or values. A single cache's tile is TILE rows of both
+ROWS = 2 * TILE  # rows of a tile, summed over its requests: keys or values (a tile of one cache: TILE rows of both)
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 

@@ -50,7 +50,7 @@ class Stream:
     """Tokens of one request, to iterate or `collect`; several threads may do so, and each gets all tokens."""
 
     request: Request
-    submitted_turn: int = 0  # turns of the scheduler before the request was submitted
+    submitted_turn: int = 0  # number of the scheduler's turns before the request was submitted
     first_turn: int | None = None  # turn of its first token
     last_turn: int | None = None  # turn of its end
     reason: FinishReason | None = None

@@ -24,7 +24,7 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: sizes of a prefill's chunks while there is no other request
-    :param shared_chunk: most rows of a chunk otherwise; a request of at most so many new tokens is warm: not queued
+    :param shared_chunk: most rows of a chunk otherwise; a request of at most this many new tokens is warm: not queued
     :param warm: maximum of warm requests per turn
     :param batch: maximum of sequences that decode together; others wait until one has ended
     """

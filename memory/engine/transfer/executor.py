@@ -56,15 +56,15 @@ class Staging:
             self._buffers[key] = buffer
         return buffer[:count].view(shape)
 
-    def pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    def next_pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """Return the next of `BUFFERS` page-locked buffers of ``shape``, once the last copy out of it is done."""
         buffer = self._buffer(name)
         if (event := self._copied.pop(buffer, None)) is not None:
             event.synchronize()
         return self.take(buffer, shape, like, pinned=True)
 
-    def in_use(self, name: str) -> None:
-        """Record that a copy out of the last `pinned` buffer was issued on the current stream."""
+    def record_copy_out(self, name: str) -> None:
+        """Record that a copy out of the last `next_pinned` buffer was issued on the current stream."""
         self._copied[self._buffer(name)] = torch.cuda.current_stream().record_event()
         self._turns[name] += 1
 
@@ -125,11 +125,11 @@ class KVTransfer:
         if device.type != "cuda":
             whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
-        # token by token, as blocks in pinned memory are laid out
+        # rows before heads, the layout of blocks in pinned memory
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
             whole.copy_(self._join_pinned(name, unpacked), non_blocking=True)
-            self.staging.in_use(name)
+            self.staging.record_copy_out(name)
         else:
             torch.cat([piece.to(device).transpose(1, 2) for piece in unpacked], 1, out=whole)
         return whole.transpose(1, 2)
@@ -144,7 +144,7 @@ class KVTransfer:
             return rows[0]
         layers, _, heads, width = rows[0].shape
         shape = (layers, sum(piece.shape[1] for piece in rows), heads, width)
-        return torch.cat(rows, 1, out=self.staging.pinned(name, shape, self.cache.k))
+        return torch.cat(rows, 1, out=self.staging.next_pinned(name, shape, self.cache.k))
 
     def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
         pieces = []

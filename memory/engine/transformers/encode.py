@@ -88,7 +88,7 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 
 
 class FusedEncoding:
-    """Units without a block, encoded in the forward of the prompt that uses them: weights are read only once.
+    """Units without a block, encoded in the forward of the prompt that uses them: it reads the model's weights once.
 
     Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer the units'
     keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks; rows
@@ -152,7 +152,10 @@ class FusedEncoding:
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
         if layer > max(self._attended, self._layers_done) or not torch.equal(self._rows[place], rows):
-            raise ConfigError(f"no layer {layer} of some rows: ask for rows of fused units, up to the next layer")
+            raise ConfigError(
+                f"some rows are in no fused unit, or layer {layer} is not computed yet: request rows of fused units, "
+                "up to the next layer"
+            )
         index = self._source[place]
         if layer > self._attended:
             states = self._decoder.unrotated_kv(layer, self._batch.hidden, kinds)

@@ -181,7 +181,7 @@ class TransformersEngine:
         :param throttle: simulates the link of another machine
         :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
             rows, or ``beside`` (in parallel with) it in a thread (KEEP's three workers)
-        :param chunk: bytes of a transfer job for a later layer; None: a default that suits the link
+        :param chunk: bytes of a transfer job for layers after the next one; None: a default that suits the link
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:

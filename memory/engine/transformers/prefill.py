@@ -159,7 +159,7 @@ class LayerwisePrefill:
         return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's rows, and start the transfers of the others.
+        """Let the recompute stage choose the next layer's rows; if loading overlaps, start to load the others.
 
         Returns the indices of the rows that stay among this layer's active rows; None if all stay.
         """

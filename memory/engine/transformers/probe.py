@@ -103,7 +103,7 @@ class LayerProbe:
     def mass_from_query(self) -> torch.Tensor:
         self.used_mass = True
         first = int(torch.searchsorted(self.active, self.prompt.layout.query))
-        if self._are_kept(self.active.numel() - first):
+        if self._reads_kept_weights(self.active.numel() - first):
             return self._kept_mass[-1]
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self.prompt.averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
@@ -114,7 +114,7 @@ class LayerProbe:
         selected = torch.zeros(len(self.prompt.layout.segments) + 1, dtype=torch.bool, device=owner.device)
         selected[segments] = True  # index -1 stands for rows of no segment
         rows = selected[owner].nonzero()[:, 0]
-        if causal and self._are_kept(rows.numel()):
+        if causal and self._reads_kept_weights(rows.numel()):
             return self._kept_mass[segments]
         member = owner[rows][None] == segments.to(owner.device)[:, None]
         return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
@@ -122,7 +122,7 @@ class LayerProbe:
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
         self.used_mass = True
         rows = self._numbers_of(sources)
-        if self._are_kept(rows.numel()):
+        if self._reads_kept_weights(rows.numel()):
             return self._kept_on_rows(rows)
         heads = self.attention.query.shape[1]
         return heads * self._row_weights(rows, causal=True).sum(0)
@@ -152,7 +152,7 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Read `cached_kv` of rows; this prefill encodes those where ``new`` (rows,) bool is True."""
+        """Compute `cached_kv` for rows of which this prefill encodes some: those where ``new`` (rows,) bool is True."""
         if layer > self.layer:
             self.output.get()  # the next layer needs this one's output
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
@@ -179,10 +179,10 @@ class LayerProbe:
             )
         return index
 
-    def _are_kept(self, rows: int) -> bool:
+    def _reads_kept_weights(self, rows: int) -> bool:
         """Decide whether to read the layer's own weights, or compute those of ``rows`` rows again.
 
-        All weights are read at once: for a few rows that takes longer than to compute theirs.
+        Reading takes the weights of all active rows at once; for a few rows it is faster to compute only their weights.
         """
         return "_kept_mass" in self.__dict__ or (DIVISOR * rows > self.active.numel() and bool(self.attention.weights))
 
