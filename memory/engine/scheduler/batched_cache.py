@@ -110,7 +110,7 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """Count the requests of a run that starts at ``column``: all up to the last whose number of columns is larger."""
+    """Count the requests of a run that starts at ``column``: all up to the last with more than ``column`` columns."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 

@@ -18,7 +18,7 @@ Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last, unpacked rows, of which each ``tail`` is a view."""
+    """Packed blocks of the members, and a tensor of their last, unpacked rows: every ``tail`` is a view of it."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)

@@ -74,7 +74,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copier of runs of blocks' rows into a cache; packed rows are unpacked on the cache's device."""
+    """Copier of runs (consecutive rows of a block) into a cache; packed rows are unpacked on the cache's device."""
 
     layout: Layout
     cache: DenseCache
@@ -125,7 +125,7 @@ class KVTransfer:
         if device.type != "cuda":
             whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
-        # rows before heads, the layout of blocks in pinned memory
+        # rows before heads: the layout of blocks in pinned memory
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
             whole.copy_(self._join_pinned(name, unpacked), non_blocking=True)

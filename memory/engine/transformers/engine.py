@@ -59,7 +59,7 @@ class _Job:
     number: int
     work: Callable[[], Any] | None = field(compare=False)
     result: Future = field(compare=False)
-    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of torch, in the calling thread
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's thread count in the caller
 
     def run(self) -> bool:
         """Run the work, and drop the reference to it before its result is set; returns False if it was cancelled."""
@@ -93,7 +93,7 @@ class Worker:
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # the lock ensures that no job is queued after the last one
+        self._closed, self._lock = False, threading.Lock()  # under the lock no job is queued after the closing one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _WORKERS.add(self)
