@@ -3,7 +3,7 @@
     python -m benchmarks.agents [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
         [--parts latency matching peak capacity] [--turns N] [--markdown] [--peak-tokens N] [--budget-gib N]
 
-Random weights in bfloat16. Times are medians in milliseconds from the text to the logits of its last token, including
+Weights are random, in bfloat16. Times are medians in milliseconds from the text to the logits of its last token, with
 matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks, ``plain`` does the same without
 quantization, ``hot`` appends a short message to a prompt in memory, ``exact`` repeats a prompt, and ``warm`` appends a
 short message to a prompt on disk, after verifying its checksum; the file is in the page cache, as after a restart of
@@ -54,7 +54,7 @@ TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 1638
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
 PROGRESS = make_console(stderr=True)
-COLD_TOKENS = 8192  # tokens of repeated cold prompts; a longer prompt is measured once
+COLD_TOKENS = 8192  # most tokens of a cold prompt's repetitions together; a longer prompt is measured once
 AGENT_TOKENS = 4096  # tokens of an agent's memory in the table of capacities
 MESSAGE = "Robot: the mug is in the fridge, what now?\n"
 VOCABULARY = 1000

@@ -2,9 +2,9 @@
 
     make bench [ARGS="-k retrieval"]
 
-Every benchmark records its size in ``extra_info``, and most record a floor: the time that the minimum operations and
-bytes of the work take at the rates of a matrix product and a memory copy on this machine. Work that fits into the
-processor's caches can be faster than its floor.
+Every benchmark records its size in ``extra_info``, and most record a floor: the least time for the operations and bytes
+of the work, at this machine's rates for a large matrix product and a memory copy. Work that fits into the processor's
+caches can be faster than its floor.
 """
 
 from __future__ import annotations

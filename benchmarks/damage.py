@@ -131,7 +131,7 @@ def damage(raw: bytes, rng: random.Random, lines: bool) -> bytes:
 
 
 def agents(resources: PlannerResources, folder: Path) -> Iterator[Target]:
-    """Yield the files of a durable agent and of a saved agent."""
+    """Yield a target for each file of a durable agent and of a saved agent."""
     original, copy, saved = folder / "original", folder / "copy", folder / "saved.memory"
     agent = DurableAgent(Agent(resources.planner("x"), "x", ahead=False), original)
     for number in range(30):
@@ -170,7 +170,7 @@ def reset_copy(source: Path, copy: Path) -> None:
 
 
 def runs(folder: Path) -> Iterator[Target]:
-    """Yield the files of a run, with all their readers."""
+    """Yield a target for each file of a run and each of its readers."""
     sys.argv = ["eval.alfred", "planner=random", "eval.episodes=6", "eval.shard=0/1", f"eval.out={folder / 'runs'}"]
     with redirect_stdout(StringIO()), suppress(SystemExit):
         play()
@@ -212,7 +212,7 @@ def runs(folder: Path) -> Iterator[Target]:
 
 
 def blocks(resources: PlannerResources, folder: Path) -> Iterator[Target]:
-    """Yield the files that store keys and values."""
+    """Yield a target for each file that stores keys and values, and for their index."""
     file, root = folder / "blocks.safetensors", folder / "agents"
     tensors = {"k": torch.randn(6, 4, 8, 8), "v": torch.randn(6, 4, 8, 8).half()}
     write_blocks(file, tensors, {"about": list(range(30))}, {"open": torch.randn(3, 3)})
@@ -245,7 +245,7 @@ def blocks(resources: PlannerResources, folder: Path) -> Iterator[Target]:
 
 
 def texts(folder: Path) -> Iterator[Target]:
-    """Yield files without a checksum."""
+    """Yield a target for each kind of file without a checksum."""
     tokens, scenario = folder / "tokens.json", folder / "scenario.yaml"
     add_token(tokens, TokenEntry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
     shutil.copy(next(iter(shipped().values())), scenario)

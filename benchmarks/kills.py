@@ -143,7 +143,7 @@ class _ChildProcess:
         return messages
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait until a condition holds; return whether the process ended before."""
+        """Wait until a condition holds or the process has ended; return whether the process has ended."""
         while not condition():
             if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True

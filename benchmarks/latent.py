@@ -67,7 +67,7 @@ def measure(tokens: int) -> list[float]:
 
 def main(sizes: Sequence[int]) -> None:
     torch.set_num_threads(1)
-    heads = ("tokens", "blocks", "keys MB", "boxes MB", "scan", "boxes", "softmax", "rank", "one layer", "append")
+    heads = ("tokens", "blocks", "keys MiB", "boxes MiB", "scan", "boxes", "softmax", "rank", "one layer", "append")
     print("".join(f"{head:>10}" for head in heads))
     for tokens in sizes:
         cells = "".join(f"{value:>10.1f}" for value in measure(tokens))

@@ -39,7 +39,7 @@ from memory.retrieval.embedding import Embedding
 from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
 
-WARM_UP = 15  # steps after which unchanged groups are static
+WARM_UP = 15  # untimed steps, after which unchanged groups are static
 PARTS = [field.name for field in fields(Timings)]
 
 

@@ -86,7 +86,7 @@ def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, SelectionTim
 @dataclass(frozen=True, slots=True)
 class LatentTimes:
     prefill: float  # ms, the query over the selected blocks
-    choice: float  # ms, from boxes to block numbers
+    choice: float  # ms, the choice of blocks by their boxes
     query_pass: float  # ms, the pass for query states
 
 

@@ -70,7 +70,7 @@ class Server:
         return self.process.wait(60)
 
     def megabytes(self) -> float:
-        """Return the resident memory of the process."""
+        """Return the resident memory of the process in MiB; 0 if it has ended."""
         assert self.process is not None
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""Runner of cells (combinations of settings): contenders take turns at each step, so that noise affects all equally."""
+"""Runner of cells (combinations of settings): all methods run once at each step, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender th
 
 @dataclass
 class InterleavedTiming:
-    """Contenders of a cell and their results. A contender that fails is excluded; the others continue."""
+    """Contenders (timed methods) of a cell and their results. A contender that fails is excluded; others continue."""
 
     contenders: Sequence[Contender]
     device: torch.device
@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active contenders, rotated by one at every step; a plain forward runs right after its reference."""
+        """Yield active contenders, rotated by one at every step; a plain forward follows the planner it reads from."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))
@@ -195,13 +195,13 @@ class CellRunner:
                 refusals[name] = TimedRun(name, config.memory.layout, refusal=str(error))
         if not (self._composer.plain and planners):
             return [*planners], refusals
-        # the plain forward reads full recomputation's prompt, else that of the first method that is not a transcript
+        # the plain forward reads full recomputation's prompt, else the first that is rebuilt at every step, else any
         reference = min(planners, key=lambda planner: (planner.name != REFERENCE, planner.prompt != "memory"))
         return [*planners, PlainForward(self._engine, reference)], refusals
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:
-        """Return the encoder of all methods, loaded and without a cache."""
+        """Return the encoder that all methods share, loaded and without a cache."""
         encoder = make_encoder(self._composer.setting.prompt.encoder).inner
         encoder.encode(["ready\n"])
         return encoder

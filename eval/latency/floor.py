@@ -7,12 +7,12 @@ Counted per layer:
   (CacheBlend) must finish the layer for all rows, and compute those values too;
 * in the last layer, keys and values of the active rows, and everything else for the last row alone;
 * attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
-  were recomputed: the floor assumes the first ones, which see least;
-* the same for encoding missing blocks, as if in the same pass, so that weights are read once. Rows of the context
-  prefix and of the pass for query states (latent retrieval) are added without their attention;
+  were recomputed: the floor assumes the first ones, which see the fewest rows;
+* products and attention of the encoding of missing blocks too, as if in the same pass, so that weights are read once.
+  Rows of the context prefix and of the pass for query states (latent retrieval) are added without their attention;
 * the layer's weights, and the prompt's keys and values, read once.
 
-The last piece is the head for one row. Each piece (a layer or the head) depends on the previous one, and takes the
+The pieces of a step are its layers and then the head for one row. Each piece depends on the previous one, and takes the
 larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least the link's time.
 
 For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer, attention and
@@ -53,10 +53,10 @@ class StepWork:
         return self.floor_ms(rates, self.full_flops)
 
     def floor_ms(self, rates: Rates, flops: Sequence[int] | None = None) -> float:
-        """Return the least time in milliseconds; ``flops``: other operations per piece."""
+        """Return the least time in milliseconds; ``flops``: operations per piece to use instead of those counted."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
-        link = rates.bandwidth / 2 if rates.link is None else rates.link  # shared memory: a copy reads and writes
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes memory
         return 1e3 * max(computing, self.loaded / link)
 
 
@@ -82,20 +82,20 @@ def step_work(shape: Shape, prefill: Prefill, compares_values: bool) -> StepWork
 
 
 def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: int, loaded: int) -> StepWork:
-    """Return the work of the head and of layers with these operations; each layer reads keys and values of ``rows``."""
+    """Return the work of layers with the operations ``least``, and of the head; each layer reads KV of ``rows``."""
     nbytes, head = shape.layer_bytes + rows * shape.row_bytes, shape.head_ops
     return StepWork((*least, head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*full_flops, head))
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of the ``count`` active rows that see least: the fresh rows, and the first of the others."""
+    """Return positions of the ``count`` active rows that see the fewest rows: the fresh ones, then the first others."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
 
 
 def _pairs(positions: Positions, window: int | None) -> int:
-    """Count the rows visible to the rows at ``positions``, themselves included."""
+    """Sum, over the rows at ``positions``, the number of rows visible to each, itself included."""
     return int(np.minimum(positions + 1, np.inf if window is None else window).sum())
 
 
@@ -119,14 +119,14 @@ def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
 
 
 def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
-    """Return the operations of encoding units after ``context`` rows; the last layer has only keys and values."""
+    """Return each layer's operations of encoding units after ``context`` rows; the last computes only their KV."""
     rows, pairs = int(lengths.sum()), int((lengths * context + lengths * (lengths + 1) // 2).sum())
     keys, rest = 2 * rows * shape.value_ops, rows * shape.other_ops + pairs * shape.pair_ops
     return [keys + rest] * (shape.layers - 1) + [keys]
 
 
 def _row_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return the operations of a pass without attention; the last layer has only keys and values."""
+    """Return each layer's operations for ``token_layers`` without attention; the last computes only keys and values."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

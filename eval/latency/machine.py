@@ -56,7 +56,7 @@ def this_machine() -> Machine:
 
 ROWS = {"cpu": 1024, "cuda": 4096}  # rows of x in the product x w; x has twice as many columns, w is square
 COPY_BYTES = {"cpu": 128 << 20, "cuda": 256 << 20}  # size of a copy
-REPEATS = {"cuda": 8}  # kernels per sample, so that launch time does not count
+REPEATS = {"cuda": 8}  # calls per sample, so that launch time hardly counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from memory.config.choices import DTYPES
 from memory.engine.models.model_shapes import SHAPES
 from planners.tiny.checkpoint import PLANNERS
 
-METHOD_STORAGE = "own"  # name of the tier in which each method has its preset's storage
+METHOD_STORAGE = "own"  # name of the tier in which each method keeps the storage of its preset
 LEAST_TOKENS = 8  # shorter lines would become equal
 COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # no method reads them
 OPTION_INSTEAD = {

@@ -14,7 +14,7 @@ REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-NO_CANDIDATES = ("",)  # one empty candidate: the prompt's own logits score its end token
+NO_CANDIDATES = ("",)  # one empty candidate, whose end token the prompt's own logits score
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Workload:
     store: int  # segments in memory
     churn: int | str  # segments that change per step, or "alfred" for a replay
     steps: int
-    candidates: int | None  # scored per step; None: all
-    age: int  # age in steps of the static segments at the start
+    candidates: int | None  # number scored per step; None: all admissible ones; 0: none
+    age: int  # steps between the writing of the static segments and the first step
     seed: int = 0
 
 

@@ -1,11 +1,11 @@
 """Long-memory probes of each memory method's recall: ``python -m eval.recall [KEY=VALUE ...]``.
 
-There are two families of probes. Probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`) are
-lines that must be combined to answer one question. The question's cue precedes the lines, follows them, or both, and
-the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model: each
-segment is a document, and an answer scores the share of the expected words that it contains. All methods get the same
-probes and decode greedily. Methods that reuse rows of earlier prompts prefill the segments once before the
-question: in an earlier turn (`append` layout), or one by one (SparseX).
+A probe is a memory and one question about it. Probes in planner-tiny's language (needle, two_hop, tracking:
+`recall_probes`) have lines that must be combined. The question precedes the lines, follows them, or both (its cue:
+before, after, both), and the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`)
+suit any model: each segment is a document, and an answer scores the share of the expected words that it contains. All
+methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts compute the segments before
+the question: methods of layout `append` in one earlier turn, SparseX one by one.
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
@@ -54,18 +54,23 @@ def parser() -> argparse.ArgumentParser:
     add = p.add_argument
     kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
     out = "folder for answers, recall.json and figures; the same command resumes the run"
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}; after {' '.join(SETTING)}")
-    add("--methods", type=name_list, default=list(METHODS), metavar="A,B", help="methods; compared with the first")
+    methods = "methods; each is compared with the first"
+    overrides = f"overrides of {', '.join(KEYS)}; they are applied after {' '.join(SETTING)}"
+    segments = "numbers of lines (default 10,20,...,200), or of RULER documents (default 4)"
+    mark = "compare methods at the largest memory where the first method still has this accuracy (0.9)"
+    ranks = "number of probes in which the needle is also ranked per layer by three signals (0)"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
+    add("--methods", type=name_list, default=list(METHODS), metavar="A,B", help=methods)
     add("--kinds", type=name_list, default=list(KINDS), metavar="A,B", help=kinds)
     add("--cues", type=name_list, default=list(CUES), metavar="A,B", help=f"question's place; default {','.join(CUES)}")
-    add("--segments", type=name_list, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
+    add("--segments", type=name_list, metavar="N,N", help=segments)
     add("--segment-tokens", type=int, metavar="N", help=f"tokens per document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps before the question in which groups may become static (0)")
     add("--filler", type=int, default=0, metavar="N", help="irrelevant lines before the question, for memart (0)")
-    add("--mark", type=float, default=0.9, help="accuracy of the first method that defines its largest memory (0.9)")
+    add("--mark", type=float, default=0.9, help=mark)
     add("--seed", type=int, default=0)
-    add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
+    add("--ranks", type=int, default=0, metavar="N", help=ranks)
     add("--out", type=Path, metavar="FOLDER", help=out)
     return p
 
@@ -131,15 +136,15 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         run = RecallFolder.find(arguments.out, settings)
     with run or nullcontext():
         use_threads(next(iter(configs.values())))
-        from eval.recall.run import run_probes  # lazy: it loads torch, after typing errors are reported
+        from eval.recall.run import run_probes  # lazy: it loads torch; wrong options are reported before
 
         run_probes(arguments, cells, configs, settings, run, console)
 
 
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
-    """Return everything that affects the answers: the options and the configs composed from them."""
+    """Return everything that affects the answers (not `eval.threads`): options, and configs composed from them."""
     relevant = {key: value for key, value in vars(arguments).items() if key not in FREE_OPTIONS}
-    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # number of threads
+    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
     return {"options": relevant, "configs": composed}

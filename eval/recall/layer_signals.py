@@ -1,8 +1,8 @@
 """Ranks of a probe's needles per layer by three recompute signals, as in SparseX's figures 5 and 6.
 
-The needles are the line that the question names and the line with the answer. Every row is recomputed. The signals are
-the deviation of fresh from cached values (CacheBlend), the attention of the last query row, and that of all new rows
-(Sparse-Q).
+The needles are the line that the question names and the line with the answer. Every row after the context is
+recomputed. The signals are the deviation of fresh from cached values (CacheBlend), the attention of the last query row,
+and the attention of all fresh rows (Sparse-Q).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SIGNALS = ("deviation", "last query", "Sparse-Q")
 
 @dataclass
 class RecordSignals:
-    """Recompute stage that recomputes every row and records the three signals at every layer."""
+    """Recompute stage that drops no row and records the three signals at every layer."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
-    signals: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # per signal: (memory rows,) of each layer
+    signals: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # per signal and layer: (memory rows,)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         self._new = layout.fresh.nonzero()[:, 0]
@@ -63,7 +63,7 @@ class NeedleRanks:
 
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
-    """Return per signal the ranks of a probe's two needles in %, layer by layer; a line's best row counts."""
+    """Return per signal the ranks of a probe's two needles in %, by layer; a line has the rank of its best row."""
     context = format.context()
     context_block = engine.encode([(None, context)])[0] if context else None
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]

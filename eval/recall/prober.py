@@ -51,7 +51,7 @@ class Prober:
             )
 
     def check(self, cell: Cell, trial: int, seed: int) -> Probe:
-        """Return a trial's probe. Raises `CapacityError` or `ConfigError` if it does not fit with its answer."""
+        """Return a trial's probe. Raises `CapacityError` or `ConfigError` if probe and answer do not fit."""
         probe = cell.probe(trial, seed, self._make)
         for name in self._sessions:
             self._check_pool(name, probe)
@@ -81,7 +81,7 @@ class Prober:
         try:
             prefill = self.prefill(session, probe)
             answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
-        finally:  # only one method's memory of the probe exists at a time
+        finally:  # free this method's memory before the next method runs
             session.reset()
             if _can_pin(session):  # pinned blocks survive a reset, and would evict the next probe's lines
                 for fact in probe.facts:

@@ -61,9 +61,9 @@ class RulerTask(Protocol):
 
 @dataclass(frozen=True)
 class MultiQuery:
-    """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys."""
+    """mq_niah: each needle (a sentence) gives a key its magic number; the question asks for those of several keys."""
 
-    hidden_keys: int = 8  # minimum; rounded up so that every document has the same number
+    hidden_keys: int = 8  # rounded up so that every document has the same number
     queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."
@@ -105,8 +105,8 @@ class CommonWords:
     """cwe: a shuffled list of frequent and rare words; the question asks for the frequent ones."""
 
     queries: int = 10
-    often: int = 30
-    rarely: int = 3
+    often: int = 30  # occurrences of each frequent word
+    rarely: int = 3  # occurrences of each rare word
     about: ClassVar[str] = "The documents below are parts of one list of words; some words appear often in it."
     reminder: ClassVar[str] = "Name the most common words of the list, as was asked."
     answer_start: ClassVar[str] = "The most common words are"

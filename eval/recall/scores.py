@@ -19,7 +19,7 @@ ACCURACIES = "recall.png"  # the figure
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Result of one method on the probes of one cell."""
+    """Result of one method on the probes of one cell; tokens and ratios are means over the probes."""
 
     cell: Cell
     method: str

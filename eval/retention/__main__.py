@@ -1,12 +1,11 @@
 """Cost of eviction: ``python -m eval.retention [KEY=VALUE ...]``.
 
 The scripted expert plays task streams. Before every step the full cache and each method choose a skill from the same
-transcript; each method keeps a budget of rows (semantic: all rows in fewer bits). The tables show how often a
-method agrees with the full cache and with the expert once the transcript has --history tokens, and how many rows it
-keeps and reads. At *far* steps the expert's skill names something last mentioned more than a budget of tokens ago, so
-that the decision depends on memory. --out FILE.jsonl saves every episode; the same command resumes a stopped run.
-
-KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method follow its name, as in
+transcript. After a turn each method has a budget of --budget rows (`semantic` keeps all rows in fewer bits). The tables
+show how often a method agrees with the full cache and with the expert once the transcript has --history tokens, and how
+many rows it keeps and reads. At *far* steps the expert's skill names something last mentioned more than --budget tokens
+ago, so that the decision depends on memory. --out FILE.jsonl saves every episode; the same command resumes a stopped
+run. KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method follow its name, as in
 ``h2o_moved:h2o+memory.construction.survivors=move``.
 """
 
@@ -48,29 +47,29 @@ KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.se
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of one method over all episodes; times in ms."""
+    """Results of one method over all episodes."""
 
     method: str
     steps: int  # steps whose transcript has at least --history tokens
-    same_skill: float | None
+    same_skill: float | None  # share of these steps with the full cache's skill
     same_skill_interval: tuple[float, float] | None
-    same_as_expert: float | None
-    far_steps: int
-    far_same_skill: float | None
-    kl: float | None
-    prefix_hit_rate: float
+    same_as_expert: float | None  # share of these steps with the expert's skill
+    far_steps: int  # how many of these steps are far
+    far_same_skill: float | None  # share of the far steps with the full cache's skill
+    kl: float | None  # mean of `StepRow.kl` over these steps
+    prefix_hit_rate: float  # from here on over all steps
     peak_request_tokens: int
     peak_live_tokens: int
-    raw_reads: float  # per step
-    live_reads: float
-    ms_p50: float
-    seconds: float
+    raw_reads: float  # mean per step
+    live_reads: float  # mean per step
+    ms_p50: float  # median of `StepRow.ms`
+    seconds: float  # sum over the steps
 
 
 def summarise(
     method: str, episodes: Sequence[Sequence[StepRow]], leader: Sequence[Sequence[StepRow]], history: int, budget: int
 ) -> Row:
-    """Summarise one method; agreement is over steps whose ``leader``'s transcript has ``history`` tokens."""
+    """Summarise a method; agreement counts steps where ``leader``, the full cache, has ``history`` tokens or more."""
 
     def mean(values: Sequence[float]) -> float | None:
         return float(np.mean(values)) if values else None
@@ -135,7 +134,7 @@ def report(arguments: Sequence[str]) -> None:
     check_overrides(args.overrides, KEYS, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[BASELINE])
-    from eval.retention.forgetting import measure  # lazy: it loads torch, after typing errors are reported
+    from eval.retention.forgetting import measure  # lazy: it loads torch; wrong options are reported before
 
     episodes = measure(args.out, configs)
     rows = [summarise(name, steps, episodes[BASELINE], args.history, args.budget) for name, steps in episodes.items()]

@@ -32,12 +32,12 @@ class StepRow:
     prompt_tokens: int  # tokens of the transcript, evicted ones included
     same_skill: bool  # same skill as the full cache
     same_as_expert: bool  # same skill as the expert
-    mention_distance: int  # largest number of tokens since an entity of the expert's skill was named
+    mention_distance: int  # tokens since the last mention of an entity of the expert's skill; maximum over its entities
     kl: float  # nats, KL(full cache || method) of the next token
     live_rows: int  # rows kept after the turn
     prefix_rows: int  # rows reused from the cache
     raw_reads: int  # rows of keys and values that attention would read without eviction
-    live_reads: int  # rows that it reads
+    live_reads: int  # rows that attention reads
     ms: float  # ms of prefill up to the logits, plus the eviction after them
 
 
@@ -58,7 +58,7 @@ class RowRecorder:
         self.steps.append((prefill, StepRow(counts.prompt_tokens, *choices, kl, *sizes, ms)))
 
     def take(self) -> list[StepRow]:
-        """Return and clear the episode's steps, with the final counts of reads."""
+        """Return and clear the episode's steps, with the counts of reads until now: they grow after `add`."""
         steps, self.steps = self.steps, []
         return [replace(step, raw_reads=prefill.reads.raw, live_reads=prefill.reads.live) for prefill, step in steps]
 
@@ -92,7 +92,7 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         recorders = {name: RowRecorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         group = PlannerGroup(engine, planners, recorders, expert_oracle(setting.env), shared_transcript=True)
-        for _ in chain(play_episodes(group, setting, first=len(done)), [None]):  # the extra round takes the last
+        for _ in chain(play_episodes(group, setting, first=len(done)), [None]):  # extra round for the last episode
             steps_of = {name: recorder.take() for name, recorder in recorders.items()}
             if not all(steps_of.values()):
                 continue  # before the first episode

@@ -32,18 +32,19 @@ EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context that a uni
 class Priority(IntEnum):
     """Order of work on the engine's worker: lower runs first."""
 
-    EXIT = -1
+    EXIT = -1  # stop before queued work, because the process ends
     PLAN = 0
     BACKGROUND = 1
-    CLOSE = 2
+    CLOSE = 2  # stop after queued work
 
 
 @dataclass(frozen=True)
 class ChunkSchedule:
-    """Rows of each chunk of a prefill: fewer after a longer cache, so that the memory of a pass stays bounded.
+    """Chunk sizes of a prefill: the longer the cache, the smaller the next chunk, which bounds the memory of a pass.
 
-    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size): chunks have ``size`` rows while
-    the cache has fewer than ``limit`` rows, later ``rest`` rows. Fewer than ``one_pass`` new rows are one chunk.
+    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size): a chunk has the ``size`` of the
+    first step whose ``limit`` exceeds the rows in the cache; beyond all limits it has ``rest`` rows. A prefill of fewer
+    than ``one_pass`` rows is one chunk.
     """
 
     one_pass: int = 2048
@@ -55,7 +56,7 @@ class ChunkSchedule:
             raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
 
     def size(self, cached: int, remaining: int) -> int:
-        """Return the rows of the next chunk, with ``cached`` rows in the cache and ``remaining`` ones to compute."""
+        """Return the size of the next chunk, with ``cached`` rows in the cache and ``remaining`` ones to compute."""
         return min(remaining, next((size for below, size in self.steps if cached < below), self.rest))
 
 
@@ -118,17 +119,17 @@ class KVCache(Protocol):
 
     @property
     def next_position(self) -> int:
-        """Position of the next token: one after the last row's, not the number of rows."""
+        """Position of the next token: the last row's plus 1, which exceeds ``length`` if rows were evicted."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Delete the rows from ``length`` on; ``logits`` are those of the row before."""
+        """Delete the rows from ``length`` on; ``logits`` are those of the last row that stays."""
 
 
 class SessionCache(KVCache, Protocol):
     """Cache that lasts from turn to turn: it knows its tokens, can drop rows, and can be forked."""
 
     tokens: list[int]  # by position, evicted ones included
-    exact: int  # number of first positions that are live and equal to a plain forward
+    exact: int  # number of leading positions whose rows are all live and equal those of a plain forward
     observer: AttentionObserver | None  # records attention and the last queries for a retention stage
 
     def cut(self, position: int) -> None:
@@ -149,7 +150,7 @@ class PersistentCache(SessionCache, Protocol):
 
     format: PackFormat
     nbytes: int  # bytes of its rows
-    requests: int  # open requests of a scheduler
+    requests: int  # number of unfinished scheduler requests that use it
 
     def freeze(self) -> None:
         """Make its blocks read-only, so that forks copy what they change."""
@@ -170,7 +171,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Give ``cache`` shared rows of a prefix of ``ids`` if more than ``more_than``; returns their number, or 0."""
+        """Give ``cache`` the shared rows of a prefix of ``ids``, if more than ``more_than``; returns how many."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -187,7 +188,7 @@ class CacheProvider(Protocol):
 
 @dataclass(frozen=True)
 class PrefillResult:
-    """The prompt's last logits (1, vocab) in float32, its cache, and the trace."""
+    """Logits (1, vocab) of the prompt's last row in float32 or wider, its cache, and the trace."""
 
     logits: torch.Tensor
     cache: KVCache
@@ -227,8 +228,8 @@ class Engine(Protocol):
 
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that `harvest` can copy rows
-        :param layer_rows: rows whose blocks are chosen at every layer
-        :param unit_context: context of the fused units: those without a block, which the prefill encodes
+        :param layer_rows: prompt rows that each layer fills with blocks of its own choice
+        :param unit_context: context to which the fused units attend: units without a block, which the prefill encodes
         """
 
     def extend(
@@ -264,7 +265,7 @@ class Engine(Protocol):
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make a provider of session caches: with a ``format`` quantized, else sharing prefixes of exact rows.
+        """Make a provider of session caches: quantized ones with a ``format``, else ones that share exact prefixes.
 
         :param block_size: tokens of a shared block
         :param prefix_tokens: maximum of shared tokens that are kept although no session uses them

@@ -14,14 +14,14 @@ class LoadInterval:
     start: float
     end: float
     nbytes: int
-    runs: int = 0  # contiguous runs of rows; each is moved for keys and for values
+    runs: int = 0  # number of contiguous runs of rows
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeInterval:
     """Interval of a layer's ``attention``, of the ``importance`` that chooses the next layer's rows, or of its ``mlp``.
 
-    If rows are chosen by attention mass alone, they attend after the choice, and that attention counts as ``mlp``.
+    If rows are chosen by attention mass alone, the choice precedes attention, which then counts as ``mlp``.
     """
 
     layer: int
@@ -32,7 +32,7 @@ class ComputeInterval:
 
 @dataclass(frozen=True, slots=True)
 class HopReport:
-    """Hops and edges (segment, segment, mass) of a recompute stage's choice at one layer; segment -1 is the query."""
+    """Hops and edges (source, target, mass) of a recompute stage's choice of segments at one layer; -1 is the query."""
 
     layer: int
     hops: int
@@ -45,10 +45,10 @@ class PrefillTrace:
 
     rows: int
     active_rows: list[int] = field(default_factory=list)  # per layer: number of computed rows
-    recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
+    recomputed_rows: list[int] = field(default_factory=list)  # per layer: number of computed rows that have a block
     last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
     hops: list[HopReport] = field(default_factory=list)
-    chosen_blocks: list[tuple[int, ...]] = field(default_factory=list)  # per layer: block numbers, if layers choose
+    chosen_blocks: list[tuple[int, ...]] = field(default_factory=list)  # blocks chosen by each layer (`PerLayerRows`)
     loads: list[LoadInterval] = field(default_factory=list)
     computes: list[ComputeInterval] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)  # load: time spent waiting for transfers; prefill: the rest

@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Speed-up: ``paired`` is the median over steps of base / own time, ``medians`` the ratio of both medians."""
+    """Speed-up: ``paired`` is the median over steps of base time / own time, ``medians`` the ratio of their medians."""
 
     paired: float
     interval: tuple[float, float] | None
@@ -151,7 +151,7 @@ class CellSummary:
     rates: Rates | None
     summaries: Sequence[ContenderSummary] = ()
     refusal: str = ""
-    kinds: Mapping[str, int] | None = None  # steps of each kind
+    kinds: Mapping[str, int] | None = None  # number of steps of each kind
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Attention function that the model's own layers call; it is registered once, and gets a forward's state in kwargs.
 
 The function writes a pass's rotated keys and its values into the cache, and gives a `LayerAttention` to the pass's
-`AttentionHook`. Only through this hook other code observes a layer's attention or chooses its rows.
+`AttentionHook`. Other code observes a layer's attention, and chooses the rows that attend, only through this hook.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.
 
 @dataclass
 class RopeTables:
-    """Tables of cos and sin by RoPE key (`ModelSpec.rope_keys`) for positions 0, 1, ..., by the model's own module."""
+    """Cos and sin by position, one table per RoPE key (`ModelSpec.rope_keys`), from the model's module ``rotary``."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -116,7 +116,7 @@ class AttentionHook(Protocol):
     """Hook that computes the attention of a pass layer by layer, and may observe it or choose the rows that attend."""
 
     def on_queries(self, layer: int, query: torch.Tensor) -> None:
-        """Receive unrotated queries (1, heads, rows, head_dim) before a layer's keys are read; only if `unrotated`."""
+        """Receive unrotated queries (1, heads, rows, head_dim) before keys are read, if `PromptPass.unrotated`."""
         ...
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -153,7 +153,7 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
-    In every layer ``second`` attends, then ``copier`` copies its keys and values to ``first``, then ``first`` attends.
+    In every layer: ``second`` attends; ``copier`` copies its keys and values to the first's cache; ``first`` attends.
     """
 
     first: PromptPass
@@ -217,7 +217,9 @@ def memory_attention(
     """Write the pass's keys and values into its cache; returns attention (requests, rows, heads, head_dim)."""
     state, params = memory_pass, AttentionParams(scaling, sliding_window, softcap, s_aux)
     if state is None:
-        raise ModelError("this model is driven by the memory engine; use its forward_plain for a plain forward.")
+        raise ModelError(
+            "this model is driven by the memory engine; use the engine's forward_plain for a plain forward."
+        )
     if isinstance(state, PromptPass):
         return _prompt_attention(module, query, key, value, params, state, attention_hook), None
     if not isinstance(state, CoupledPass):
@@ -238,7 +240,7 @@ def _prompt_attention(
     state: PromptPass,
     hook: AttentionHook | None,
 ) -> torch.Tensor:
-    """Compute the attention of one prompt's rows."""
+    """Compute the attention of one prompt's rows, after writing their keys and values into its cache."""
     layer, cache = module.layer_idx, state.cache
     if state.unrotated:
         if hook is not None:

@@ -37,7 +37,7 @@ class RowPadding:
     """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
 
     multiple: int
-    steps: int  # multiples until the step doubles; then at most 2 / steps of the rows are padding
+    steps: int  # number of multiples until the step first doubles; beyond, at most 2 / steps of the rows are padding
 
     def round_up(self, count: int) -> int:
         """Return the smallest allowed number from ``count`` on."""
@@ -103,7 +103,7 @@ class Block:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
     ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; the keys before are visible
-    to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key; the bias masks these rows (finite).
+    to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: these are padding, which the bias masks.
     """
 
     q0: int
@@ -129,7 +129,7 @@ def block_probabilities(
 def _probabilities(
     q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Compute weights of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
+    """Compute weights of all rows of ``q``; ``bias`` (n, m) is added to the scores of the first n rows, last m keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
     scores = attention_scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
@@ -156,7 +156,7 @@ def grouped_attention(
     """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
     Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. The weights of each block
-    (requests * heads, rows, keys) are appended to ``weights_out``, unless `device_attention` is used, which has none.
+    (requests * heads, rows, keys) are appended to ``weights_out``, unless `device_attention` is used: it computes none.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
@@ -227,7 +227,7 @@ class LayerAttention:
         return self._weights
 
     def output(self, weights_out: WeightReceiver | None = None) -> torch.Tensor:
-        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, or to `weights`."""
+        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out`` if given."""
         if self._out is None:
             weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
             self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()
@@ -272,7 +272,7 @@ def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the query rows per block."""
+    """Return the number of query rows per block: all on a GPU."""
     return rows if device.type == "cuda" else QUERY_BLOCK.get(dtype, 128)
 
 

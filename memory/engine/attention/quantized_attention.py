@@ -1,7 +1,8 @@
-"""Attention of one query row per request over packed keys and values, computed on their codes.
+"""Attention of one query row per request over packed (quantized) keys and values, computed on their integer codes.
 
-A number is scale * code + bias, so a product over a group is scale * (product with the codes) + bias * (sum of the
-other factor). Codes are exact in every dtype. Unpacking would take most of a decoding step's time.
+A packed number is scale * code + bias, with one scale and bias per group of numbers. So a product over a group is scale
+* (product with the codes) + bias * (sum of the other factor). Every dtype holds the codes exactly. Unpacking the
+numbers would take most of a decoding step's time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from memory.kv_cache.quantization import Grid, Packed
 
 
 def supports(packed: Packed, dtype: torch.dtype) -> bool:
-    """Tell whether these products support ``packed``: groups must not run along tokens, and float32 must suffice."""
+    """Tell whether these products support ``packed``: its groups lie within a token, and ``dtype`` is not float64."""
     return packed.grid.span == 1 and dtype != torch.float64
 
 
@@ -101,4 +102,4 @@ def _centred(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _signed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around: as int8 it is the difference
+    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around; read as int8 it is the difference

@@ -98,7 +98,7 @@ class _RunningSoftmax:
 
     def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
-        count = k.shape[0] * k.shape[1]  # number of products; the query heads of one KV head are rows of one
+        count = k.shape[0] * k.shape[1]  # one product per KV head, whose query heads are its rows
         scores = attention_scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
         scores = scores.reshape(*self.q.shape[:3], -1).to(self.out.dtype)  # (requests, heads, rows, n)
         if softcap is not None:
@@ -141,7 +141,7 @@ class _RunningSoftmax:
 
 
 def _finite(top: torch.Tensor) -> torch.Tensor:
-    """Replace -inf, of rows without a visible key so far, by 0."""
+    """Replace -inf, the value of rows without a visible key so far, by 0."""
     return top.masked_fill(top == float("-inf"), 0)
 
 

@@ -19,11 +19,11 @@ DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: 
 MAX_HEAD_DIM = 256  # head_dim: more does not fit into a GPU's shared memory
 MIN_CAPABILITY = 8, 0  # compute capability with bfloat16 products
 FEW_ROWS, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs share the keys
-KEYS = 32  # unpacked at a time; registers do not suffice for twice as many
+KEYS = 32  # keys unpacked at a time; registers do not suffice for twice as many
 
 
 def supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Tell whether the kernel runs on ``device`` (or in Triton's interpreter) and supports such queries.
+    """Tell whether the kernel supports these queries and runs on ``device`` or in Triton's interpreter.
 
     Triton raises its own errors without a driver or a C compiler.
     """

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # mallopt's options, as in malloc.h
 HEAP_RESERVE = 1 << 30  # free bytes that stay with the process
 HEAP_BLOCK = 32 << 20  # bytes of the largest block on the heap: glibc's maximum
 LOADING_BLOCK = 256 << 10  # bytes of the largest block on the heap while a model is loaded
@@ -28,10 +28,10 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def return_freed_memory() -> Iterator[None]:
-    """Return blocks of the size of weights to the system when they are freed.
+    """Return large blocks to the system as soon as they are freed, while a model is loaded.
 
-    Several threads read weights, and free each tensor after conversion. Otherwise their heaps would keep as much memory
-    as the model takes.
+    Several threads read weights, and free each tensor after its conversion. By default their heaps would keep as much
+    memory as the model takes.
     """
     _set(M_MMAP_THRESHOLD, LOADING_BLOCK)
     try:

@@ -20,7 +20,7 @@ def render(
 ) -> str:
     """Render messages (role, content) with the model's template, up to the assistant's turn.
 
-    :param go_on: the last message is the assistant's, and is continued
+    :param go_on: end the text within the last message, the assistant's, so that the model continues it
     :param values: further variables of the template
     :raises ModelError: the template refuses the messages, or fails
     """
@@ -41,7 +41,7 @@ def render(
 def parts_around(
     tokenizer: PreTrainedTokenizerBase, mark: str, messages: Sequence[tuple[str, str]], **values: bool
 ) -> list[str]:
-    """Split the rendered text of messages at every ``mark``.
+    """Render messages whose contents contain ``mark`` as a placeholder, and split the text at every ``mark``.
 
     :raises ModelError: `render` fails, or the template omits, repeats or changes contents
     """

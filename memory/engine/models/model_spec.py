@@ -19,7 +19,7 @@ ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 ROPE_KINDS = {"default", "linear", "llama3", "yarn", "longrope"}
 # Settings of saving or running a model that do not change its output.
 _IGNORED_SETTINGS = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
-_IGNORED_PACKED = {"bnb_4bit_compute_dtype"}  # settings of quantised weights; ``model_key`` includes the dtype
+_IGNORED_PACKED = {"bnb_4bit_compute_dtype"}  # a setting of quantised weights that repeats the dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _hash(*parts: object) -> str:
 def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> ModelSpec:
     """Make the spec of a model; ``fingerprint`` names its weights, ``files`` all files that it was loaded from."""
     config, attentions = model.config, [layer.self_attn for layer in model.model.layers]
-    shared = getattr(config, "sliding_window", None)  # read by Mistral's modules
+    shared = getattr(config, "sliding_window", None)  # Mistral's modules hold no window of their own
     windows = tuple(getattr(attention, "sliding_window", shared) or None for attention in attentions)
     types = getattr(config, "layer_types", None) or [""] * len(windows)
     ropes = rope_parameters(config)

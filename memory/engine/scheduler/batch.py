@@ -34,7 +34,7 @@ def batch_key(cache: WorkingCache) -> object:
 
 
 class Batch:
-    """Caches that decode together, without copies; they may join and leave between steps.
+    """Batch of caches (its members) that decode together; they may join and leave between steps.
 
     A member has the same rows as a cache that decodes alone, and may be read, forked and cut between steps.
     """
@@ -43,7 +43,7 @@ class Batch:
         self._decoder = decoder
         self._members: list[Member] = []
         self._order: list[int] = []  # numbers of the members, the longest first
-        self._rows: BatchedCache | None = None  # rows of the members in that order; None until the next step
+        self._rows: BatchedCache | None = None  # the members' rows in that order; None until a step
         for member in members:
             self.join(member)
 
@@ -74,7 +74,7 @@ class Batch:
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Append one token to each member; returns logits (members, vocab) after them, in float32 or wider.
 
-        An error of one member, or a ModelError for logits that are not finite, is raised after the others' step.
+        The error of a member, or a ModelError for logits that are not finite, is raised after the other members' step.
         """
         logits, errors = self.advance(token_ids)
         for error in errors.values():

@@ -33,7 +33,7 @@ class BatchedCache(ABC, Generic[C]):
         self._bias: dict[int | None, torch.Tensor] = {}  # by sliding window; (requests, 1, columns)
 
     def begin(self) -> None:
-        """Begin a pass, for which every member has room for a row."""
+        """Begin a pass; every member has already reserved a row for it."""
         self._bias.clear()
 
     def end(self) -> None:
@@ -41,7 +41,7 @@ class BatchedCache(ABC, Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether this object still fits its members: they have changed by passes over single rows only."""
+        """Tell whether this object still fits its members: since it was made, only single-row passes changed them."""
         return True
 
     @abstractmethod
@@ -110,11 +110,11 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """Count the requests of a run from ``column`` on: all up to the last one whose ``counts`` of columns is larger."""
+    """Count the requests of a run that starts at ``column``: all up to the last with more than ``column`` columns."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 
-ROWS = 8192  # rows of a run over all its requests, which are copied from the pool
+ROWS = 8192  # rows of a run, summed over its requests, that are copied from the pool at once
 
 
 class BatchedPagedCache(BatchedCache[PagedCache]):
@@ -147,7 +147,7 @@ class BatchedPagedCache(BatchedCache[PagedCache]):
         return torch.arange(slots.shape[1], device=slots.device) < counts[:, None]
 
     def _gather(self, window: int | None) -> torch.Tensor:
-        """Return slots (requests, columns) of the visible rows, padded by the sentinel."""
+        """Return slots (requests, columns) of the visible rows, padded with `SENTINEL`."""
         if window not in self._slots:
             slots = [_visible_slots(member, window) for member in self.members]
             self._slots[window] = pad_sequence(slots, batch_first=True, padding_value=SENTINEL)

@@ -13,12 +13,12 @@ from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
 from memory.kv_cache.quantized import BLOCK, PAGE, Extent, QuantizedCache
 
-ROWS = 2 * TILE  # rows of a tile over all requests: keys or values. A single cache's tile is TILE rows of both
+ROWS = 2 * TILE  # rows of a tile, summed over its requests: keys or values (a tile of one cache: TILE rows of both)
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last, unpacked rows, of which each ``tail`` is a view."""
+    """Packed blocks of the members, and a tensor of their last, unpacked rows: every ``tail`` is a view of it."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -34,7 +34,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether every member's ``tail`` is still a view of this tensor: a pass over several rows replaces it."""
+        """Tell whether every member's ``tail`` is still the view made here; a pass over several rows replaces it."""
         return all(member.tail is view for member, view in zip(self.members, self._views, strict=True))
 
     def end(self) -> None:

@@ -29,8 +29,9 @@ class Request:
     """Request to append ``token_ids`` to ``cache`` and to continue with greedy decoding.
 
     :param agent: requests of one agent run in order
-    :param token_ids: token ids, or a function that returns them. The engine's worker calls it with the cache when the
-        request begins; it may read and cut what the agent's earlier requests have left there
+    :param token_ids: token ids, or a function that returns them. When the request begins, the engine's worker calls the
+        function with the cache, and the function may cut rows of the agent's earlier requests from it
+    :param stop_ids: tokens that end the decoding, and are not part of the stream
     """
 
     agent: str
@@ -49,7 +50,7 @@ class Stream:
     """Tokens of one request, to iterate or `collect`; several threads may do so, and each gets all tokens."""
 
     request: Request
-    submitted_turn: int = 0  # turns of the scheduler before the request was submitted
+    submitted_turn: int = 0  # number of the scheduler's turns before the request was submitted
     first_turn: int | None = None  # turn of its first token
     last_turn: int | None = None  # turn of its end
     reason: FinishReason | None = None

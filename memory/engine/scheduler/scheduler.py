@@ -24,7 +24,7 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: sizes of a prefill's chunks while there is no other request
-    :param shared_chunk: rows of a chunk otherwise; a request of at most so many new tokens is warm and skips the queue
+    :param shared_chunk: most rows of a chunk otherwise; a request of at most this many new tokens is warm: not queued
     :param warm: maximum of warm requests per turn
     :param batch: maximum of sequences that decode together; others wait until one has ended
     """
@@ -67,13 +67,13 @@ class _Job:
 class Scheduler:
     """Scheduler in turns. A turn decodes a token of each sequence, computes one queued chunk, then starts new requests.
 
-    The queue is round-robin: with n requests, one of c chunks has its first token within n * c turns of its first
-    chunk. Warm requests are computed in the turn that accepts them, in order of arrival. Requests of one agent (or one
-    cache) run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on
-    the engine's worker.
+    The queue is round-robin: with n requests in it, a request of c chunks has its first token at most n * c turns after
+    its first chunk. Warm requests skip it; a turn computes the first ``warm`` of them. Requests of one agent (or cache)
+    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
+    engine's worker.
 
-    A request that is cancelled or fails leaves its cache with the exact rows computed so far, from which a later
-    request may continue: whole chunks of its prompt; once it decodes, the prompt and its stream without the last token.
+    A request that is cancelled or fails leaves the exact rows computed so far in its cache, and a later request may
+    continue from them. They are whole chunks of its prompt, or the whole prompt and all decoded tokens but the last.
 
     :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """
@@ -100,7 +100,7 @@ class Scheduler:
         """Queue a request that appends ``token_ids`` to ``cache`` and decodes greedily; its stream yields the tokens.
 
         :param done: called on the worker when the request ends for any reason, before its stream ends and the agent's
-            next request begins; an error of it becomes the stream's
+            next request begins; if it raises an error, the stream ends with this error
         :raises ModelError: the scheduler or the engine is closed
         """
         batch_key(cache)

@@ -1,4 +1,4 @@
-"""Transfer executor: moves slices of blocks into a working cache, in the order of the layers that need them.
+"""Transfer executor: moves slices (rows of one layer) of blocks into a cache, in the order in which layers need them.
 
 The link always works on the lowest layer with queued slices. All slices of the layer that is computed next move in one
 job; a job for a later layer is short, so that urgent transfers do not wait long.
@@ -32,7 +32,7 @@ Run = tuple[int, tuple[int, int]]  # number of a placement, and rows (start, sto
 Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
 
 
-BUFFERS = 3  # pinned buffers per name: one is filled while others are copied
+BUFFERS = 3  # pinned buffers per name: one is filled while the others are copied to the device
 
 
 class Staging:
@@ -56,15 +56,15 @@ class Staging:
             self._buffers[key] = buffer
         return buffer[:count].view(shape)
 
-    def pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    def next_pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """Return the next of `BUFFERS` page-locked buffers of ``shape``, once the last copy out of it is done."""
         buffer = self._buffer(name)
         if (event := self._copied.pop(buffer, None)) is not None:
             event.synchronize()
         return self.take(buffer, shape, like, pinned=True)
 
-    def in_use(self, name: str) -> None:
-        """Record that a copy out of the last `pinned` buffer was issued on the current stream."""
+    def record_copy_out(self, name: str) -> None:
+        """Record that a copy out of the last `next_pinned` buffer was issued on the current stream."""
         self._copied[self._buffer(name)] = torch.cuda.current_stream().record_event()
         self._turns[name] += 1
 
@@ -74,7 +74,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copier of runs of blocks' rows into a cache; packed rows are unpacked on the cache's device."""
+    """Copier of runs (consecutive rows of a block) into a cache; packed rows are unpacked on the cache's device."""
 
     layout: Layout
     cache: DenseCache
@@ -125,11 +125,11 @@ class KVTransfer:
         if device.type != "cuda":
             whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
-        # token by token, as blocks in pinned memory are laid out
+        # rows before heads: the layout of blocks in pinned memory
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
             whole.copy_(self._join_pinned(name, unpacked), non_blocking=True)
-            self.staging.in_use(name)
+            self.staging.record_copy_out(name)
         else:
             torch.cat([piece.to(device).transpose(1, 2) for piece in unpacked], 1, out=whole)
         return whole.transpose(1, 2)
@@ -137,14 +137,14 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        One copy replaces one per block: for blocks of 40 tokens issuing copies takes longer than copying.
+        One copy to the device then replaces one per block: with blocks of 40 tokens, issuing copies takes most time.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
             return rows[0]
         layers, _, heads, width = rows[0].shape
         shape = (layers, sum(piece.shape[1] for piece in rows), heads, width)
-        return torch.cat(rows, 1, out=self.staging.pinned(name, shape, self.cache.k))
+        return torch.cat(rows, 1, out=self.staging.next_pinned(name, shape, self.cache.k))
 
     def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
         pieces = []
@@ -164,7 +164,7 @@ class KVTransfer:
         return torch.from_numpy(rows).to(self.cache.k.device)
 
 
-IN_FLIGHT = 2  # queued jobs on a CUDA stream: more would delay urgent ones
+IN_FLIGHT = 2  # most jobs queued on a CUDA stream: more would delay urgent ones
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA ``intervals`` only measure issuing the copies; layers wait for their events.
+    """Transfers of one request. On CUDA ``intervals`` only measure issuing the copies; layers wait for CUDA events.
 
     :param present: rows that need no transfer: the context prefix, per-layer rows, and units that the prefill encodes
     """
@@ -233,7 +233,7 @@ class TransferExecutor:
         self._busy = False  # whether the link's thread runs jobs of this request
         self._current: int | None = None  # the layer that is being moved
         self._last_submitted = 0  # the layer that last submitted transfers
-        self._submitted_at = [0.0] * layers  # time of the layer's latest submission
+        self._submitted_at = [0.0] * layers  # by layer: time of the latest submission for it
         self._link_free_at = 0.0  # time at which a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
@@ -342,7 +342,7 @@ class TransferExecutor:
         return _merge_adjacent(runs[: count or None])
 
     def _run(self, first: int, last: int, runs: list[Run]) -> None:
-        """Move one job."""
+        """Move one job, and record its interval."""
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
@@ -358,7 +358,7 @@ class TransferExecutor:
 
 
 def _merge_layers(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
-    """Group transfers into few jobs (first layer, last, runs), for serial transfers."""
+    """Group transfers into few jobs (first layer, layer after the last, runs), for a transport without a thread."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
         runs = _merge_adjacent([(t.placement, t.rows) for t in group])
@@ -369,7 +369,7 @@ def _merge_layers(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Ru
 
 
 def _merge_adjacent(runs: list[Run]) -> list[Run]:
-    """Join adjacent runs."""
+    """Join adjacent runs of the same placement."""
     joined: list[Run] = []
     for place, (start, stop) in runs:
         if joined and joined[-1][0] == place and joined[-1][1][1] == start:

@@ -1,4 +1,4 @@
-"""Link of transfers: its simulated bandwidth, and the thread that chooses rows in parallel with a layer's MLP."""
+"""Parts of a transport: the link's simulated bandwidth, and the thread that chooses rows during a layer's MLP."""
 
 from __future__ import annotations
 

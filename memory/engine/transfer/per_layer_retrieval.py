@@ -63,7 +63,7 @@ class PerLayerRetrieval:
             return
         blocks, event = self._blocks(numbers), None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # it may still read the buffer that is refilled
+            transport.stream.wait_stream(torch.cuda.current_stream())  # which may still read the next buffer
             event = torch.cuda.Event()
 
         def work() -> KV:

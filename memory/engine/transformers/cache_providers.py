@@ -19,7 +19,7 @@ from memory.kv_cache.quantized import QuantizedCache
 
 
 class PagedCacheProvider:
-    """Provider of caches with rows in one pool; exact rows are shared as a prefix."""
+    """Provider of caches whose rows lie in one pool; sessions share the exact rows of a common prefix."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, block_size: int, prefix_tokens: int) -> None:
         self._windows = spec.windows

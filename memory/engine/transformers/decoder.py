@@ -35,7 +35,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
-        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms before and after each half
+        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # a norm follows each half too
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @cached_property
@@ -75,20 +75,20 @@ class Decoder:
             memory_pass=state,
             attention_hook=hook,
         )
-        return hidden + (layer.post_attention_layernorm(output) if self._sandwiched else output)
+        return hidden + (layer.post_attention_layernorm(output) if self._has_post_norms else output)
 
     def feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
-        """Compute the MLP half of a layer for rows of the output of `attend`."""
+        """Compute the MLP half of a layer on ``mixed`` (1, rows, hidden), which are rows of the output of `attend`."""
         if mixed.is_cuda or mixed.shape[1] <= FEED_ROWS:
             return self._feed(index, mixed)
         return torch.cat([self._feed(index, rows) for rows in mixed.split(FEED_ROWS, 1)], 1)
 
     def _feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
         layer = self.layers[index]
-        before = layer.pre_feedforward_layernorm if self._sandwiched else layer.post_attention_layernorm
+        before = layer.pre_feedforward_layernorm if self._has_post_norms else layer.post_attention_layernorm
         output = layer.mlp(before(mixed))
         output = output[0] if isinstance(output, tuple) else output  # experts also return their router's scores
-        return mixed + (layer.post_feedforward_layernorm(output) if self._sandwiched else output)
+        return mixed + (layer.post_feedforward_layernorm(output) if self._has_post_norms else output)
 
     def run(
         self, hidden: torch.Tensor, state: PromptPass | BatchPass, hook: AttentionHook | None = None
@@ -142,7 +142,7 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
 
 
 def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
-    """Raise ModelError for ``logits`` that are not finite, after erasing the rows in ``caches`` that caused them."""
+    """Raise ModelError for ``logits`` that are not finite; ``caches``: see `not_finite`."""
     if not bool(are_finite(logits)):
         raise not_finite(dtype, *caches)
 
@@ -150,7 +150,7 @@ def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache
 def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
     """Return the token with the largest of ``logits`` (vocab,), with one synchronisation; ``caches``: see `not_finite`.
 
-    :raises ModelError: they are not finite
+    :raises ModelError: the logits are not finite
     """
     token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
     if not finite:
@@ -159,7 +159,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache)
 
 
 def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
-    """Make the error for logits that are not finite, and erase the rows in ``caches`` that caused them."""
+    """Make the error for logits that are not finite, and `erase` rows of ``caches`` that others may read."""
     for cache in caches:
         cache.erase()
     name = str(dtype).removeprefix("torch.")
@@ -170,7 +170,7 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     )
 
 
-LINEAR_PADDING = RowPadding(16, 16)  # rows of linear layers
+LINEAR_PADDING = RowPadding(16, 16)  # for the input rows of linear layers
 PACK_BATCH = 256  # rows of a product for which the layout is optimised; any number works
 
 
@@ -181,7 +181,7 @@ def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> to
 
 
 class Prepacked(nn.Module):
-    """Linear layer for inference: bfloat16 weight in oneDNN's layout, no parameter. A deep copy is an `nn.Linear`."""
+    """Linear layer for inference, whose bfloat16 weight has oneDNN's layout. A deep copy of it is an `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -209,9 +209,9 @@ class Prepacked(nn.Module):
 
 
 def prepack(layers: nn.Module) -> None:
-    """Make bfloat16 linear layers on the CPU `Prepacked` if oneDNN computes their products; quantised ones stay.
+    """Replace bfloat16 linear layers on the CPU by `Prepacked` ones if oneDNN computes their products.
 
-    Layers are replaced one by one, each freed before the next is packed.
+    Layers are replaced one by one, each freed before the next is packed. Quantised layers stay as they are.
     """
     if not onednn_multiplies(torch.bfloat16):
         return

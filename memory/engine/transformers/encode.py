@@ -40,7 +40,7 @@ def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | 
 class UnitBatch:
     """Units in one forward, each of which attends to itself and ``context``; the first one also to ``prefix``.
 
-    ``hidden`` (1, rows, hidden) are the inputs of the next layer; the units' rows of ``cache`` are ``rows``.
+    ``hidden`` (1, rows, hidden) is the input of the next layer; the units take ``rows`` of ``cache``.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 
 
 class FusedEncoding:
-    """Units without a block, encoded in the forward of the prompt that uses them: weights are read only once.
+    """Units without a block, encoded in the forward of the prompt that uses them: it reads the model's weights once.
 
-    Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer their keys
-    and values are written to the prompt's cache before its rows attend, as if loaded; recomputed rows overwrite them.
-    Units of the same identity are encoded once.
+    Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer the units'
+    keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks; rows
+    that the prompt recomputes overwrite them. Units of the same identity are encoded once.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class FusedEncoding:
         angles: Angles,
         context: KVBlock | None,
     ) -> None:
-        """:param angles: of all rows of the prompt's ``cache``"""
+        """:param angles: RoPE angles of all rows of the prompt's ``cache``"""
         ordered = sorted(placements, key=lambda placement: placement.prefix_block is None)
         units = {placement.fused: placement.unit.token_ids for placement in ordered}
         self._batch = UnitBatch(decoder, list(units.values()), context, ordered[0].prefix_block)
@@ -152,7 +152,10 @@ class FusedEncoding:
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
         if layer > max(self._attended, self._layers_done) or not torch.equal(self._rows[place], rows):
-            raise ConfigError(f"no layer {layer} of some rows: ask for rows of fused units, up to the next layer")
+            raise ConfigError(
+                f"some rows are in no fused unit, or layer {layer} is not computed yet: request rows of fused units, "
+                "up to the next layer"
+            )
         index = self._source[place]
         if layer > self._attended:
             states = self._decoder.unrotated_kv(layer, self._batch.hidden, kinds)

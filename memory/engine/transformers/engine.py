@@ -59,10 +59,10 @@ class _Job:
     number: int
     work: Callable[[], Any] | None = field(compare=False)
     result: Future = field(compare=False)
-    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's threads in the caller
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's thread count in the caller
 
     def run(self) -> bool:
-        """Run the work, and drop the reference to it before the future completes; False if it was cancelled."""
+        """Run the work, and drop the reference to it before its result is set; returns False if it was cancelled."""
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
@@ -93,7 +93,7 @@ class Worker:
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # the lock ensures that no job is queued after the last one
+        self._closed, self._lock = False, threading.Lock()  # under the lock no job is queued after the closing one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _WORKERS.add(self)
@@ -181,11 +181,11 @@ class TransformersEngine:
         :param throttle: simulates the link of another machine
         :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
             rows, or ``beside`` (in parallel with) it in a thread (KEEP's three workers)
-        :param chunk: bytes of a transfer job for a later layer; None: a default that suits the link
+        :param chunk: bytes of a transfer job for layers after the next one; None: a default that suits the link
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
-            keep_freed_memory()  # before the worker gets its own heap
+            keep_freed_memory()  # before the worker's thread starts, which would get a heap of its own
         self.model, self.decoder = model, model.decoder
         self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device

@@ -1,4 +1,4 @@
-"""Layer-by-layer prefill: each layer computes its active rows, ever fewer, and loads the others from blocks.
+"""Layer-by-layer prefill: a layer computes its active rows, a subset of the previous layer's, and loads the others.
 
 Three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows by importance, and
 load the others over the link. A layer starts when its rows are chosen and its slices are loaded; the choice of the next
@@ -45,7 +45,7 @@ class ActiveRows:
     """Rows computed at a layer, and the state that all layers with the same rows share."""
 
     rows: torch.Tensor  # sorted
-    recomputed: int  # memory rows among them that have a block
+    recomputed: int  # number of memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,) bool; None if every row is active
     weights_fit: bool  # a layer's attention weights are few enough to be kept for the probe
     state: PromptPass
@@ -114,7 +114,7 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
-        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading the mass
+        self._keeps_weights = recompute.capabilities.repairs  # False once a stage drops rows without reading mass
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)
         fused = [placement for placement in layout.placements if placement.fused]
@@ -159,9 +159,9 @@ class LayerwisePrefill:
         return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's rows, and start the transfers of the others.
+        """Let the recompute stage choose the next layer's rows; if loading overlaps, start to load the others.
 
-        Returns the numbers of the active rows that stay; None if all do.
+        Returns the indices of the rows that stay among this layer's active rows; None if all stay.
         """
         began, before = time.perf_counter(), self.active.rows
         rows, index = self.recompute.narrow(probe.layer, before, probe), None
@@ -282,7 +282,7 @@ class LayerwisePrefill:
         :raises ModelError: the logits are not finite
         """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
-        check_finite(logits, self.decoder.spec.dtype)  # the cache belongs to this prompt alone
+        check_finite(logits, self.decoder.spec.dtype)  # no cache to erase: this one is discarded
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         self.loader.finish()

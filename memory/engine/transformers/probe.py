@@ -55,7 +55,7 @@ class AwaitedOutput:
 
 @dataclass
 class MissingOutput:
-    """Output of a layer whose rows are chosen before it attends."""
+    """Output that does not exist yet, because rows are chosen before the layer attends; `get` raises an error."""
 
     stage: str  # for the message
 
@@ -78,7 +78,7 @@ class ProbedPrompt:
 
     @cached_property
     def averaging(self) -> torch.Tensor:
-        """Matrix (rows, segments) of 1 / tokens for the rows of a segment, in the dtype of the mass."""
+        """Matrix (rows, segments) that averages over a segment's rows: 1 / their number at these rows, else 0."""
         owner = self.layout.segment_of
         member = owner[:, None] == torch.arange(len(self.layout.segments), device=owner.device)[None]
         mean = member.float() / member.sum(0).clamp(min=1)
@@ -103,7 +103,7 @@ class LayerProbe:
     def mass_from_query(self) -> torch.Tensor:
         self.used_mass = True
         first = int(torch.searchsorted(self.active, self.prompt.layout.query))
-        if self._are_kept(self.active.numel() - first):
+        if self._reads_kept_weights(self.active.numel() - first):
             return self._kept_mass[-1]
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self.prompt.averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
@@ -114,7 +114,7 @@ class LayerProbe:
         selected = torch.zeros(len(self.prompt.layout.segments) + 1, dtype=torch.bool, device=owner.device)
         selected[segments] = True  # index -1 stands for rows of no segment
         rows = selected[owner].nonzero()[:, 0]
-        if causal and self._are_kept(rows.numel()):
+        if causal and self._reads_kept_weights(rows.numel()):
             return self._kept_mass[segments]
         member = owner[rows][None] == segments.to(owner.device)[:, None]
         return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
@@ -122,7 +122,7 @@ class LayerProbe:
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
         self.used_mass = True
         rows = self._numbers_of(sources)
-        if self._are_kept(rows.numel()):
+        if self._reads_kept_weights(rows.numel()):
             return self._kept_on_rows(rows)
         heads = self.attention.query.shape[1]
         return heads * self._row_weights(rows, causal=True).sum(0)
@@ -152,7 +152,7 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Read `cached_kv` of rows; this prefill encodes those where ``new`` (rows,) bool is True."""
+        """Compute `cached_kv` for rows of which this prefill encodes some: those where ``new`` (rows,) bool is True."""
         if layer > self.layer:
             self.output.get()  # the next layer needs this one's output
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
@@ -179,16 +179,16 @@ class LayerProbe:
             )
         return index
 
-    def _are_kept(self, rows: int) -> bool:
+    def _reads_kept_weights(self, rows: int) -> bool:
         """Decide whether to read the layer's own weights, or compute those of ``rows`` rows again.
 
-        All weights are read at once: for a few rows that takes longer than to compute theirs.
+        Reading takes the weights of all active rows at once; for a few rows it is faster to compute only their weights.
         """
         return "_kept_mass" in self.__dict__ or (DIVISOR * rows > self.active.numel() and bool(self.attention.weights))
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """Average the layer's own weights: (segments + 1, segments) mass from each segment and last from the query."""
+        """Average the layer's own weights: mass (segments + 1, segments) from each segment, and last from the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
         memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped
@@ -204,7 +204,7 @@ class LayerProbe:
         return mass[:-1]
 
     def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sum the layer's own weights over heads and over the active rows number ``rows``; returns (prompt rows,)."""
+        """Sum the layer's own weights over heads and over the active rows numbered ``rows``; returns (prompt rows,)."""
         total, dtype = self.prompt.layout.rows, self.prompt.averaging.dtype
         mass = torch.zeros(total, dtype=dtype, device=rows.device)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
@@ -214,7 +214,7 @@ class LayerProbe:
         return mass
 
     def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
-        """Compute (groups, segments) mass of groups of the active rows number ``rows`` (sorted).
+        """Compute mass (groups, segments) from groups of the active rows numbered ``rows`` (sorted).
 
         :param groups: (groups, len(rows)) weight of each row in each group
         """
@@ -222,7 +222,7 @@ class LayerProbe:
         return (groups.to(averaging.dtype) @ self._row_weights(rows, causal)) @ averaging
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
-        """Compute (len(rows), prompt rows) weights of the active rows number ``rows``: mean over heads."""
+        """Compute weights (len(rows), prompt rows) of the active rows numbered ``rows``, averaged over heads."""
         attention, params, layout = self.attention, self.attention.params, self.prompt.layout
         total, sources, places = layout.rows, self.active[rows], layout.positions
         visible = torch.arange(total, device=rows.device)[None] <= (sources[:, None] if causal else total)

@@ -30,12 +30,12 @@ SEARCH_NODES = 64  # nodes; a smaller trie is computed in one forward
 class TriePlan:
     """Trie of a candidate set. Only nodes with children are computed, because last tokens need no logits."""
 
-    tokens: torch.Tensor  # (nodes,)
+    tokens: torch.Tensor  # (nodes,) token ids
     depth: torch.Tensor  # (nodes,) 0 for first tokens
-    ancestry: torch.Tensor  # (nodes, nodes) bias: 0 on the node's path, itself included
-    parent: torch.Tensor  # (all tokens,) source of the logits for the token: 0 the prompt's end, i + 1 node i
-    token: torch.Tensor  # (all tokens,)
-    candidate: torch.Tensor  # (all tokens,) candidate of the token
+    ancestry: torch.Tensor  # (nodes, nodes) bias: row i has 0 for node i and its ancestors, else -inf
+    parent: torch.Tensor  # (all tokens,) row after which the token comes: 0 for the prompt's last row, i + 1 for node i
+    token: torch.Tensor  # (all tokens,) token ids of the candidates, one after another
+    candidate: torch.Tensor  # (all tokens,) number of the token's candidate
     lengths: torch.Tensor  # (candidates,)
     levels: int  # number of positions that the nodes take after the prompt
 
@@ -46,9 +46,9 @@ class TriePlan:
         return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
-        """Return the sorted nodes to compute next: ``count`` (None: all) of the best candidates, and their ancestors.
+        """Return the sorted nodes to compute next: ``count`` nodes (None: all) of the best candidates.
 
-        Ties go to the shallowest nodes, which most candidates share.
+        Their ancestors are added. Ties go to the shallowest nodes, which most candidates share.
 
         :param bounds: (candidates,) upper bounds of the scores
         :param known: (all tokens,) bool: whether the token's log-likelihood is known
@@ -121,8 +121,8 @@ class Scorer:
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Compute the most promising nodes until the ``best`` candidates are known.
 
-        Unknown tokens count as 0, an upper bound of any log-likelihood. A forward over fewer rows is much cheaper on a
-        CPU, but not on a GPU.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. On a GPU, where a forward over fewer rows is
+        hardly cheaper, all nodes are computed in one forward, as are the nodes of a small trie.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
@@ -141,13 +141,13 @@ class Scorer:
                 finite = finite & are_finite(logits)
             sums = likely.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, likely)
             scores = sums / plan.lengths if reduce == "mean" else sums
-            open = torch.zeros_like(scores).index_add_(0, plan.candidate, (~known).to(scores.dtype)) > 0
+            open_candidates = torch.zeros_like(scores).index_add_(0, plan.candidate, (~known).to(scores.dtype)) > 0
             order = scores.argsort(descending=True, stable=True)
-            goes_on, sound = torch.stack([open[order[:best]].any(), finite]).tolist()
-            if not sound:
+            unfinished, all_finite = torch.stack([open_candidates[order[:best]].any(), finite]).tolist()
+            if not all_finite:
                 raise not_finite(self._decoder.spec.dtype, cache)
-            if not goes_on:
-                return ScoreResult(scores.masked_fill(open, -inf), computed)
+            if not unfinished:
+                return ScoreResult(scores.masked_fill(open_candidates, -inf), computed)
             nodes = plan.most_promising(scores, known, best and NEW_NODES)
             computed_logits, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
 
@@ -164,13 +164,13 @@ class Scorer:
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield parts of ``nodes``: numbers as in ``parent``, and logits (numbers, vocab) in float32 or wider."""
+        """Yield numbers (as in ``parent``) and logits (nodes, vocab) in float32 or wider, `HEAD_ROWS` nodes at once."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
-        """Compute (nodes, hidden) after the last layer; the nodes' keys are written after the prompt, and not kept."""
+        """Compute hidden states (nodes, hidden) after the last layer; the nodes' KV take spare rows of ``cache``."""
         decoder, count, start, following = self._decoder, nodes.numel(), cache.length, cache.next_position
         cache.reserve(count)
         visible = cache.end_at(start + count)
@@ -183,7 +183,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate is a group."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer one is a group of its own."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TRIE_SIZE:
