@@ -123,7 +123,7 @@ class ThorClient:
 
 
 def _require_success(action: str, reply: Reply) -> Reply:
-    """Return a successful reply. Raises `ThorRefusal` for a refusal."""
+    """Return a successful reply. Raises `ThorRefusal` for a failed one."""
     if not reply.ok:
         raise ThorRefusal(reply.message or "it refused without a message", action=action)
     return reply

@@ -16,16 +16,16 @@ CLEARANCE = 0.25  # minimum metres between the agent and the middle of furniture
 MARGIN = 0.5  # metres of floor around all things, so that each thing is within 1.2 m of a standing point
 HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
 EYE_HEIGHTS = {True: 0.675, False: 0.0}  # metres from the agent's position up to its eye, by ``standing``
-PITCH_MARGIN = 20.0  # degrees added above and below, since things extend from their centre
-YAW_MARGIN = 15.0  # degrees added left and right, so that one of the four 90-degree turns sees a thing anywhere
-SEEN_RADIUS = 0.05  # metres; nearer things count as in front of the agent
+PITCH_MARGIN = 20.0  # degrees added to the view above and below, since things extend beyond their centre
+YAW_MARGIN = 15.0  # degrees added left and right, so that four turns of 90 degrees see things in every direction
+SEEN_RADIUS = 0.05  # metres on the floor plan; nearer things count as in front of the agent
 
 Point = tuple[float, float]  # x, z
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPose:
-    """Pose of the agent: metres, and angles in degrees (``horizon``: down is positive)."""
+    """Pose of the agent in metres and degrees; ``horizon`` is the angle of the view below the horizontal."""
 
     x: float = 0.0
     z: float = 0.0
@@ -45,7 +45,7 @@ class AgentPose:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Range of a camera: ``reach`` in metres on the floor plan, ``angle``, its full field of view, in degrees."""
+    """Range of a camera: ``reach`` in metres on the floor plan, and ``angle``, the whole field of view in degrees."""
 
     reach: float = 1.5
     angle: float = 90.0
@@ -62,7 +62,7 @@ class Sight:
         return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether a target is between the view's upper and lower edge, looking ``horizon`` degrees down."""
+        """Return whether an eye at ``height`` that looks ``horizon`` degrees down sees a target's height."""
         distance = hypot(target[0] - point[0], target[2] - point[1])
         pitch = degrees(atan2(height - target[1], distance))
         return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
@@ -85,7 +85,7 @@ def poses_seeing(
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """Return the scene's standing points, else a grid over its area together with the points in ``known``."""
+    """Return the scene's standing points; if it lists none, a grid over its free floor and the points in ``known``."""
     if scene.reachable:
         return scene.reachable
     places = [floor_xz(item.position) for item in scene.items] + [scene.agent]
