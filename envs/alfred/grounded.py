@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill. An object that never existed fails like a hidden one. Raises SkillError for other texts."""
+        """Execute a skill. An object that never existed fails like a hidden one. Raises SkillError for unknown skills."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):
@@ -145,7 +145,7 @@ def _go(world: World, thing_id: str) -> Outcome:
 
 
 def _thing_skills(world: World, thing_id: str) -> Iterator[str]:
-    """Yield sensible skills on a thing in view; bowls and boxes are offered only objects that they `may_hold`."""
+    """Yield sensible skills on a thing in view; objects go into bowls and boxes only if these `may_hold` them."""
     thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
         yield f"{'close' if thing.is_open else 'open'} {name_of(thing_id)}"

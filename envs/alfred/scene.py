@@ -42,7 +42,7 @@ class Start:
     """Simulator set-up of one ALFRED trial ("scene" of traj_data.json)."""
 
     objects: tuple[ObjectPose, ...]
-    toggles: tuple[tuple[str, bool], ...]  # (type, is on)
+    toggles: tuple[tuple[str, bool], ...]  # (type of a device, whether it is on)
     dirty_and_empty: bool  # whether things start dirty and without liquid
     agent: tuple[float, float, float]  # x, y, z in metres
     rotation: float  # degrees clockwise, seen from above

@@ -210,7 +210,7 @@ class State:
             yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the id of a thing's outermost receptacle, or its own id: there the agent stands to reach the thing."""
+        """Return the id of a thing's outermost receptacle, at which the agent reaches it, or the thing's own id."""
         return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
@@ -236,7 +236,7 @@ class State:
         return dist((self.agent.x, AGENT_Y, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Return whether the agent stands at a thing, its receptacle or its basin (of a faucet), or within `REACH`."""
+        """Return whether the agent is at a thing, its receptacle or a faucet's basin, or within `REACH` of the thing."""
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True

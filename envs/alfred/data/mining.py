@@ -18,7 +18,7 @@ from keep_agent.errors import DataError
 
 _FIXTURE_ACTIONS = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
 _APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose object is the appliance
-_LAMP_SPREAD = 0.15  # metres along each axis; nearer positions, in several trials, belong to the same lamp
+_LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other are one lamp, seen in different trials
 _MATCH_DISTANCE = 0.02  # metres along each axis between an object's pose and the rounded position in its id
 
 
@@ -84,7 +84,7 @@ def _number(value: float) -> str:
 def mine_survey(
     demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
-    """Mine all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
+    """Return the survey of all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
     miners: defaultdict[str, _RoomCollector] = defaultdict(_RoomCollector)
     for trajectory, steps in demonstrations:
         try:
@@ -98,7 +98,7 @@ def mine_survey(
 
 
 class _RoomCollector:
-    """Collector of findings about one floor plan; `room` assigns official ids, since any demonstration may name one."""
+    """Collector of findings about one floor plan. `room` assigns official ids, since any demonstration may add one."""
 
     def __init__(self) -> None:
         self.ids: dict[tuple[str, Position], str] = {}  # key: (type, position to the millimetre) -> official id
@@ -179,7 +179,7 @@ def _chebyshev(first: Position, second: Position) -> float:
 
 
 def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
-    """Keep one of several ids of the same lamp: the one that most trials, except ``trial``, show."""
+    """Keep one of several ids of the same lamp: the one that most trials show, not counting ``trial``."""
     lamps: list[Fixture] = []
     for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
         if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _LAMP_SPREAD for lamp in lamps):

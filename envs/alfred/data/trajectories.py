@@ -66,7 +66,7 @@ class SplitFiles:
     archive: Path | None = None
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (file name, content), for a folder sorted by name, for an archive in its order."""
+        """Yield (file name, content): files sorted by name, members of an archive in its order."""
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:

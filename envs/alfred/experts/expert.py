@@ -19,7 +19,7 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(WorldView):
-    """View of the whole world that prefers what the last ``find`` reached, then what repeated ones reach first.
+    """View of the whole world that prefers what the last ``find`` reached, then what repeating it would reach first.
 
     A type-level skill chooses its instance itself. The expert accepts an instance that is suitable for its step, and
     repeats ``find`` until one is reached.

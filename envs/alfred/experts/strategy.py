@@ -168,7 +168,7 @@ class _Strategy:
         return self._take(targets, self.kind)
 
     def _treat(self, appliance: str) -> ExpertStep:
-        """Return the step that runs the appliance with a target in it, takes a treated target, or fetches one."""
+        """Return the step that takes a treated target, runs the appliance with a target in it, or fetches a target."""
         places = {target.id: self.view.inside(target, appliance) for target in self.targets}
         ready = self.view.best(target for target in self.targets if target.id in self.treated)
         nearby = [target for target in self.targets if (place := places[target.id]) and place.id == self.world.at]

@@ -39,14 +39,14 @@ class RoomState:
     """Possible state of the room before a task of a stream, valid whether the earlier tasks succeeded or failed.
 
     ``places`` maps each object type to all receptacle types where an instance may be. Tasks only add to it: as long as
-    things are moved only as tasks require, no instance is in a receptacle type that it does not name.
+    things are moved only as tasks require, no instance is in a receptacle type that ``places`` does not name.
     """
 
     counts: Counter[str]  # instances per object type
     places: dict[str, set[str]]
     receptacles: Counter[str]  # instances per type of all other things, mostly receptacles
     free_places: Counter[str]  # unoccupied instances per receptacle type in HOLDS_ONE
-    nested_types: set[str] = field(default_factory=set)  # types with an instance that starts in a receptacle in another
+    nested_types: set[str] = field(default_factory=set)  # types with an instance that starts inside two receptacles
     past_targets: set[str] = field(default_factory=set)  # target types of earlier tasks
     excluded_types: set[str] = field(default_factory=set)  # types that no later task may have as its target
 
@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the receptacle types for a goal with type ``goes_in``; ``only_unused``: where no ``kind`` can be yet."""
+    """Return the receptacle types where a goal may put ``goes_in``; ``only_unused``: only where no ``kind`` can be."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]

@@ -59,7 +59,7 @@ class ThorLost(ThorError, EpisodeError):
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return the ThorError that is ``error`` or its context, else None: ai2thor raises its own errors over ours."""
+    """Return the ThorError that is ``error`` or its context, else None: ai2thor raises its errors in place of ours."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 

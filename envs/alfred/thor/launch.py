@@ -45,7 +45,7 @@ class BoundedController(Controller):
         return super().step(action, **arguments)
 
     def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
-        """Drop the GPU number on other platforms than CloudRendering: given one, ai2thor runs vulkaninfo on any."""
+        """Drop the GPU number unless the platform is CloudRendering: with a number, ai2thor runs vulkaninfo first."""
         if self._build.platform is not CloudRendering:
             self.gpu_device = None
         return super().unity_command(width, height, headless)

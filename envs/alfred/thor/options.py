@@ -33,7 +33,7 @@ class ThorOptions:
     field_of_view: float = 60.0  # this default and the next two are ALFRED's
     visibility: float = 1.5  # maximum distance at which things can be used
     grid: float = 0.25
-    tries: int = 5  # maximum number of poses tried per skill
+    tries: int = 5  # maximum number of poses from which an action is tried
     start_timeout: float = 180.0  # limit for the first message of a new process
     timeout: float = 60.0  # limit for the reply to an action
 
@@ -81,7 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Return validated options. For ``embedded`` (generated) houses the default is the stand-in. Raises ConfigError."""
+    """Validate options; ``embedded`` (generated) houses use the stand-in by default. Raises ConfigError."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

@@ -14,7 +14,7 @@ from envs.alfred.thor.options import ThorOptions
 
 EYE_HEIGHT = 0.675  # metres from the agent's position up to its camera
 HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees of the camera that AI2-THOR allows; down is positive
-MAX_POINTS = 12  # number of standing points considered
+MAX_POINTS = 12  # maximum number of standing points considered per thing
 MARGIN = 1.0  # metres; the largest distance from a thing's position to its edge
 
 

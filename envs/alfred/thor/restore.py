@@ -3,7 +3,7 @@
 ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name its objects. Version 5 has
 other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
 listed objects. Poses are therefore assigned to the existing instances, type by type. If a type has more poses than
-instances, its last instance is listed for all that remain, and AI2-THOR copies it. All other objects are listed at
+instances, its last instance is listed for all remaining poses, and AI2-THOR copies it. All other objects are listed at
 their current poses. The result is checked afterwards.
 """
 

@@ -92,7 +92,7 @@ class ThorWorld(World):
         return [(x, z) for x, _, z in self._finder.points]
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether a thing is in or on one of ``places``; ``nested``: or in a plate or bowl that is there."""
+        """Return whether a thing is in or on one of ``places``; with ``nested``, a plate or bowl may be in between."""
         if thing.parent in places:
             return True
         direct = thing.parent is None or not self.things[thing.parent].movable

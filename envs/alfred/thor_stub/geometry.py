@@ -62,7 +62,7 @@ class Sight:
         return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether an eye at ``height`` that looks ``horizon`` degrees down sees a target's height."""
+        """Return whether a target is in the vertical view of an eye at ``height`` metres, ``horizon`` degrees down."""
         distance = hypot(target[0] - point[0], target[2] - point[1])
         pitch = degrees(atan2(height - target[1], distance))
         return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN

@@ -27,7 +27,7 @@ class MetadataWriter:
         self._agent: Record = {}
 
     def agent(self, session: Session) -> Record:
-        """Return the agent's entry of the metadata, which contains the room's state; the action's result is missing."""
+        """Return the agent's metadata with all objects and cameras, but without the result of the last action."""
         if session.state != self._state:
             self._state, self._agent = session.state, self._write(session)
         return self._agent

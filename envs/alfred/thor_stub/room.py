@@ -200,7 +200,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things, and loose entities without a thing (``extras``). Loose ones get ids by new position."""
+        """Replace all things by ``items``, and loose entities without a thing by ``extras``; loose ones get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

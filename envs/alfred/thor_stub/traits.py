@@ -19,7 +19,7 @@ THOR5_TYPE_NAMES: Mapping[str, str] = MappingProxyType(
 """Names of ALFRED's types in 5.0, if different."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # the symbolic world knows no lid, so nothing would open it
+OPEN_AT_FIRST = types("LaundryHamper")  # has no lid in the symbolic world, where no action could open it
 OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")  # receptacles that refuse a put while closed
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
@@ -67,7 +67,7 @@ def size_of(kind: str) -> tuple[float, float, float]:
 
 
 def is_loose(kind: str) -> bool:
-    """Return whether ``SetObjectPoses`` removes an unlisted thing of this type."""
+    """Return whether a type is loose: ``SetObjectPoses`` removes such an object unless it is listed."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
 

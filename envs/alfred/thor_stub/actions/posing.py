@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # listed item id -> its own id; of a copy: the original's
+    originals: dict[str, str] = field(default_factory=dict)  # listed item's id -> same id, or for a copy the original's
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
@@ -157,7 +157,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
-    """Set a state of all objects of a type, or of all objects that can have it; failures of objects are ignored."""
+    """Set a state of all objects of a type, or of all that can have it; an object that refuses keeps its state."""
     change = SetObjectStates.get("stateChange", "")
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]

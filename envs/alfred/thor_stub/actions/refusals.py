@@ -6,7 +6,7 @@ from keep_agent.errors import KeepError
 
 
 class Refusal(KeepError):
-    """Failed action. Its reply has ``lastActionSuccess`` false; for a code like "InvalidAction" the client raises."""
+    """Failed action: ``lastActionSuccess`` is false. For codes such as "InvalidAction" ai2thor raises ValueError."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
