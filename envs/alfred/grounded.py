@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill. An object that never existed fails like a hidden one. Raises SkillError for unknown skills."""
+        """Execute a skill. Objects that never existed fail like hidden ones. Raises SkillError for unknown skills."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):

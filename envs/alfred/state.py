@@ -236,7 +236,7 @@ class State:
         return dist((self.agent.x, AGENT_Y, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Return whether the agent is at a thing, its receptacle or a faucet's basin, or within `REACH` of the thing."""
+        """Return whether the agent is at a thing, its receptacle or (a faucet's) basin, or within `REACH` of it."""
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
