@@ -1,10 +1,9 @@
 """Goals of the seven task types: their conditions, with partial credit, and a check of their targets.
 
-The conditions follow ALFRED's env/tasks.py at commit f91f4c0.
-``matching="official"`` follows the official code: a target is every thing whose object id *contains* the
-target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
-compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Only the
-direct receptacle counts, open or closed; in AI2-THOR, ``official`` counts outer ones too. Held things are in none.
+The conditions follow ALFRED's env/tasks.py at commit f91f4c0. With ``matching="official"``, as there, a target is every
+thing whose object id *contains* the target's name: a TissueBox counts as a Box, a slice of an apple as an Apple. The
+default, "type", compares types exactly: a task with slices accepts slices only, other tasks whole objects only. Only
+the direct receptacle counts, open or closed; in AI2-THOR, "official" counts outer ones too. Held things are in none.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 class _LotaView(WorldView):
     """View of the whole world that prefers what the last ``find`` reached, then what repeating it would reach first.
 
-    A type-level skill chooses its instance itself. The expert accepts an instance that is suitable for its step, and
-    repeats ``find`` until one is reached.
+    A type-level skill chooses its instance itself, so the expert repeats ``find`` until the instance suits its step.
     """
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
@@ -70,7 +69,7 @@ class _LotaView(WorldView):
 
 
 def lota_skill(known_view: WorldView, task: Task) -> str:
-    """Return the next type-level skill for a task."""
+    """Return the next type-level skill for a task, chosen with knowledge of the whole world."""
     view = _LotaView(known_view.world)
     step = next_step(view, task)
     match step.verb:
@@ -158,7 +157,7 @@ _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert that chooses the next skill from the full state, or ("partial") from what the agent knows."""
+    """Scripted expert. It uses the full state, but for "grounded" skills under "partial" only what the agent knows."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""

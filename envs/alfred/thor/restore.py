@@ -76,8 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    AI2-THOR makes ids from type and position in centimetres, and keeps one object per id. So objects of the same type
-    get different positions.
+    AI2-THOR makes ids from type and position in centimetres, and keeps one per id, so no type gets a position twice.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
