@@ -48,7 +48,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _all_skills(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the sensible skills: going to known things, acting on visible things, nearby switches, "done"."""
+        """Return the sensible skills: go to known things, act on visible things and nearby switches, and "done"."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
