@@ -52,7 +52,7 @@ class AlfredSpec(WorldSpec):
         return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the title of results; a simulator's names AI2-THOR 5, since results differ from those of version 2.1."""
+        """Return the title of results; a simulator's names AI2-THOR 5, as results differ from version 2.1's."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in
