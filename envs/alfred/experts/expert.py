@@ -68,20 +68,20 @@ class _LotaView(WorldView):
         return None
 
 
-def lota_skill(known_view: WorldView, task: Task) -> str:
+def lota_skill(view: WorldView, task: Task) -> str:
     """Return the next type-level skill for a task, chosen with knowledge of the whole world."""
-    view = _LotaView(known_view.world)
-    step = next_step(view, task)
+    lota_view = _LotaView(view.world)
+    step = next_step(lota_view, task)
     match step.verb:
         case "done":
             return "done"
         case "go" | "look into":
-            return find_words(whole_type(view.world[step.thing].type))
+            return find_words(whole_type(lota_view.world[step.thing].type))
         case "put":
-            return _put(view, step)
+            return _put(lota_view, step)
         case "take" | "slice":
-            return _act_on(view, step.thing, "slice" if step.verb == "slice" else "pick up")
-    return _operate(view, step.thing, step.verb, step.content)
+            return _act_on(lota_view, step.thing, "slice" if step.verb == "slice" else "pick up")
+    return _operate(lota_view, step.thing, step.verb, step.content)
 
 
 def _skill(view: WorldView, verb: str, thing_id: str) -> str:

@@ -57,7 +57,7 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
     try:
-        with ExitStack() as cleanup, _without_log_handlers():
+        with ExitStack() as cleanup, _with_temporary_log_handler():
             cleanup.callback(end, controller)
             controller.__init__(scene=scene, **arguments)
             cleanup.pop_all()
@@ -96,7 +96,7 @@ def end(controller: Controller) -> None:
 
 
 @contextmanager
-def _without_log_handlers() -> Iterator[None]:
+def _with_temporary_log_handler() -> Iterator[None]:
     """Give the root logger a temporary handler: without any, ai2thor's first log message would install one."""
     handler = logging.NullHandler()
     logging.root.addHandler(handler)

@@ -61,7 +61,7 @@ class Sight:
         offset = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
         return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
-    def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
+    def contains_height(self, point: Point, height: float, horizon: float, target: Position) -> bool:
         """Return whether a target is in the vertical view of an eye at ``height`` metres, ``horizon`` degrees down."""
         distance = hypot(target[0] - point[0], target[2] - point[1])
         pitch = degrees(atan2(height - target[1], distance))
@@ -69,7 +69,8 @@ class Sight:
 
     def sees(self, body: AgentPose, target: Position, width: float) -> bool:
         point = body.x, body.z
-        return self.faces(point, body.rotation, target, width) and self.levels(point, body.eye[1], body.horizon, target)
+        in_front = self.faces(point, body.rotation, target, width)
+        return in_front and self.contains_height(point, body.eye[1], body.horizon, target)
 
 
 def poses_seeing(
@@ -80,7 +81,7 @@ def poses_seeing(
     facing = {turn: [at for at in positions if sight.faces(floor_xz(at), turn, target, width)] for turn in rotations}
     for horizon, standing, rotation in product(horizons, standings, rotations):
         for at in facing[rotation]:
-            if sight.levels(floor_xz(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
+            if sight.contains_height(floor_xz(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
                 yield at, rotation, horizon, standing
 
 

@@ -18,7 +18,8 @@ from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_l
 from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
-UPRIGHT: Position = (0.0, 0.0, 0.0)
+ORIGIN: Position = (0.0, 0.0, 0.0)
+UPRIGHT: Position = (0.0, 0.0, 0.0)  # degrees around the x, y and z axes
 HAND_OFFSET = (0.5, -0.25)  # metres in front of the eye, and below it
 
 
@@ -30,7 +31,7 @@ class Entity:
     type: str  # name of the type in AI2-THOR 5.0
     name: str
     thing: str = ""  # id in the symbolic world
-    place: Position = UPRIGHT  # position of an entity without a thing
+    place: Position = ORIGIN  # position of an entity without a thing
     rotation: Position = UPRIGHT
     controls: str = ""  # object id of the stove burner that a knob turns on
 
@@ -94,7 +95,7 @@ class Room:
     def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> None:
         """Add the entity of a thing."""
         entity = self.add_extra(thor5_type(thing.type), thing.position, given_id, name=name)
-        entity.thing, entity.place, entity.rotation = thing.id, UPRIGHT, rotation
+        entity.thing, entity.place, entity.rotation = thing.id, ORIGIN, rotation
         self.of_thing[thing.id] = entity
 
     def add_extra(
