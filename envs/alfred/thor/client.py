@@ -43,7 +43,7 @@ class ThorClient:
     """Client of a simulator. ``calls`` counts calls, ``seconds`` their total time, ``launches`` process starts."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """Store the options; `start` or `reset` starts the process. ``data``: the stand-in's folder json_2.1.0."""
+        """Store the options; `start` or `reset` starts the process. ``data``: folder json_2.1.0, for the stand-in."""
         self.options = options
         self._scene = EMPTY_SCENE  # initial scene of a new process
         self.calls = 0
@@ -109,7 +109,7 @@ class ThorClient:
         except Exception as error:
             fault = _thor_error(error)
             fault.action, fault.seconds = fault.action or action, time.perf_counter() - began
-            self.close()  # else a late reply would be taken for the next action's
+            self.close()  # else a late reply would be taken for the reply to the next action
             log.info("%s", fault)
             if fault is error:
                 raise

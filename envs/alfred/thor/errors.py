@@ -59,7 +59,7 @@ class ThorLost(ThorError, EpisodeError):
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return the ThorError that is ``error`` or its context, else None: ai2thor raises its errors in place of ours."""
+    """Return ``error``, or the error that ai2thor replaced by it (its context), if that is a ThorError; else None."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 

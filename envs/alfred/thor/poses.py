@@ -13,14 +13,14 @@ from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
 
 EYE_HEIGHT = 0.675  # metres from the agent's position up to its camera
-HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees of the camera that AI2-THOR allows; down is positive
+HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # camera angles that AI2-THOR allows, in degrees; down is positive
 MAX_POINTS = 12  # maximum number of standing points considered per thing
 MARGIN = 1.0  # metres; the largest distance from a thing's position to its edge
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """The agent's position in metres and its view in degrees: clockwise from z, and down from the horizon."""
+    """Position in metres, and angles in degrees: ``rotation`` clockwise from the z axis, ``horizon`` down from level."""
 
     x: float
     y: float

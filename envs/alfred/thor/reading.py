@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return a thing's last container if still near: AI2-THOR lists neither a carried one nor a pan on a burner."""
+    """Return a thing's last container if it is near: AI2-THOR lists no carried container, and no pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:

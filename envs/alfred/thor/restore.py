@@ -33,8 +33,8 @@ class RestoreReport:
 
     pose_count: int  # number of the object poses that the trial lists
     missing_types: tuple[str, ...] = ()  # types of these poses that the room lacks
-    misplaced_types: tuple[str, ...] = ()  # one type per pose without an object of the type within MAX_DISTANCE
-    refusals: tuple[str, ...] = ()  # refused actions with the build's messages
+    misplaced_types: tuple[str, ...] = ()  # the type of each pose without an object of that type within MAX_DISTANCE
+    refusals: tuple[str, ...] = ()  # refused actions with AI2-THOR's messages
 
     def notes(self) -> dict[str, Any]:
         """Return the deviations for the episode's trace; empty if there are none."""
@@ -76,7 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    AI2-THOR makes ids from type and position in centimetres, and keeps one per id, so no type gets a position twice.
+    An id is the type and the position in centimetres. AI2-THOR keeps one object per id, so positions are unique by type.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}

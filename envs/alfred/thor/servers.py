@@ -1,8 +1,8 @@
-"""Servers for ai2thor's client with time limits, over two pipes or HTTP. They correct ai2thor 5.0's own servers.
+"""Servers with time limits for ai2thor's client, over two pipes or HTTP. They correct ai2thor 5.0's own servers.
 
 The pipe server of ai2thor blocks forever in ``open`` if the process dies before it opens its pipe, and polls until its
 time-out if the process dies later. The HTTP server, for builds and machines without named pipes, never frees its thread
-and socket, replaces an ended process by one with an untouched room, and does not report unreadable replies.
+and socket, replaces an ended process by a new one in the initial room, and does not report unreadable replies.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Send an error's text to the waiting caller; the error itself would keep files open. Return HTTP errors."""
+        """Send an error's text to the waiting caller: the error would keep files open. Return an HTTP error unchanged."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

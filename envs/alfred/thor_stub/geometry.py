@@ -25,7 +25,7 @@ Point = tuple[float, float]  # x, z
 
 @dataclass(frozen=True, slots=True)
 class AgentPose:
-    """Pose of the agent in metres and degrees; ``horizon`` is the angle of the view below the horizontal."""
+    """Pose of the agent in metres and degrees: ``rotation`` clockwise from the z axis, ``horizon`` down from level."""
 
     x: float = 0.0
     z: float = 0.0
@@ -86,7 +86,7 @@ def poses_seeing(
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """Return the scene's standing points; if it lists none, a grid over its free floor and the points in ``known``."""
+    """Return the scene's standing points; if it lists none, the free points of a grid over its floor, and ``known``."""
     if scene.reachable:
         return scene.reachable
     places = [floor_xz(item.position) for item in scene.items] + [scene.agent]

@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 class MetadataWriter:
-    """Writer of metadata. It caches the parts that do not depend on the agent's pose until the room changes."""
+    """Writer of metadata. Until the room changes, it caches the parts that do not depend on the agent's pose."""
 
     def __init__(self) -> None:
         self._room: Room | None = None

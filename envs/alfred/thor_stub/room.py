@@ -20,7 +20,7 @@ from envs.alfred.world import World
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
 ORIGIN: Position = (0.0, 0.0, 0.0)
 UPRIGHT: Position = (0.0, 0.0, 0.0)  # degrees around the x, y and z axes
-HAND_OFFSET = (0.5, -0.25)  # metres in front of the eye, and below it
+HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Entity:
 
 
 class Parents:
-    """Inference of objects' receptacles in one room, from demonstrations or, without a survey, from fixtures alone."""
+    """Inference of objects' receptacles in one room, from a survey of demonstrations, or from the fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
         """Store the fixtures; an item's ``source`` is its id in ``survey``."""
@@ -201,7 +201,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things by ``items``, and loose entities without a thing by ``extras``; loose ones get new ids."""
+        """Replace all things by ``items``, and `is_loose` entities without a thing by ``extras``; loose ones get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

@@ -48,7 +48,7 @@ IGNORED_ARGUMENTS = types(
     """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
     renderInstanceSegmentation"""
 )
-BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # from an unexpected argument
+BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # raised for unexpected arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ActionReply:
 
 @dataclass(slots=True)
 class Images:
-    """Cache of a session's last images: drawn at the first request and after each change."""
+    """Cache of a session's last images: drawn at the first request after each change."""
 
     _state: Hashable = None
     _agent: bytes = b""

@@ -16,7 +16,7 @@ from envs.alfred.thor_stub.traits import size_of
 
 MIN_HORIZON, MAX_HORIZON = -30.0, 60.0  # degrees; down is positive
 HORIZONS = (MIN_HORIZON, 0.0, 30.0, MAX_HORIZON)
-MAX_HEIGHT_CHANGE = 0.05  # metres; the largest difference between the requested height and the floor's
+MAX_HEIGHT_CHANGE = 0.05  # metres; the largest allowed difference between the requested height and the agent's
 EPSILON = 0.02  # metres within which a point counts as a standing point
 UNLIMITED = 2**31 - 1
 XYZ = dict[str, float]
