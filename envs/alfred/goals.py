@@ -3,7 +3,7 @@
 The conditions follow ALFRED's env/tasks.py at commit f91f4c0. With ``matching="official"``, as there, a target is every
 thing whose object id *contains* the target's name: a TissueBox counts as a Box, a slice of an apple as an Apple. The
 default, "type", compares types exactly: a task with slices accepts slices only, other tasks whole objects only. Only
-the direct receptacle counts, open or closed; in AI2-THOR, "official" counts outer ones too. Held things are in none.
+the direct receptacle counts, open or closed; in AI2-THOR, "official" counts outer ones too. A held thing is in none.
 """
 
 from __future__ import annotations

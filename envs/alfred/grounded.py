@@ -96,7 +96,7 @@ def _within_reach(world: World, thing_id: str) -> bool:
 def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
     """Return the failure for a thing that does not exist, else None.
 
-    An object of a pickupable type gets the failure of a hidden one, which ``refuse`` makes.
+    ``refuse`` makes the failure for a hidden object; a missing one of a pickupable type gets the same failure.
     """
     if thing_id in world.things:
         return None

@@ -52,7 +52,7 @@ class AlfredSpec(WorldSpec):
         return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the title of results; a simulator's names AI2-THOR 5, as results differ from version 2.1's."""
+        """Return the title of results. With a simulator it names AI2-THOR 5: results differ from those of 2.1."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in

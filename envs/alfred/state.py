@@ -50,7 +50,7 @@ class Thing:
 
     id: str
     type: str
-    position: Position  # of a held thing: the place of its pick-up, in AI2-THOR the hand
+    position: Position  # for a held thing, where it was picked up; in AI2-THOR, where the hand is
     parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture on its own
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False

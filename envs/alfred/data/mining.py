@@ -49,7 +49,7 @@ class RoomSurvey:
     labels: tuple[Label, ...] = ()
 
     def without_trial(self, trial: str) -> RoomSurvey:
-        """Return the room without the findings of one trial."""
+        """Return the room without the findings of one trial, and with one id per lamp."""
         fixtures = [fixture for fixture in self.fixtures if fixture.trials - {trial}]
         return RoomSurvey(_distinct(fixtures, trial), tuple(label for label in self.labels if label.trial != trial))
 
@@ -98,7 +98,7 @@ def mine_survey(
 
 
 class _RoomCollector:
-    """Collector of findings about one floor plan. `room` assigns official ids, since any demonstration may add one."""
+    """Collector of findings about one floor plan. `room` assigns official ids, since any demonstration may name one."""
 
     def __init__(self) -> None:
         self.ids: dict[tuple[str, Position], str] = {}  # key: (type, position to the millimetre) -> official id

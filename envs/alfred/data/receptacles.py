@@ -22,7 +22,7 @@ SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, which is less cer
 REACH = 1.5  # weighted metres; an object farther away is in no receptacle
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
 
-# Where things usually lie in or on a fixture, from its own position: metres sideways and up (medians over train).
+# Usual position of things in or on a fixture, relative to it: metres sideways and up (medians over the train split).
 _SPOTS: dict[str, tuple[float, float]] = {
     "ArmChair": (0.20, 0.41), "BathtubBasin": (0.35, 0.01), "Bed": (0.61, 0.64), "Cabinet": (0.30, -0.32),
     "Cart": (0.18, 0.86), "CoffeeMachine": (0.00, 0.06), "CoffeeTable": (0.32, 0.45), "CounterTop": (0.55, -0.01),
@@ -82,7 +82,7 @@ def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
 
 
 def _is_plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether a type may be in the evidence's fixture; types that ALFRED puts nowhere fit any but `_NARROW`."""
+    """Return whether the evidence's fixture may hold a type. Types that ALFRED puts nowhere fit all but `_NARROW`."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW

@@ -24,7 +24,7 @@ class _PlacedObject:
     """Object with its possible places, the likeliest first; the first remaining place is used."""
 
     item: Item
-    places: list[tuple[float, str | None]]  # (weighted metres, inf: least certain; receptacle's item id or None)
+    places: list[tuple[float, str | None]]  # (weighted metres, or inf without evidence; receptacle's item id, or None)
 
     @property
     def parent(self) -> str | None:

@@ -157,7 +157,7 @@ _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert. It uses the full state, but for "grounded" skills under "partial" only what the agent knows."""
+    """Scripted expert. It uses the full state, but only the agent's knowledge for "grounded" skills under "partial"."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""

@@ -225,7 +225,7 @@ class _Strategy:
         return ExpertStep("look into", place.id) if place else DONE_STEP
 
     def _put_aside(self, in_hand: Thing) -> ExpertStep:
-        """Return the step that clears the hand: onto the fixture at the agent's place, else onto the best surface."""
+        """Return the step that puts the held thing on the fixture at the agent's place, else on the best surface."""
         place = self.view.current_place
         if place is not None and place.type in SPARE_PLACES and may_hold(place.type, in_hand.type):
             return ExpertStep("put", in_hand.id, place.id)

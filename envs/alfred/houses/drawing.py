@@ -38,8 +38,8 @@ _SLICED_SHARE = {
 class RoomState:
     """Possible state of the room before a task of a stream, valid whether the earlier tasks succeeded or failed.
 
-    ``places`` maps each object type to all receptacle types where an instance may be. Tasks only add to it: as long as
-    things are moved only as tasks require, no instance is in a receptacle type that ``places`` does not name.
+    ``places`` maps each object type to all receptacle types where an instance may be, and tasks only add to it.
+    If things are moved only as tasks require, every instance in a receptacle is in one of these types.
     """
 
     counts: Counter[str]  # instances per object type
@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the receptacle types where a goal may put ``goes_in``; ``only_unused``: only where no ``kind`` can be."""
+    """Return the receptacle types where a goal may put a ``goes_in``; ``only_unused``: only those without ``kind``."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]

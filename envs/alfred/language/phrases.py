@@ -42,7 +42,7 @@ def templates(task: Task) -> tuple[str, ...]:
 def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
     """Return one sentence for a task. It uses no name that also fits another type in ``present``, the room's types.
 
-    ``source`` is the type of the place in which the object starts, or "". Some sentences mention it, some add a colour.
+    ``source`` is the type of the place where the object starts, or "". Some sentences mention the place, some a colour.
     """
 
     def choose(options: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ MARGIN = 1.0  # metres; the largest distance from a thing's position to its edge
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Position in metres, and angles in degrees: ``rotation`` clockwise from the z axis, ``horizon`` down from level."""
+    """Position in metres, and angles in degrees: ``rotation`` clockwise from the z axis, ``horizon`` downwards."""
 
     x: float
     y: float

@@ -76,7 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    An id is the type and the position in centimetres. AI2-THOR keeps one object per id, so positions are unique by type.
+    An id is type and position in centimetres, and AI2-THOR keeps one object per id: a type's positions must differ.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}

@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Send an error's text to the waiting caller: the error would keep files open. Return an HTTP error unchanged."""
+        """Return HTTP errors. Send other errors' text to the waiting caller: the errors themselves keep files open."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

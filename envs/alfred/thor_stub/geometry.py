@@ -25,7 +25,7 @@ Point = tuple[float, float]  # x, z
 
 @dataclass(frozen=True, slots=True)
 class AgentPose:
-    """Pose of the agent in metres and degrees: ``rotation`` clockwise from the z axis, ``horizon`` down from level."""
+    """Pose of the agent in metres and degrees: ``rotation`` clockwise from the z axis, ``horizon`` downwards."""
 
     x: float = 0.0
     z: float = 0.0

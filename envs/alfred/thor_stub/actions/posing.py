@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # by id of a listed item: its id, or a copied item's
+    originals: dict[str, str] = field(default_factory=dict)  # listed item's id -> its own id, or a copy's original
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
