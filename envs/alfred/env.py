@@ -15,7 +15,7 @@ from envs.setting import TaskResult
 
 
 class AlfredEnv(WorldEnv[Episode]):
-    """Environment of ALFRED. Its options are those of `WorldEnv` and of `AlfredSetting`; both use ``data``.
+    """Environment of ALFRED. Its options are those of `WorldEnv` and of `AlfredSetting`; ``data`` belongs to both.
 
     With ``backend="thor"`` the environment starts an AI2-THOR process, which `close` ends. With
     ``render="rgb"`` observations have a ``frame``: the agent's view, (height, width, 3) uint8.
@@ -51,7 +51,7 @@ class AlfredEnv(WorldEnv[Episode]):
         return observation if self._frame_shape is None else observation | {"frame": self._frame()}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """Add ``restarts`` (a count) and ``notes`` (deviations from the trial's start) if there is a simulator."""
+        """With a simulator, add its number of ``restarts``, and as ``notes`` the deviations from the trial's start."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
             report = self.world.restoration

@@ -1,10 +1,9 @@
 """Goals of the seven task types: their conditions, with partial credit, and a check of their targets.
 
-The conditions follow ALFRED's env/tasks.py at commit f91f4c0.
-``matching="official"`` follows the official code: a target is every thing whose object id *contains* the
-target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
-compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Only the
-direct receptacle counts; in AI2-THOR, ``official`` counts outer ones too. A held thing is in none. Doors do not matter.
+The conditions follow ALFRED's env/tasks.py at commit f91f4c0. With ``matching="official"``, as there, a target is every
+thing whose object id *contains* the target's name: a TissueBox counts as a Box, a slice of an apple as an Apple. The
+default, "type", compares types exactly: a task with slices accepts slices only, other tasks whole objects only. Only
+the direct receptacle counts, open or closed; in AI2-THOR, "official" counts outer ones too. A held thing is in none.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class _Goal:
-    """Target things of one task in the current state of the world."""
+    """Things that count as the targets of one task in the current state of the world."""
 
     def __init__(self, world: World, task: Task, matching: Matching) -> None:
         self.world = world
@@ -91,7 +90,7 @@ class _Goal:
         return [thing for thing in matches if thing.type in among]
 
     def lies_in(self, thing: Thing, places: set[str]) -> bool:
-        """Return whether a thing is in or on one of ``places``; for "official" see ``nested`` of `State.lies_in`."""
+        """Return whether a thing is in or on one of ``places``; "official" matching passes ``nested`` to the world."""
         return self.world.lies_in(thing, places, nested=self.matching == "official")
 
     def inside(self, receptacles: list[Thing]) -> set[str]:
@@ -159,7 +158,7 @@ def goal_met(world: World, task: Task, matching: Matching = "type") -> bool:
 
 
 def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
-    """Check the parameters of a task of type ``kind``; ``things`` has the type of every thing in the room.
+    """Check the parameters of a task of type ``kind``; ``things`` lists the type of every object in the room.
 
     Raises DataError for an unknown type, and for a goal that can never be reached.
     """

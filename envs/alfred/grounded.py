@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill; a missing object fails like a hidden one. Raises SkillError for an unknown skill."""
+        """Execute a skill. Objects that never existed fail like hidden ones. Raises SkillError for unknown skills."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):
@@ -48,7 +48,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _all_skills(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the sensible skills on known things: ``go to``, skills on visible things, on switches, "done"."""
+        """Return the sensible skills: go to known things, act on visible things and nearby switches, and "done"."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
@@ -94,7 +94,10 @@ def _within_reach(world: World, thing_id: str) -> bool:
 
 
 def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
-    """Return the failure for a thing that does not exist, else None; ``refuse`` makes the failure for a hidden one."""
+    """Return the failure for a thing that does not exist, else None.
+
+    ``refuse`` makes the failure for a hidden object; a missing one of a pickupable type gets the same failure.
+    """
     if thing_id in world.things:
         return None
     if thing_id in world.geometry.ids:
@@ -142,7 +145,7 @@ def _go(world: World, thing_id: str) -> Outcome:
 
 
 def _thing_skills(world: World, thing_id: str) -> Iterator[str]:
-    """Yield sensible skills on a thing in view; bowls and boxes take only ALFRED's types, furniture takes any type."""
+    """Yield sensible skills on a thing in view; objects go into bowls and boxes only if these `may_hold` them."""
     thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
         yield f"{'close' if thing.is_open else 'open'} {name_of(thing_id)}"

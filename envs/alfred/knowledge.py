@@ -2,8 +2,8 @@
 
 ``full``: everything is known at all times. ``partial``: fixtures and things on the floor are known from the start. The
 content of a receptacle becomes known when the agent opens it, or stands at it while it is open or has no door; until
-then the fixture has the state ``unseen``. A closed box hides its content wherever it is carried. Knowledge is never
-forgotten, and remains valid since only the agent moves things.
+then a fixture has the state ``unseen``. A closed box hides its content wherever it is carried. Knowledge is never
+forgotten: it remains valid, since only the agent moves things.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Knowledge:
         check_choice("observability", observability, OBSERVABILITIES)
         self.world = world
         self.observability = observability
-        self.known: set[str] = set()  # ids of the things that the agent knows
+        self.known: set[str] = set()  # ids of the things whose place the agent knows
         self.known_contents: set[str] = set()  # ids of the receptacles with known content
-        self.facts: dict[str, Fact] = {}  # the last fact of each thing, by id
+        self.facts: dict[str, Fact] = {}  # the last fact about each thing, by id, and about "agent"
         self._snapshots: dict[str, tuple[Thing, _Marks]] = {}
         self.known.update(item for item in world.things if not world[item].pickupable or world.on_floor(item))
         self._look_around()
@@ -46,7 +46,7 @@ class Knowledge:
         return thing_id in self.known and thing_id in self.world.things
 
     def is_unseen(self, thing_id: str) -> bool:
-        """Return whether the content of this receptacle is still unknown."""
+        """Return whether a thing is a receptacle whose content is still unknown."""
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:

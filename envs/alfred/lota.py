@@ -1,16 +1,16 @@
 """Type-level skills of LoTA-Bench for ALFRED, all 214 (LLMTaskPlanning at 97c46cc), with instance choice and messages.
 
 A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances are ranked by these criteria,
-the most important first: not behind a closed door, no occupied stove burner, visible, near. Slices count as their whole
-(``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle. A failed
-``put down`` drops the object on the floor, and so does a ``put down`` without a target.
+the most important first: not behind a closed door, not an occupied stove burner, visible, near. A slice counts as an
+instance of its whole (``the apple``), and slices are preferred after a cut. ``find`` teleports, even to an object in a
+closed receptacle. A ``put down`` that fails or has no target drops the object on the floor.
 
 "Target" means the instance that the last ``find`` reached. Differences from LoTA-Bench:
 
 - A cut is remembered until the task ends, not until the process ends; after a cut, even an invisible slice comes
   before a visible whole object.
-- ``put down`` aims at the target until the next ``find``; LoTA forgets the target after every skill except
-  ``put down`` and ``open``, and chooses an instance again. A faucet stands for its basin. Only one instance is tried.
+- ``put down`` aims at the target until the next ``find``, and for a faucet at its basin. It tries only this instance.
+  LoTA forgets the target after every skill except ``put down`` and ``open``, and chooses an instance again.
 - ``put down the X`` needs an X in the hand; LoTA puts down any object.
 - ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
@@ -20,8 +20,8 @@ the most important first: not behind a closed door, no occupied stove burner, vi
   comes last, so that ``find`` reaches the second of two. Of receptacles, ``find`` prefers the one that received an
   object last in this task, so that two objects can share a shelf.
 - The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
-- Failures keep LoTA's words and add the reason. The skill set retries nothing from another pose (`ThorWorld` does).
-  ``Cannot move to X`` happens in a simulator only.
+- Failures keep LoTA's words and add the reason; ``Cannot move to X`` occurs only in a simulator. The skill set tries
+  each action from one pose; `ThorWorld` tries others.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LOTA_SKILLS = tuple(_SKILLS)
 
 
 class LotaSkills:
-    """Type-level skills; their state within a task is the world's ``history``."""
+    """Type-level skills; what they remember within a task is in the world's ``history``."""
 
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
@@ -80,7 +80,7 @@ class LotaSkills:
         return LOTA_SKILLS
 
     def choose(self, world: World, skill: str) -> str | None:
-        """Return the instance on which a skill would act (``put down``: the receptacle), or None."""
+        """Return the id of the instance on which a skill would act (``put down``: the receptacle), or None."""
         verb, kind = _parse(skill)
         if verb not in _RANKS:
             return _put_target(world) if verb == "put down" else None
@@ -99,7 +99,7 @@ def _parse(skill: str) -> tuple[str, str]:
 
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
-    """Return the candidates not tried by the last ``find`` and its repetitions; if none is left, the first again."""
+    """Return the candidates that are not in ``find_history``; if all are, the first that was tried, to begin again."""
     history = world.history.find_history
     unvisited = [thing_id for thing_id in candidates if thing_id not in history]
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
@@ -124,7 +124,7 @@ def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _last_receptacle(world: World, kind: str) -> str | None:
     """Return the receptacle of this type that an object was last put into."""
-    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # a bowl may break
+    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # no broken bowls
     return next((name for name in existing if world[name].type == kind), None)
 
 
@@ -212,7 +212,7 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
 
 
 def _act(verb: str, world: World, kind: str, instance: str | None) -> Outcome:
-    """Apply the world's primitive of a verb to an instance within reach."""
+    """Apply the primitive of a verb, such as ``world.open``, to an instance; fail if it is not near."""
     if instance is None:
         return failed(f"Cannot find {kind} to {verb}")
     if not world.near(instance):

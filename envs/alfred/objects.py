@@ -1,6 +1,6 @@
 """Object classes of ALFRED (gen/constants.py at commit f91f4c0) and names of things.
 
-Types are AI2-THOR's ("DeskLamp"). A sink is a ``SinkBasin``, a bathtub a ``BathtubBasin``: only basins hold things.
+Types are AI2-THOR's ("DeskLamp"). Things lie in the ``SinkBasin`` of a sink and in the ``BathtubBasin`` of a bathtub.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def types(names: str) -> frozenset[str]:
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
 CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # types that hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = types("Box Laptop")  # ALFRED's plans never open boxes to put things in; laptops are closed before a pick
+STARTS_OPEN = types("Box Laptop")  # ALFRED's plans fill boxes without opening them, and close laptops before a pick-up
 LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
 KNIVES = types("Knife ButterKnife")
 SLICEABLE = types("Apple Bread Lettuce Potato Tomato")  # ALFRED lists Egg too, but no plan cuts one
 SLICED = frozenset(f"{name}Sliced" for name in SLICEABLE)
-SLICES = 3  # pieces of every cut; the simulator's own number varies from cut to cut
+SLICES = 3  # number of pieces of every cut in the symbolic world; AI2-THOR's number varies from cut to cut
 HEATABLE = types("Apple Bread Potato Tomato AppleSliced BreadSliced PotatoSliced TomatoSliced Cup Egg Mug Plate")
 COOLABLE = SLICED | types("Apple Bread Lettuce Potato Tomato Bowl Cup Egg Mug Pan Plate Pot WineBottle")
 CLEANABLE = (SLICED - {"BreadSliced"}) | types(
@@ -136,7 +136,7 @@ def accepts(receptacle_type: str) -> frozenset[str]:
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Return whether a goal may require this pair: `ACCEPTED` has it, and it puts no container into another."""
+    """Return whether a goal may require this pair: `ACCEPTED` has it, and not both are movable receptacles."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 

@@ -28,7 +28,7 @@ class Item:
 class ObjectPose:
     """Initial pose of one object, given by ALFRED."""
 
-    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; a repeated name stands for copies of the object
+    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; if a name occurs several times, the object is copied
     position: Position
     rotation: Position  # degrees
 
@@ -42,11 +42,11 @@ class Start:
     """Simulator set-up of one ALFRED trial ("scene" of traj_data.json)."""
 
     objects: tuple[ObjectPose, ...]
-    toggles: tuple[tuple[str, bool], ...]  # (type, is on)
-    dirty_and_empty: bool  # whether things start dirty, and without liquid
-    agent: tuple[float, float, float]  # x, y, z
-    rotation: float  # degrees
-    horizon: float  # degrees
+    toggles: tuple[tuple[str, bool], ...]  # (type of a device, whether it is on)
+    dirty_and_empty: bool  # whether things start dirty and without liquid
+    agent: tuple[float, float, float]  # x, y, z in metres
+    rotation: float  # degrees clockwise, seen from above
+    horizon: float  # degrees of the camera; down is positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ class AlfredSetting:
     backend: Backend = "symbolic"
     render: str | None = None  # "rgb": frames in observations
     thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
-    data: str | None = None  # folder json_2.1.0, for the stand-in for AI2-THOR
-    space: SkillSet = field(init=False)
+    data: str | None = None  # folder json_2.1.0, whose rooms the stand-in for AI2-THOR shows; None: generated houses
+    space: SkillSet = field(init=False)  # the skill set that ``skills`` names
     conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)
     simulator: ThorClient | None = field(init=False, default=None)
     hides_failures: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""State of a scene: snapshots of its things (fixtures, and objects, which can be picked up), geometry, and queries."""
+"""State of a scene: its things, which are fixtures and portable objects, the agent, the geometry, and queries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def floor_xz(position: Position) -> tuple[float, float]:
 
 
 class Geometry:
-    """Immutable part of a scene, shared by all copies of a world."""
+    """Ids, basins and standing points of a scene's start; they never change, so all copies of a world share them."""
 
     __slots__ = ("_reachable", "_standing_points", "basin_of", "ids")
 
     def __init__(self, scene: Scene) -> None:
         self.ids = frozenset(item.id for item in scene.items)
         basins = [item for item in scene.items if item.type in BASINS]
-        self.basin_of = {  # faucet -> nearest basin, as in ALFRED; the water cleans only in a SinkBasin
+        self.basin_of = {  # id of a faucet -> id of its nearest basin, as in ALFRED
             faucet.id: min(basins, key=lambda basin: dist(basin.position, faucet.position)).id
             for faucet in scene.items
             if faucet.type == "Faucet" and basins
@@ -37,7 +37,7 @@ class Geometry:
         self._standing_points: dict[tuple[float, float], tuple[float, float]] = {}
 
     def standing_point(self, position: Position) -> tuple[float, float]:
-        """Return the standing point (x, z) nearest to a position; the position itself if the scene lists no points."""
+        """Return the standing point (x, z) nearest to a position; if the scene lists none, the position's (x, z)."""
         target = floor_xz(position)
         if target not in self._standing_points:
             self._standing_points[target] = min(self._reachable, key=lambda point: dist(point, target), default=target)
@@ -46,12 +46,12 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """Snapshot of one thing. The world replaces it on every change, so read it again after an action."""
+    """Snapshot of one thing. An action that changes the thing puts a new snapshot into `State.things`."""
 
     id: str
     type: str
-    position: Position  # while held: where it was picked up (in AI2-THOR: the hand)
-    parent: str | None = None  # the receptacle that it is in or on; None: floor, hand, or a fixture on its own
+    position: Position  # for a held thing, where it was picked up; in AI2-THOR, where the hand is
+    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture on its own
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
     is_on: bool = False
@@ -133,17 +133,17 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class SkillHistory:
-    """Record of the type-level skills (``find a mug``) of one task, by which they choose the instance to act on."""
+    """Effects of the type-level skills (``find a mug``) of one task, from which later ones choose their instance."""
 
-    target: str | None = None  # the thing that the last `find` reached
-    find_history: tuple[str, ...] = ()  # instances tried by the last `find` and its repetitions
+    target: str | None = None  # id of the thing that the last `find` reached
+    find_history: tuple[str, ...] = ()  # ids that consecutive `find` skills for one type tried, oldest first
     put_objects: frozenset[str] = frozenset()  # objects put into a receptacle in this task and not picked up since
     put_receptacles: tuple[str, ...] = ()  # receptacles that received an object in this task, latest last
     has_cut: bool = False  # whether something was sliced in this task
 
 
 class State:
-    """Full state of a scene: all things, the agent, the held, heated, cooled and cleaned things, the skills' record."""
+    """Full state of a scene: things, agent, ids of held, heated, cooled and cleaned things, and the `SkillHistory`."""
 
     __slots__ = ("_types", "agent", "cleaned", "cooled", "geometry", "heated", "history", "holding", "scene", "things")
 
@@ -171,7 +171,7 @@ class State:
         return copy
 
     def begin_task(self) -> None:
-        """Forget which things were heated, cooled or cleaned, and the skills' record; things keep their places."""
+        """Clear the sets of heated, cooled and cleaned things and the `SkillHistory`; things keep their places."""
         self.heated, self.cooled, self.cleaned, self.history = set(), set(), set(), SkillHistory()
 
     def _state(self) -> tuple[object, ...]:
@@ -210,7 +210,7 @@ class State:
             yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the thing to stand at to reach this one: its outermost receptacle, or itself if it is in none."""
+        """Return the id of a thing's outermost receptacle, at which the agent reaches it, or the thing's own id."""
         return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
@@ -219,7 +219,7 @@ class State:
         return hiding[-1] if hiding else None
 
     def in_view(self) -> list[str]:
-        """Return the ids of the thing at which the agent stands and of all visible things in or on it."""
+        """Return the id of the thing at which the agent stands, then those of all visible things in or on it."""
         if self.at is None or self.at == self.holding:
             return []
         inner = (thing.id for thing in self.all_contents(self.at))
@@ -236,7 +236,7 @@ class State:
         return dist((self.agent.x, AGENT_Y, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Return whether the agent is at a thing, its receptacle or (for a faucet) its basin, or within 1.5 m of it."""
+        """Return whether the agent is at a thing, its receptacle or (a faucet's) basin, or within `REACH` of it."""
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
@@ -251,7 +251,7 @@ class State:
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
         """Return whether a thing counts for a goal as in or on one of the receptacles ``places``.
 
-        Only its direct receptacle counts here. In a simulator's world, ``nested`` makes outer receptacles count too.
+        Only its direct receptacle counts, whatever ``nested`` is; in `ThorWorld`, ``nested`` lets outer ones count too.
         """
         return thing.parent in places
 

@@ -1,11 +1,11 @@
-"""Symbolic state of one ALFRED scene, and the effects of its primitives: the actions goto, open, close, pick, put, ...
+"""Symbolic state of one ALFRED scene, and the primitive actions that change it: goto, open, close, pick, put, ...
 
-Effects follow ALFRED's env/thor_env.py (commit f91f4c0): a microwave heats when it is switched on, a fridge cools when
-it is closed, a faucet cleans the things in the nearest sink basin. AI2-THOR's own rules: a microwave starts only while
-closed and opens only while off, a laptop closes when picked up, a stove burner holds one thing. Heat, cold and water
-also reach things nested in a container. Every cut gives ``SLICES`` pieces.
+Effects follow ALFRED's env/thor_env.py (commit f91f4c0): switching a microwave on heats its contents, closing a fridge
+cools its contents, and turning a faucet on cleans the contents of its nearest basin if that is a ``SinkBasin``. Other
+rules are AI2-THOR's: a microwave starts only while closed and opens only while off, a laptop closes when picked up, a
+stove burner holds one thing. Nested things are heated, cooled and cleaned too. Every cut gives ``SLICES`` pieces.
 
-The primitives check the hand, closed doors and nesting; the skills check distances.
+A primitive fails if the hand, a closed door or nested containers prevent it. Distances are checked by the skills.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class World(State):
     __slots__ = ()
 
     def goto(self, thing_id: str) -> Outcome:
-        """Go to a thing, or to the outermost receptacle around it, even if that is closed."""
+        """Go to the outermost receptacle around a thing, open or closed, or to the thing itself if it is in none."""
         place = self.place_of(thing_id)
         if place == self.holding:
             return _in_hand(thing_id, place)
@@ -71,7 +71,7 @@ class World(State):
         return SUCCESS
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the held thing into or onto a receptacle; as in ALFRED, `objects.ACCEPTED` is not checked."""
+        """Put the held thing into or onto a receptacle. Any type is accepted: ALFRED does not check `ACCEPTED` here."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
             return failed(f"you are not holding {name_of(thing_id)}")
@@ -169,7 +169,7 @@ class World(State):
             self._change(thing.parent, contents=(*rest, *pieces))
 
     def _out_of_hand(self, thing_id: str) -> Outcome | None:
-        """Return the failure for a thing that is carried or behind a closed door, else None."""
+        """Return the failure for a thing in the hand, in a held container or behind a closed door, else None."""
         place = self.place_of(thing_id)
         if self.holding is not None and place == self.holding:
             return _in_hand(thing_id, place)
@@ -178,7 +178,7 @@ class World(State):
 
 
 def _refusal(thing_id: str, checks: Mapping[str, bool]) -> Outcome | None:
-    """Return the failure with the first text whose condition holds, or None."""
+    """Return the failure with the first text whose condition holds, or None if none holds."""
     return next((failed(f"{name_of(thing_id)} {text}") for text, holds in checks.items() if holds), None)
 
 

@@ -1,6 +1,6 @@
 """Survey of a data set's rooms from its demonstrations: places of fixtures (receptacles, lamps, faucets) and objects.
 
-Every finding lists its trials, so that loading a trial can exclude the trial's own demonstration.
+Every finding names the trials that show it, so that loading a trial can leave out what only that trial shows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from keep_agent.errors import DataError
 
 _FIXTURE_ACTIONS = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
 _APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose object is the appliance
-_LAMP_SPREAD = 0.15  # metres; a lamp's position varies a little between trials
-_MATCH_DISTANCE = 0.02  # metres; ids are rounded to centimetres
+_LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other are one lamp, seen in different trials
+_MATCH_DISTANCE = 0.02  # metres along each axis between an object's pose and the rounded position in its id
 
 
 class Label(NamedTuple):
@@ -49,7 +49,7 @@ class RoomSurvey:
     labels: tuple[Label, ...] = ()
 
     def without_trial(self, trial: str) -> RoomSurvey:
-        """Return the room without the findings of one trial."""
+        """Return the room without the findings of one trial, and with one id per lamp."""
         fixtures = [fixture for fixture in self.fixtures if fixture.trials - {trial}]
         return RoomSurvey(_distinct(fixtures, trial), tuple(label for label in self.labels if label.trial != trial))
 
@@ -84,7 +84,7 @@ def _number(value: float) -> str:
 def mine_survey(
     demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
-    """Mine all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
+    """Return the survey of all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
     miners: defaultdict[str, _RoomCollector] = defaultdict(_RoomCollector)
     for trajectory, steps in demonstrations:
         try:
@@ -98,13 +98,13 @@ def mine_survey(
 
 
 class _RoomCollector:
-    """Collector of the findings about one floor plan; official ids are known only after the last demonstration."""
+    """Collector of findings about one floor plan. `room` assigns official ids, since any demonstration may name one."""
 
     def __init__(self) -> None:
-        self.ids: dict[tuple[str, Position], str] = {}  # (type, exact position) -> official id
+        self.ids: dict[tuple[str, Position], str] = {}  # key: (type, position to the millimetre) -> official id
         self.trials_by_id: defaultdict[str, set[str]] = defaultdict(set)  # official id -> trials
         self.trials_by_key: defaultdict[tuple[str, Position], set[str]] = defaultdict(set)
-        self.positions: dict[tuple[str, Position], Position] = {}
+        self.positions: dict[tuple[str, Position], Position] = {}  # key -> exact position
         self.labels: list[tuple[str, str, Position, tuple[str, Position] | None]] = []
 
     def add(self, trajectory: Trajectory, steps: list[PlanStep]) -> None:
@@ -116,7 +116,7 @@ class _RoomCollector:
                 self._label(trajectory, step)
 
     def _name(self, trial: str, step: PlanStep) -> None:
-        """Record fixtures by id (low-level actions) and by exact position (high-level actions)."""
+        """Record a step's fixtures: its low-level actions name them by id, the step itself by exact position."""
         for action, thing, receptacle in step.interactions:
             for name in (thing if action in _FIXTURE_ACTIONS else "", receptacle):
                 if type_of(name) in FIXTURES:
@@ -131,7 +131,7 @@ class _RoomCollector:
     def _label(self, trajectory: Trajectory, step: PlanStep) -> None:
         place = _key(step) if step.receptacle_type in FIXTURES else None
         if place is None and step.receptacle_type:
-            return  # in a movable receptacle, which may have been moved before
+            return  # taken from a movable receptacle, which may have been moved since the start
         kind = step.object.partition("|")[0]
         rounded = position_of(step.object)
         poses = (pose.position for pose in trajectory.start.objects if pose.type == kind)
@@ -179,7 +179,7 @@ def _chebyshev(first: Position, second: Position) -> float:
 
 
 def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
-    """Keep one of several ids of the same lamp: the one in most trials other than ``trial``."""
+    """Keep one of several ids of the same lamp: the one that most trials show, not counting ``trial``."""
     lamps: list[Fixture] = []
     for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
         if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _LAMP_SPREAD for lamp in lamps):

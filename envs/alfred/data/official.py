@@ -1,4 +1,4 @@
-"""Episodes of official ALFRED data (json_2.1.0): one per annotation of every trial."""
+"""Episodes of official ALFRED data (json_2.1.0): one per annotation, a person's description of a trial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keep_agent.files import read_json
 log = logging.getLogger(__name__)
 
 SPLITS_FILE = "oct21.json"
-_CACHED_SCENES = 64  # annotations of a trial share its scene
+_CACHED_SCENES = 64  # number of scenes kept in memory, since the annotations of a trial share one
 
 
 class OfficialEpisodes(LazyEpisodes[Episode]):
@@ -61,7 +61,7 @@ def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
-    """Return a task from ALFRED's own parameter names; ``texts`` are its instruction and its id."""
+    """Return the task of type ``kind`` with ALFRED's own parameters; ``texts`` are its instruction and its id."""
     return Task(
         type=kind,
         object_target=params["object_target"],
@@ -74,7 +74,7 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
 
 
 def _select(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
-    """Return the entries listed in the splits file; all if it lacks the split. Raises DataError if none is listed."""
+    """Return the entries that the splits file lists, or all if it lacks the split. Raises DataError if none is left."""
     paths = (folder / "splits" / SPLITS_FILE for folder in (corpus.root, corpus.root.parent))
     path = next(filter(Path.is_file, paths), None)
     content = read_json(path, "restore or delete it") if path else {}

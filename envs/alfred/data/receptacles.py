@@ -1,7 +1,7 @@
 """Inference of an object's initial receptacle from its position, since ALFRED's scenes do not give it.
 
-The nearest evidence decides: an object of the floor plan with a demonstrated receptacle, or the spot where a fixture
-of the type usually holds things. An object far from all evidence is in no receptacle.
+The nearest evidence decides. Evidence is an object whose receptacle a demonstration in the same room shows, or the spot
+where a fixture of a type usually holds things. An object far from all evidence is in no receptacle.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from envs.alfred.data.mining import Label, RoomSurvey, Survey
 from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_hold
 from envs.alfred.scene import Position
 
-HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres along a surface
+HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres sideways
 TYPE_PENALTY = 0.05  # metres added for a labelled object of another type, whose centre is at another height
-SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, compared with a labelled object
+SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, which is less certain than a labelled object
 REACH = 1.5  # weighted metres; an object farther away is in no receptacle
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
 
-# A fixture's usual spot relative to its own position: metres sideways and up (medians over train's pick-ups).
+# Usual position of things in or on a fixture, relative to it: metres sideways and up (medians over the train split).
 _SPOTS: dict[str, tuple[float, float]] = {
     "ArmChair": (0.20, 0.41), "BathtubBasin": (0.35, 0.01), "Bed": (0.61, 0.64), "Cabinet": (0.30, -0.32),
     "Cart": (0.18, 0.86), "CoffeeMachine": (0.00, 0.06), "CoffeeTable": (0.32, 0.45), "CounterTop": (0.55, -0.01),
@@ -42,13 +42,13 @@ class _Evidence:
 
     type: str  # of the labelled object; "": the usual spot
     position: Position
-    fixture: str
+    fixture: str  # official id; "": no receptacle
     fixture_type: str
-    penalty: float
+    penalty: float  # metres added to the distance
 
 
 class ReceptacleInference:
-    """Inference of receptacles in one room. ``room`` must already lack the trial that is being loaded."""
+    """Inference of receptacles in one room. ``room`` must not contain findings of the trial that is being loaded."""
 
     def __init__(self, room: RoomSurvey) -> None:
         kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
@@ -59,7 +59,7 @@ class ReceptacleInference:
         self._penalties = np.array([evidence.penalty for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted distance, official id) of fixtures that may hold an object, nearest first; "" means none."""
+        """Return (weighted metres, official id) of fixtures that may hold an object, nearest first; "" is the floor."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
             if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _is_plausible(kind, evidence):
@@ -82,14 +82,14 @@ def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
 
 
 def _is_plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether ALFRED or the evidence puts a type there; types that ALFRED puts nowhere fit broad fixtures."""
+    """Return whether the evidence's fixture may hold a type. Types that ALFRED puts nowhere fit all but `_NARROW`."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:
-    """Yield (label, guess) for every object that these trials show in a fixture; no guess uses its own trial."""
+    """Yield (label, guessed id) for every object that ``trials`` show in a fixture; a guess uses only other trials."""
     for room in survey.values():
         chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
         for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):
@@ -100,7 +100,7 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Lab
 
 
 def is_nested(kind: str, position: Position, container: str, place: Position) -> bool:
-    """Return whether an object is in a bowl, mug, ..., judged by a position right above the container's."""
+    """Return whether an object is in a bowl, mug, ...: its type fits, and it is just above the container's position."""
     if container not in MOVABLE_RECEPTACLES or not may_hold(container, kind):
         return False
     sideways = ((position[0] - place[0]) ** 2 + (position[2] - place[2]) ** 2) ** 0.5

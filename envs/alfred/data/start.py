@@ -16,7 +16,7 @@ from envs.alfred.scene import Item, ObjectPose, Position, Scene, Task
 from envs.alfred.world import World
 
 _NEIGHBORS = {"Faucet": ("SinkBasin",), "DeskLamp": ("Desk", "SideTable", "Dresser")}
-_HEIGHT = 0.8  # metres, for a type of fixture without any known instance
+_HEIGHT = 0.8  # metres; the height of a fixture if no trial of any room shows its type
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _PlacedObject:
     """Object with its possible places, the likeliest first; the first remaining place is used."""
 
     item: Item
-    places: list[tuple[float, str | None]]  # (distance in metres, infinite for the least certain; item id or None)
+    places: list[tuple[float, str | None]]  # (weighted metres, or inf without evidence; receptacle's item id, or None)
 
     @property
     def parent(self) -> str | None:
@@ -34,7 +34,7 @@ class _PlacedObject:
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
     """Return the initial scene of a trial, in which its goal is not met, as in the simulator.
 
-    While the inferred places meet the goal under either matching, the least certain place is replaced by the next best.
+    While the inferred places meet the goal under either goal matching, the least certain place at the goal is dropped.
     """
     room = survey.get(trajectory.floor_plan, RoomSurvey()).without_trial(trajectory.trial)
     fixtures = _fixtures(trajectory, task, room, survey)
@@ -54,7 +54,7 @@ def needed_fixtures(task: Task) -> tuple[str, ...]:
 
 
 def _fixtures(trajectory: Trajectory, task: Task, room: RoomSurvey, survey: Survey) -> tuple[Item, ...]:
-    """Return fixtures by type and position; a needed fixture that no other trial shows gets a typical place."""
+    """Return fixtures sorted by type and position; a needed one that no other trial shows gets a typical place."""
     fixtures = list(room.fixtures)
     for kind in needed_fixtures(task):
         if all(fixture.type != kind for fixture in fixtures):
@@ -69,7 +69,7 @@ def _fixtures(trajectory: Trajectory, task: Task, room: RoomSurvey, survey: Surv
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return a typical place: above the related fixture, else in the middle of the room, at the type's usual height."""
+    """Return a typical place at the type's usual height: at a fixture of `_NEIGHBORS`, else amid the room's objects."""
     heights = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(heights) if heights else _HEIGHT
     neighbors = [fixture for fixture in fixtures if fixture.type in _NEIGHBORS.get(kind, ())]
@@ -110,7 +110,7 @@ def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Pl
 
 
 def _drop_least_certain(task: Task, scene: Scene, objects: list[_PlacedObject]) -> None:
-    """Drop the least certain place among objects that count for the goal, so that the next best is used."""
+    """Drop the least certain place among the target objects that are at the goal, so that the next best is used."""
     kinds = {item.id: item.type for item in scene.items}
     parents = {item.id: item.parent for item in scene.items}
 

@@ -31,10 +31,10 @@ class PlanStep(NamedTuple):
     """One high-level step of a demonstration with its low-level interactions; an absent id is ""."""
 
     action: str  # "PickupObject"
-    object: str
+    object: str  # id
     receptacle_type: str
     receptacle_position: Position
-    receptacle: str
+    receptacle: str  # id
     interactions: tuple[tuple[str, str, str], ...]  # (action, object id, receptacle id)
 
 
@@ -66,7 +66,7 @@ class SplitFiles:
     archive: Path | None = None
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (file name, content), sorted by name (archives: in archive order)."""
+        """Yield (file name, content): files sorted by name, members of an archive in its order."""
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
@@ -107,7 +107,7 @@ class Corpus:
         return sorted(trajectories, key=lambda trajectory: trajectory.name)
 
     def demonstrations(self) -> Iterator[tuple[Trajectory, list[PlanStep]]]:
-        """Yield every trajectory of every split that has a demonstration, with its steps."""
+        """Yield all trajectories with a demonstration, from all splits, and the steps of each demonstration."""
         for split, source in self.sources.items():
             for file, content in source.playable():
                 yield guarded_read(file, _trajectory, split, file, content), guarded_read(file, _steps, content)
@@ -224,7 +224,7 @@ def _vector(value: dict[str, Any]) -> Position:
 
 
 def _steps(content: dict[str, Any]) -> list[PlanStep]:
-    """Return the demonstration's high-level steps."""
+    """Return the high-level steps of a demonstration."""
     low: dict[int, list[tuple[str, str, str]]] = {}
     for entry in content["plan"]["low_actions"]:
         action = entry["api_action"]

@@ -19,10 +19,9 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(WorldView):
-    """View of the whole world; prefers an instance that the last ``find`` reached, then one that the next would reach.
+    """View of the whole world that prefers what the last ``find`` reached, then what repeating it would reach first.
 
-    A type-level skill chooses its instance itself. The expert accepts this instance if it is suitable, and
-    repeats ``find`` until it reaches a required one.
+    A type-level skill chooses its instance itself, so the expert repeats ``find`` until the instance suits its step.
     """
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
@@ -36,7 +35,7 @@ class _LotaView(WorldView):
         return by_id[candidates[0]]
 
     def is_reached(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing or the appliance around it: no further one is needed."""
+        """Return whether the last ``find`` reached the thing or its appliance; then no further ``find`` is needed."""
         target = self.last_found()
         around = (outer.id for outer in self.world.holders(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)
@@ -69,20 +68,20 @@ class _LotaView(WorldView):
         return None
 
 
-def lota_skill(known_view: WorldView, task: Task) -> str:
-    """Return the next type-level skill for a task."""
-    view = _LotaView(known_view.world)
-    step = next_step(view, task)
+def lota_skill(view: WorldView, task: Task) -> str:
+    """Return the next type-level skill for a task, chosen with knowledge of the whole world."""
+    lota_view = _LotaView(view.world)
+    step = next_step(lota_view, task)
     match step.verb:
         case "done":
             return "done"
         case "go" | "look into":
-            return find_words(whole_type(view.world[step.thing].type))
+            return find_words(whole_type(lota_view.world[step.thing].type))
         case "put":
-            return _put(view, step)
+            return _put(lota_view, step)
         case "take" | "slice":
-            return _act_on(view, step.thing, "slice" if step.verb == "slice" else "pick up")
-    return _operate(view, step.thing, step.verb, step.content)
+            return _act_on(lota_view, step.thing, "slice" if step.verb == "slice" else "pick up")
+    return _operate(lota_view, step.thing, step.verb, step.content)
 
 
 def _skill(view: WorldView, verb: str, thing_id: str) -> str:
@@ -91,7 +90,7 @@ def _skill(view: WorldView, verb: str, thing_id: str) -> str:
 
 
 def _act_on(view: _LotaView, thing_id: str, verb: str) -> str:
-    """Return the skill that acts on an object if it is at hand, else the skill that finds it."""
+    """Return the skill that acts on an object, or first the skill that finds it or opens what hides it."""
     if not view.is_reached(thing_id):
         return find_words(whole_type(view.world[thing_id].type))
     hiding = view.world.hidden_in(thing_id)
@@ -109,7 +108,7 @@ def _put(view: _LotaView, step: ExpertStep) -> str:
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
-    """Return the skill that operates a thing at the agent's place, else the skill that finds it or its ``content``."""
+    """Return the skill that operates a thing at the agent's place, else a ``find`` for it, or for its ``content``."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"
@@ -121,7 +120,7 @@ def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> st
 
 
 def grounded_skill(view: WorldView, task: Task) -> str:
-    """Return the next grounded skill for a task: the skill for the next step, or one that must precede it."""
+    """Return the next instance-level skill for a task: the skill of the next step, or one that must precede it."""
     step = next_step(view, task)
     if step.verb == "done":
         return "done"
@@ -158,7 +157,7 @@ _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert that chooses the next skill from the full state, or ("partial") from what the agent knows."""
+    """Scripted expert. It uses the full state, but only the agent's knowledge for "grounded" skills under "partial"."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""

@@ -1,6 +1,7 @@
-"""Strategy of the expert: the next step of a task, with its instances, from the current (known) state alone.
+"""Strategy of the expert: the next step of a task, and the instances to use, from the current known state alone.
 
-So it can continue after skills that others chose. Instances at hand come first, then the first in scene order.
+Without a memory of earlier steps, it can continue after skills that another planner chose. It prefers an instance at
+hand, else the first in scene order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SPARE_PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class ExpertStep:
-    """One action on a thing; ``place`` is its destination, ``content`` the object that an operated appliance treats."""
+    """Action on a thing; ``place`` is the receptacle to put it in, ``content`` the object that the appliance treats."""
 
     verb: Verb
     thing: str = ""
@@ -75,7 +76,7 @@ class WorldView:
         return next(filter(self.at_hand, things), things[0] if things else None)
 
     def inside(self, thing: Thing, place_type: str) -> Thing | None:
-        """Return the receptacle of the given type around a thing."""
+        """Return the receptacle of type ``place_type`` that holds a thing, or None."""
         return next((outer for outer in self.world.holders(thing.id) if outer.type == place_type), None)
 
     def occupied(self, place: Thing) -> bool:
@@ -102,7 +103,7 @@ def next_step(view: WorldView, task: Task) -> ExpertStep:
 
 
 class _Strategy:
-    """The steps of one task in one state."""
+    """Choice of the next step of one task in one state."""
 
     def __init__(self, view: WorldView, task: Task) -> None:
         self.view, self.world, self.task = view, view.world, task
@@ -167,7 +168,7 @@ class _Strategy:
         return self._take(targets, self.kind)
 
     def _treat(self, appliance: str) -> ExpertStep:
-        """Return the step that runs the appliance with a target in it, takes a treated target, or fetches one."""
+        """Return the step that takes a treated target, runs the appliance with a target in it, or fetches a target."""
         places = {target.id: self.view.inside(target, appliance) for target in self.targets}
         ready = self.view.best(target for target in self.targets if target.id in self.treated)
         nearby = [target for target in self.targets if (place := places[target.id]) and place.id == self.world.at]
@@ -224,7 +225,7 @@ class _Strategy:
         return ExpertStep("look into", place.id) if place else DONE_STEP
 
     def _put_aside(self, in_hand: Thing) -> ExpertStep:
-        """Return the step that clears the hand: onto the fixture at the agent's place, else onto the best surface."""
+        """Return the step that puts the held thing on the fixture at the agent's place, else on the best surface."""
         place = self.view.current_place
         if place is not None and place.type in SPARE_PLACES and may_hold(place.type, in_hand.type):
             return ExpertStep("put", in_hand.id, place.id)

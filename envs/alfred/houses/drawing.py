@@ -36,17 +36,17 @@ _SLICED_SHARE = {
 
 @dataclass
 class RoomState:
-    """Possible state of the room before a task of a stream; it holds whether or not the earlier tasks succeeded.
+    """Possible state of the room before a task of a stream, valid whether the earlier tasks succeeded or failed.
 
-    ``places`` maps each object type to all receptacle types where an instance may be. It only grows: if things
-    stay where tasks put them, a receptacle type that it does not name has no such object.
+    ``places`` maps each object type to all receptacle types where an instance may be, and tasks only add to it.
+    If things are moved only as tasks require, every instance in a receptacle is in one of these types.
     """
 
     counts: Counter[str]  # instances per object type
     places: dict[str, set[str]]
-    receptacles: Counter[str]
-    free_places: Counter[str]  # unoccupied receptacles of the types that hold one thing
-    nested_types: set[str] = field(default_factory=set)  # types with an instance that starts in a movable receptacle
+    receptacles: Counter[str]  # instances per type of all other things, mostly receptacles
+    free_places: Counter[str]  # unoccupied instances per receptacle type in HOLDS_ONE
+    nested_types: set[str] = field(default_factory=set)  # types with an instance that starts inside two receptacles
     past_targets: set[str] = field(default_factory=set)  # target types of earlier tasks
     excluded_types: set[str] = field(default_factory=set)  # types that no later task may have as its target
 
@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the goal receptacle types for type ``goes_in``; with ``only_unused``, only those that hold no ``kind``."""
+    """Return the receptacle types where a goal may put a ``goes_in``; ``only_unused``: only those without ``kind``."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]
@@ -96,7 +96,7 @@ def _look_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task
 
 
 def _put_tasks(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
-    """Yield tasks that place ``least`` objects of a type."""
+    """Yield tasks that place ``least`` objects of the same type, 1 or 2."""
     for kind in _objects(state, sliced):
         if state.counts[kind] < least:
             continue

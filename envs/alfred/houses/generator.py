@@ -34,9 +34,9 @@ def house_seed(split: str, index: int) -> int:
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
     """Return a house with ``stream`` tasks, to be done one after another.
 
-    ``room`` and ``task_type`` (of the first task) fix choices that are drawn by default. Goals are reachable, and
-    unmet at the start of their task, unless the agent has put things where no task required them.
-    Raises ConfigError for unknown choices or ones that do not fit, DataError if no room offers that many tasks.
+    ``room`` and ``task_type``, the type of the first task, are drawn if None. Goals are reachable, and unmet at the
+    start of their task, unless the agent has put things where no task required them. Raises ConfigError for an unknown
+    or impossible choice, DataError if no room offers that many tasks.
     """
     _check(stream, room, task_type)
     rng = Random(seed)
@@ -78,7 +78,7 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:
-    """Return the type of place in which all target objects start; "" if they differ or lie on the floor."""
+    """Return the receptacle type in which all target objects start; "" if it differs or an object is on the floor."""
     kinds = {item.id: item.type for item in items}
     places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
     return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""
@@ -94,7 +94,7 @@ def draw_house(room: str, split: str, rng: Random) -> House:
 
 
 def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
-    """Return 8 to 30 object types (crowded: 14 to 30), each at most 3 times."""
+    """Return the types of 8 to 30 objects (crowded: 14 to 30), with at most 3 objects of a type."""
     weights = OBJECT_WEIGHTS[house.room]
     size = round(rng.triangular(14, 30, 18) if crowded else rng.triangular(8, 30, 11))
     counts: Counter[str] = Counter()

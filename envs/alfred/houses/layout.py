@@ -29,7 +29,7 @@ class House:
 
     @property
     def signature(self) -> str:
-        """Hash of room type and furniture; equal only for the same house."""
+        """SHA-256 of room type and furniture with positions: the same only for the same house."""
         return hashlib.sha256(repr((self.room, sorted(self.fixtures))).encode()).hexdigest()
 
 

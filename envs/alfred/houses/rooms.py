@@ -1,4 +1,4 @@
-"""Blueprints of the four room types: furniture at the walls, free-standing furniture, and weights of objects."""
+"""Blueprints of the four room types: furniture at the walls and in the middle; weights for choosing objects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Blueprint:
 
 
 def single(kind: str, width: float, depth: float, height: float, *extra: Part) -> Unit:
-    """Return a unit of one fixture, and of ``extra`` parts on, above or in it."""
+    """Return a unit of one fixture in its middle, and of ``extra`` parts on, above or in that fixture."""
     return Unit(width, depth, (Part(kind, width / 2, height, depth / 2), *extra))
 
 

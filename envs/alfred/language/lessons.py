@@ -1,4 +1,4 @@
-"""Annotations of ALFRED with their meaning: the task's goal and each step; types as in facts ("alarmclock")."""
+"""Annotations of ALFRED: people's texts for a task and its steps, each with its meaning, such as "heat mug"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One annotation: the task's instruction and goal, and for each step (text, meaning)."""
+    """One annotation: the task's instruction, its goal as plain words, and for each step (text, meaning)."""
 
     text: str
     goal: str
@@ -64,6 +64,6 @@ def _line(text: str) -> str:
 
 
 def _step_of(action: Mapping[str, Any]) -> str:
-    """Return the step of an action: "put diningtable"; "" if the demonstration names no thing."""
+    """Return the meaning of an action, such as "put diningtable", or "" if the demonstration names no thing."""
     things = [thing for thing in action["args"] if thing]
     return f"{_VERBS[action['action']]} {things[-1]}" if things else ""

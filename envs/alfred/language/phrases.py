@@ -40,9 +40,9 @@ def templates(task: Task) -> tuple[str, ...]:
 
 
 def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
-    """Return one sentence for a task, without names that another type in ``present`` (the room's types) shares.
+    """Return one sentence for a task. It uses no name that also fits another type in ``present``, the room's types.
 
-    ``source`` is the type of the place in which the object starts, or "". A few sentences mention it, or a colour.
+    ``source`` is the type of the place where the object starts, or "". Some sentences mention the place, some a colour.
     """
 
     def choose(options: Sequence[str]) -> str:
@@ -92,7 +92,7 @@ def _render(form: str, wording: _Wording) -> str:
 
 
 def _slots(wording: _Wording) -> dict[str, str | Callable[[str], str]]:
-    """Return each slot's text, or a function of its adjective; names are drawn once and stay the same in a sentence."""
+    """Return each slot's text, or a function from an adjective to the text. Names are drawn once per sentence."""
     task = wording.task
     whole = wording.choose(names_for(task.object_target, wording.present))
     noun = wording.adjective(whole) if whole not in MASS_PLURALS else whole

@@ -43,7 +43,7 @@ class ThorClient:
     """Client of a simulator. ``calls`` counts calls, ``seconds`` their total time, ``launches`` process starts."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """Store the options; `start` or `reset` starts the process. ``data``: a folder json_2.1.0 for the stand-in."""
+        """Store the options; `start` or `reset` starts the process. ``data``: folder json_2.1.0, for the stand-in."""
         self.options = options
         self._scene = EMPTY_SCENE  # initial scene of a new process
         self.calls = 0
@@ -84,11 +84,11 @@ class ThorClient:
         return _require_success(action, self._call(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; a failed one gives a reply that is not ok. Ends the process before raising `ThorError`."""
+        """Execute an action; the reply tells whether it succeeded. A `ThorError` means that the process was ended."""
         return self._call(action, lambda controller: _step_reply(controller, action, arguments))
 
     def require(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action that must succeed. Raises `ThorRefusal` otherwise."""
+        """Execute an action that must succeed. Raises `ThorRefusal` if it fails."""
         return _require_success(action, self.step(action, **arguments))
 
     def close(self) -> None:
@@ -109,12 +109,12 @@ class ThorClient:
         except Exception as error:
             fault = _thor_error(error)
             fault.action, fault.seconds = fault.action or action, time.perf_counter() - began
-            self.close()  # replies may no longer match the actions
+            self.close()  # else a late reply would be taken for the reply to the next action
             log.info("%s", fault)
             if fault is error:
                 raise
             raise fault from error
-        except BaseException:  # after a keyboard interrupt, the late reply would be taken for the next action's
+        except BaseException:  # such as a keyboard interrupt; the reply would still arrive
             self.close()
             raise
         finally:
@@ -123,14 +123,14 @@ class ThorClient:
 
 
 def _require_success(action: str, reply: Reply) -> Reply:
-    """Return a successful reply. Raises `ThorRefusal` for a refusal."""
+    """Return a successful reply. Raises `ThorRefusal` for a failed one."""
     if not reply.ok:
         raise ThorRefusal(reply.message or "it refused without a message", action=action)
     return reply
 
 
 def _thor_error(error: Exception) -> ThorError:
-    """Return the ThorError for an error of ai2thor's client."""
+    """Return an error of ai2thor's client as a ThorError."""
     if isinstance(error, TimeoutError) and not thor_error(error):
         return ThorTimeout("no reply in time")
     cause = error.__context__ or error

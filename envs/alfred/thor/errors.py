@@ -31,7 +31,7 @@ class ThorStart(ThorError, RuntimeError):
 
 
 class ThorTimeout(ThorError, EpisodeError, TimeoutError):
-    """No complete reply in time."""
+    """Reply that did not arrive completely within the time limit."""
 
     remedy = f"raise env.thor.timeout if the machine is slow, else {LOGS}"
 
@@ -47,7 +47,7 @@ class ThorAnswer(ThorError, EpisodeError, ValueError):
 
 
 class ThorRefusal(ThorError, EpisodeError):
-    """Failed action without which an episode cannot start; the message quotes AI2-THOR's."""
+    """Failed action without which an episode cannot start; the message quotes AI2-THOR's reason."""
 
     remedy = "check that the build has this scene and this action (docs/thor.md)"
 
@@ -59,7 +59,7 @@ class ThorLost(ThorError, EpisodeError):
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return the error, or its context, if that is a ThorError, else None: ai2thor replaces errors by its own."""
+    """Return ``error``, or the error that ai2thor replaced by it (its context), if that is a ThorError; else None."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 

@@ -1,4 +1,4 @@
-"""Launch and shutdown of ai2thor's controller; it imports ai2thor, so import it only to start a process."""
+"""Launch and shutdown of ai2thor's controller. This module imports ai2thor, so import it only to start a process."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class BoundedController(Controller):
         return super().step(action, **arguments)
 
     def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
-        """Pass a GPU to CloudRendering only: with one, ai2thor runs the program vulkaninfo on every platform."""
+        """Drop the GPU number unless the platform is CloudRendering: with a number, ai2thor runs vulkaninfo first."""
         if self._build.platform is not CloudRendering:
             self.gpu_device = None
         return super().unity_command(width, height, headless)
 
 
 def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
-    """Return a controller whose process shows ``scene``. Raises `ThorStart` after ending the process."""
+    """Start a process in ``scene`` and return its controller. If the start fails, end it and raise `ThorStart`."""
     arguments = _arguments(options, data)
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
     try:
-        with ExitStack() as cleanup, _without_log_handlers():
+        with ExitStack() as cleanup, _with_temporary_log_handler():
             cleanup.callback(end, controller)
             controller.__init__(scene=scene, **arguments)
             cleanup.pop_all()
@@ -72,9 +72,9 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
 
 
 def end(controller: Controller) -> None:
-    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. May be called again.
+    """Kill the process and wait for its end; close pipes, thread and port; remove the pipes' folder.
 
-    The client's atexit hook keeps every controller alive, so large attributes are cleared here.
+    May be called more than once. ai2thor's atexit hook keeps every controller, so large attributes are cleared here.
     """
     server = controller.server
     if server is not None:
@@ -96,8 +96,8 @@ def end(controller: Controller) -> None:
 
 
 @contextmanager
-def _without_log_handlers() -> Iterator[None]:
-    """Give the root logger a handler for now; without one, ai2thor's first message would install its own."""
+def _with_temporary_log_handler() -> Iterator[None]:
+    """Give the root logger a temporary handler: without any, ai2thor's first log message would install one."""
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     try:

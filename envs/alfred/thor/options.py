@@ -22,7 +22,7 @@ class ThorOptions:
     """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
     executable: str | None = None  # a build's file, a command, or "stand-in"; None: the build that ai2thor downloads
-    platform: str | None = None  # of the downloaded build; None: Linux64 with a display, else CloudRendering
+    platform: str | None = None  # of the build; None: CloudRendering for images without display, else ai2thor's choice
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
     display: str | None = None  # X display, such as ":0"; None: the environment variable DISPLAY
@@ -30,10 +30,10 @@ class ThorOptions:
     width: int = 300
     height: int = 300
     quality: str = "Ultra"
-    field_of_view: float = 60.0  # the default, like the next two, is ALFRED's
+    field_of_view: float = 60.0  # this default and the next two are ALFRED's
     visibility: float = 1.5  # maximum distance at which things can be used
     grid: float = 0.25
-    tries: int = 5  # maximum number of poses tried per skill
+    tries: int = 5  # maximum number of poses from which an action is tried
     start_timeout: float = 180.0  # limit for the first message of a new process
     timeout: float = 60.0  # limit for the reply to an action
 
@@ -81,7 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Validate options; ``embedded`` houses use the stand-in by default. Raises ConfigError for invalid ones."""
+    """Validate options; ``embedded`` (generated) houses use the stand-in by default. Raises ConfigError."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

@@ -1,4 +1,4 @@
-"""Poses from which a thing can be used: from the action GetInteractablePoses, or from geometry if AI2-THOR lacks it."""
+"""Poses from which the agent can use a thing: listed by AI2-THOR (GetInteractablePoses), else computed by geometry."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
 
 EYE_HEIGHT = 0.675  # metres from the agent's position up to its camera
-HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees of the camera that AI2-THOR allows; down is positive
-MAX_POINTS = 12  # number of standing points considered
-MARGIN = 1.0  # maximum metres from a thing's position to its edge
+HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # camera angles that AI2-THOR allows, in degrees; down is positive
+MAX_POINTS = 12  # maximum number of standing points considered per thing
+MARGIN = 1.0  # metres; the largest distance from a thing's position to its edge
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """The agent's position in metres, and the direction of its view in degrees."""
+    """Position in metres, and angles in degrees: ``rotation`` clockwise from the z axis, ``horizon`` downwards."""
 
     x: float
     y: float
@@ -49,9 +49,9 @@ class PoseFinder:
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
     def poses_for(self, object_id: str, target: Position) -> list[Pose]:
-        """Return poses from which an object can be used: the build's, else one per nearby point, facing the object.
+        """Return poses from which the agent can use an object; if the build reports none, compute one per nearby point.
 
-        The order: the best pose of each standing point, nearest point first; then the second best of each, and so on.
+        First comes the best pose of each standing point, nearest point first; then the second best of each, and so on.
         """
         by_distance = sorted((_floor_distance(point, target), point) for point in self.points)
         within = [point for distance, point in by_distance if distance <= self._reach + MARGIN]
@@ -112,7 +112,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _points_first(ranked: Sequence[Pose]) -> list[Pose]:
-    """Order poses: the first of every point, then the second ones, and so on; a door may need a step back."""
+    """Order poses: the first of every point, then the second ones, ...; a door may open only from a farther point."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

@@ -19,19 +19,19 @@ from envs.alfred.state import Thing
 
 Entry = Mapping[str, Any]  # an element of metadata["objects"]
 
-FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # left out once broken
+FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # ignored once they are broken
 NESTED_DISTANCE = 0.3  # maximum metres between a movable container and its contents
 ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1 (ALFRED)
 
 
 def kind_of(entry: Entry) -> str:
-    """Return ALFRED's name of an entry's type, which mostly is AI2-THOR 5's name."""
+    """Return ALFRED's name of an entry's type."""
     kind: str = entry["objectType"]
     return ALFRED_TYPE_NAMES.get(kind, kind)
 
 
 def known_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries of ALFRED's types, without cut or broken things, which the simulator still lists."""
+    """Return the entries of ALFRED's types, without the cut and broken things that the simulator still lists."""
     return [entry for entry in entries if kind_of(entry) in objects.KNOWN_TYPES and not _is_destroyed(entry)]
 
 
@@ -41,7 +41,7 @@ def position_of(entry: Entry) -> Position:
 
 
 class ThingIds:
-    """Map between the simulator's object ids and thing ids; the mug nearest to the scene's ``mug_2`` gets that id."""
+    """Map between the simulator's object ids and thing ids: "mug_2" is the mug nearest to the scene item "mug_2"."""
 
     def __init__(self) -> None:
         self.thing_ids: dict[str, str] = {}  # by the simulator's object id
@@ -49,7 +49,7 @@ class ThingIds:
         self._last_numbers: Counter[str] = Counter()
 
     def begin(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
-        """Assign ids at the start of an episode; things that the description ``items`` lacks get the next numbers."""
+        """Assign ids at the start of an episode; things without a counterpart in ``items`` get the next numbers."""
         in_order = sorted(known_entries(entries), key=lambda entry: (kind_of(entry), position_of(entry)))
         unnamed, items = {entry["objectId"]: entry for entry in in_order}, list(items)
         for item in items:
@@ -89,7 +89,7 @@ class ThingIds:
 
 
 def read_things(entries: Mapping[str, Entry], ids: ThingIds, before: Mapping[str, Thing]) -> dict[str, Thing]:
-    """Return all things by id, in the order of ``before``, new ones last; an unchanged thing is the same object."""
+    """Return all things by id: in the order of ``before``, the last state, then new ones; unchanged ones are reused."""
     order = [name for name in before if name in entries] + [name for name in entries if name not in before]
     bare = {name: _thing(name, entries[name]) for name in order}
     parents = {name: _parent(bare[name], entries[name], bare, before, ids) for name in order if bare[name].pickupable}
@@ -134,7 +134,7 @@ def _thing(name: str, entry: Entry) -> Thing:
 def _parent(
     thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], ids: ThingIds
 ) -> str | None:
-    """Return the innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand."""
+    """Return the id of the innermost receptacle, a movable one or else the nearest; None for the floor and the hand."""
     if entry["isPickedUp"]:
         return None
     if not entry["parentReceptacles"]:
@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return the last container if near: AI2-THOR lists none for things carried in one, or in a pan on a burner."""
+    """Return a thing's last container if it is near: AI2-THOR lists no carried container, and no pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:
@@ -156,7 +156,7 @@ def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mappi
 
 
 def _contents(parents: Mapping[str, str | None], before: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
-    """Return the contents of each receptacle, earlier contents first and in the same order."""
+    """Return the contents of each receptacle: those that it had before, in the same order, then new ones."""
     inside: dict[str, list[str]] = {}
     for name, parent in parents.items():
         if parent is not None:

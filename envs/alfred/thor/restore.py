@@ -3,7 +3,7 @@
 ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name its objects. Version 5 has
 other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
 listed objects. Poses are therefore assigned to the existing instances, type by type. If a type has more poses than
-instances, its last instance is listed for all that remain, and AI2-THOR copies it. All other objects are listed at
+instances, its last instance is listed for all remaining poses, and AI2-THOR copies it. All other objects are listed at
 their current poses. The result is checked afterwards.
 """
 
@@ -23,18 +23,18 @@ from envs.alfred.thor.reading import Entry, kind_of, position_of
 
 log = logging.getLogger(__name__)
 
-MAX_DISTANCE = 0.3  # maximum metres between an object and its pose
+MAX_DISTANCE = 0.3  # metres from a pose within which its object counts as placed
 CENTIMETRE = 0.01  # metres
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Deviations from a trial's initial state: objects that the build lacks, and objects away from their poses."""
+    """Deviations from a trial's initial state: missing types, misplaced objects and refused actions."""
 
-    pose_count: int  # number of the trial's poses
-    missing_types: tuple[str, ...] = ()  # types that the room lacks
-    misplaced_types: tuple[str, ...] = ()  # types with a pose that has no such object nearby
-    refusals: tuple[str, ...] = ()  # refused actions with the build's messages
+    pose_count: int  # number of the object poses that the trial lists
+    missing_types: tuple[str, ...] = ()  # types of these poses that the room lacks
+    misplaced_types: tuple[str, ...] = ()  # the type of each pose without an object of that type within MAX_DISTANCE
+    refusals: tuple[str, ...] = ()  # refused actions with AI2-THOR's messages
 
     def notes(self) -> dict[str, Any]:
         """Return the deviations for the episode's trace; empty if there are none."""
@@ -44,7 +44,7 @@ class RestoreReport:
 
 
 def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
-    """Set up a room after its reset, which gave ``initial``. Raises `ThorError`; failed actions are only recorded."""
+    """Set up a room; ``initial`` is the reply to its reset. Refused actions go into the report. Raises `ThorError`."""
     refusals: list[str] = []
 
     def ask(action: str, **arguments: Any) -> Reply:
@@ -62,8 +62,8 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
     reply = thor.require("Pass")
     for action, arguments in state_actions(start, reply.objects):
         ask(action, **arguments)
-    pose = Pose(*start.agent, start.rotation, start.horizon).arguments()  # the height may not fit this build
-    if not ask("Teleport", **pose).ok:
+    pose = Pose(*start.agent, start.rotation, start.horizon).arguments()
+    if not ask("Teleport", **pose).ok:  # for example, because the height does not fit this build's floor
         ask("Teleport", **pose, forceAction=True)
     reply = thor.require("Pass")
     misplaced = misplaced_types(start.objects, reply.objects, missing)
@@ -76,7 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    AI2-THOR forms ids from type and place in centimetres and drops duplicates, so objects of a type share no place.
+    An id is type and position in centimetres, and AI2-THOR keeps one object per id: a type's positions must differ.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
@@ -111,7 +111,7 @@ def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:
 
 
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield actions that switch devices, and make things dirty or empty, as in the trial."""
+    """Yield the actions that switch devices, and make things dirty or empty, as the trial's start requires."""
     toggles = dict(start.toggles)
     for entry in entries:
         kind = kind_of(entry)
@@ -126,7 +126,7 @@ def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str,
 
 
 def misplaced_types(poses: Sequence[ObjectPose], entries: Sequence[Entry], missing: Collection[str]) -> list[str]:
-    """Return the types of poses without an object of their type nearby."""
+    """Return the type of each pose without an object of that type within `MAX_DISTANCE`, except ``missing`` types."""
     places: dict[str, list[Position]] = {}
     for entry in entries:
         places.setdefault(kind_of(entry), []).append(position_of(entry))

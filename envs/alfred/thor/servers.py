@@ -1,8 +1,8 @@
-"""Servers for ai2thor's client with time limits, over two pipes or HTTP.
+"""Servers with time limits for ai2thor's client, over two pipes or HTTP. They correct ai2thor 5.0's own servers.
 
-ai2thor 5.0 itself blocks forever in ``open`` if the process dies before it opens its pipe, and polls until its time-out
-if it dies later. Its HTTP server, for builds and machines without named pipes, never frees a controller's thread and
-socket, replaces an ended process by one with a fresh room, and does not report unreadable replies.
+The pipe server of ai2thor blocks forever in ``open`` if the process dies before it opens its pipe, and polls until its
+time-out if the process dies later. The HTTP server, for builds and machines without named pipes, never frees its thread
+and socket, replaces an ended process by a new one in the initial room, and does not report unreadable replies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.clock import Clock
 
 POLL_INTERVAL = 0.2  # seconds between two checks of the process
-CHUNK = 1 << 20  # bytes; more than the capacity of a pipe
+CHUNK = 1 << 20  # maximum bytes per read
 DAY = 86_400.0  # seconds
 JOIN_TIMEOUT = 5.0  # seconds to wait for the server's thread to end
 
@@ -104,7 +104,7 @@ class BoundedFifoServer(FifoServer):
         self.client_pipe = self.server_pipe = None
 
     def _wait_until_ready(self, pipe: Any, read: bool) -> None:
-        """Wait until the pipe is ready; an end of file counts as ready."""
+        """Wait until the pipe can be read or written without blocking; an end of file counts as readable."""
         lists = ([pipe], [], []) if read else ([], [pipe], [])
         while not any(select.select(*lists, min(POLL_INTERVAL, self._seconds_left()))):
             self._check_process()
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Give the waiting caller an error's text: the error itself would keep files open. Return HTTP errors."""
+        """Return HTTP errors. Send other errors' text to the waiting caller: the errors themselves keep files open."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

@@ -1,4 +1,4 @@
-"""View of a room from above: the image of a camera in AI2-THOR, else a drawing of standing points and things."""
+"""View of a room from above: AI2-THOR's camera image, or if there is none, a drawing of standing points and things."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ The simulator can fail too, for example if something is in the way. Hot, cold an
 simulator; they follow from the actions, as in ALFRED's own code.
 
 A process that fails within an episode is restarted once: the scene is set up again and all successful actions are
-repeated. If the room is then the same, the episode continues, and ``restarts`` counts this; otherwise it fails.
+repeated. If the room is then as before, the episode continues; otherwise it fails. ``restarts`` counts the restarts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Attempt = Callable[[], str | None]  # returns the simulator's reason of failure,
 
 
 class _ActionRecord(NamedTuple):
-    """A successful action, with the id of its thing, if any."""
+    """An action that changes the room; ``thing`` is the id of the thing that it acts on, or None."""
 
     action: str
     thing: str | None
@@ -83,7 +83,7 @@ class ThorWorld(World):
 
     @property
     def frame(self) -> np.ndarray | None:
-        """Last image of the agent, (height, width, 3) uint8; None without images."""
+        """Last image of the agent's camera, (height, width, 3) uint8; None if the simulator makes no images."""
         return self._reply.frame
 
     @property
@@ -92,7 +92,7 @@ class ThorWorld(World):
         return [(x, z) for x, _, z in self._finder.points]
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether a thing is in or on one of ``places``; ``nested``: also in a plate or bowl that is there."""
+        """Return whether a thing is in or on one of ``places``; with ``nested``, a plate or bowl may be in between."""
         if thing.parent in places:
             return True
         direct = thing.parent is None or not self.things[thing.parent].movable
@@ -165,7 +165,7 @@ class ThorWorld(World):
         return None if self._teleport(best) else self._failure()
 
     def _use(self, action: str, thing_id: str, **arguments: Any) -> str | None:
-        """Act at the current pose if the thing is in view, else at other poses, nearest first."""
+        """Act at the current pose if the thing is in view; unless that succeeds, act at other poses, nearest first."""
         if self._in_view(thing_id) and self._do(action, thing_id, **arguments).ok:
             return None
         for pose in self._usable_poses(thing_id):
@@ -229,7 +229,7 @@ class ThorWorld(World):
         self._ids.begin(self._reply.objects, description.items)
 
     def _scene(self) -> Scene:
-        """Return the current scene, in the order of the description, as the initial state of a symbolic world."""
+        """Return the simulator's room as the scene of a symbolic world, with items in the description's order."""
         entries = self._ids.entries(self._reply.objects)
         order = {item.id: number for number, item in enumerate(self.description.items)}
         ids = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
@@ -252,7 +252,7 @@ class ThorWorld(World):
     # restarts
 
     def _recover(self, fault: ThorError) -> None:
-        """Restore the room in a new process. Raises `ThorLost` if it differs, ``fault`` if no restart is left."""
+        """Restore the room in a new process. Raises ``fault`` if no restart is left, `ThorLost` if the room differs."""
         if self.restarts >= RESTARTS:
             raise fault
         self._note_restart(fault)
@@ -276,7 +276,7 @@ class ThorWorld(World):
         log.warning("the simulator is restarted: %s", fault)
 
     def _comparable_state(self) -> dict[str, tuple[object, ...]]:
-        """Return the state to compare after a restart, without positions and slices: physics varies them."""
+        """Return the state to compare after a restart, without positions and slices' states: physics varies them."""
         state: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:

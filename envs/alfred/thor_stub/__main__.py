@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError, KeepError
 
 ABOUT = """A stand-in for AI2-THOR. ai2thor's Controller(local_executable_path=...) starts it like a real build, over
 named pipes or HTTP. The build's own flags (-screen-width 300, -batchmode, ...) may follow."""
-UNUSABLE = 2  # exit status, equal to argparse's
+UNUSABLE = 2  # exit status for wrong options, the same as argparse's
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _number(flags: list[str], name: str, default: int) -> int:
-    """Return the number after a flag, or the default."""
+    """Return the whole number that follows the flag ``name``, or the default."""
     if name not in flags[:-1]:
         return default
     value = flags[flags.index(name) + 1]
@@ -66,7 +66,7 @@ def _number(flags: list[str], name: str, default: int) -> int:
 
 
 def _channel() -> Channel:
-    """Return the channel set in the client's environment variables. Raises ConfigError if there is none."""
+    """Return the channel that the client's environment variables describe. Raises ConfigError if they are not set."""
     server, client = (os.environ.get(f"AI2THOR_FIFO_{name}_PIPE_PATH") for name in ("SERVER", "CLIENT"))
     if os.environ.get("AI2THOR_SERVER_TYPE") == "WSGI":
         from envs.alfred.thor_stub.protocol.http import Http

@@ -16,16 +16,16 @@ CLEARANCE = 0.25  # minimum metres between the agent and the middle of furniture
 MARGIN = 0.5  # metres of floor around all things, so that each thing is within 1.2 m of a standing point
 HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
 EYE_HEIGHTS = {True: 0.675, False: 0.0}  # metres from the agent's position up to its eye, by ``standing``
-PITCH_MARGIN = 20.0  # degrees added above and below, since things extend from their centre
-YAW_MARGIN = 15.0  # degrees added left and right, so that one of the four 90-degree turns sees a thing anywhere
-SEEN_RADIUS = 0.05  # metres; nearer things count as in front of the agent
+PITCH_MARGIN = 20.0  # degrees added to the view above and below, since things extend beyond their centre
+YAW_MARGIN = 15.0  # degrees added left and right, so that four turns of 90 degrees see things in every direction
+SEEN_RADIUS = 0.05  # metres on the floor plan; nearer things count as in front of the agent
 
 Point = tuple[float, float]  # x, z
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPose:
-    """Pose of the agent: metres, and angles in degrees (``horizon``: down is positive)."""
+    """Pose of the agent in metres and degrees: ``rotation`` clockwise from the z axis, ``horizon`` downwards."""
 
     x: float = 0.0
     z: float = 0.0
@@ -45,7 +45,7 @@ class AgentPose:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Range of a camera: ``reach`` in metres on the floor plan, ``angle``, its full field of view, in degrees."""
+    """Range of a camera: ``reach`` in metres on the floor plan, and ``angle``, the whole field of view in degrees."""
 
     reach: float = 1.5
     angle: float = 90.0
@@ -61,15 +61,16 @@ class Sight:
         offset = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
         return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
-    def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether a target is between the view's upper and lower edge, looking ``horizon`` degrees down."""
+    def contains_height(self, point: Point, height: float, horizon: float, target: Position) -> bool:
+        """Return whether a target is in the vertical view of an eye at ``height`` metres, ``horizon`` degrees down."""
         distance = hypot(target[0] - point[0], target[2] - point[1])
         pitch = degrees(atan2(height - target[1], distance))
         return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
 
     def sees(self, body: AgentPose, target: Position, width: float) -> bool:
         point = body.x, body.z
-        return self.faces(point, body.rotation, target, width) and self.levels(point, body.eye[1], body.horizon, target)
+        in_front = self.faces(point, body.rotation, target, width)
+        return in_front and self.contains_height(point, body.eye[1], body.horizon, target)
 
 
 def poses_seeing(
@@ -80,12 +81,12 @@ def poses_seeing(
     facing = {turn: [at for at in positions if sight.faces(floor_xz(at), turn, target, width)] for turn in rotations}
     for horizon, standing, rotation in product(horizons, standings, rotations):
         for at in facing[rotation]:
-            if sight.levels(floor_xz(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
+            if sight.contains_height(floor_xz(at), at[1] + EYE_HEIGHTS[standing], horizon, target):
                 yield at, rotation, horizon, standing
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """Return the scene's standing points, else a grid over its area together with the points in ``known``."""
+    """Return the scene's standing points; if it lists none, the free points of a grid over its floor, and ``known``."""
     if scene.reachable:
         return scene.reachable
     places = [floor_xz(item.position) for item in scene.items] + [scene.agent]

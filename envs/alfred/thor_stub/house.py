@@ -1,4 +1,4 @@
-"""Houses for the action ``CreateHouse``: dicts with one key, under which the scene is stored as JSON."""
+"""Houses for the action ``CreateHouse``: dicts in which one key holds the scene as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata in the reply to every action: all objects, the agent and the cameras."""
+"""Metadata in the reply to every action: the state of all objects, of the agent and of the cameras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 class MetadataWriter:
-    """Writer of metadata; until the room changes, it caches what does not depend on the agent's pose."""
+    """Writer of metadata. Until the room changes, it caches the parts that do not depend on the agent's pose."""
 
     def __init__(self) -> None:
         self._room: Room | None = None
@@ -27,7 +27,7 @@ class MetadataWriter:
         self._agent: Record = {}
 
     def agent(self, session: Session) -> Record:
-        """Return the metadata of the agent, without the result of the last action."""
+        """Return the agent's metadata with all objects and cameras, but without the result of the last action."""
         if session.state != self._state:
             self._state, self._agent = session.state, self._write(session)
         return self._agent
@@ -89,7 +89,7 @@ def _cameras(cameras: list[Camera]) -> list[Record]:
 
 
 def _inside(room: Room) -> dict[str, list[str]]:
-    """Return the object ids in or on each receptacle, nested ones included."""
+    """Return, by receptacle id, the ids of the objects in or on it, nested objects included."""
     contents: dict[str, list[str]] = {}
     for entity in room.of_thing.values():
         for outer in room.receptacles_around(entity):

@@ -51,7 +51,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Lens:
-    """A pinhole camera. Rows of ``axes``: directions right, up, forward. ``focus``: focal length in pixels."""
+    """A pinhole camera. The rows of ``axes`` (3, 3) point right, up and forward; ``focus`` is in pixels."""
 
     eye: np.ndarray
     axes: np.ndarray
@@ -60,7 +60,7 @@ class _Lens:
     height: int
 
     def project(self, points: list[list[float]]) -> np.ndarray:
-        """Return (n, 3): column and row in pixels, metres ahead."""
+        """Return for n points an array (n, 3): column and row in pixels, and the distance ahead in metres."""
         relative = (np.array(points) - self.eye) @ self.axes.T
         ahead = np.maximum(relative[:, 2], NEAR)
         scale = self.focus / ahead
@@ -87,7 +87,7 @@ def camera_image(session: Session, camera: Camera) -> bytes:
 
 
 def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: float) -> _Lens:
-    """Return the camera. In degrees: ``pitch`` down, ``yaw`` to the right, ``angle`` of the vertical field of view."""
+    """Return the camera; ``pitch`` (down), ``yaw`` (right) and ``angle`` (vertical field of view) are in degrees."""
     down, turn = radians(pitch), radians(yaw)
     right = cos(turn), 0.0, -sin(turn)
     up = sin(turn) * sin(down), cos(down), cos(turn) * sin(down)
@@ -109,7 +109,7 @@ def _perspective(session: Session, lens: _Lens) -> bytes:
 
 
 def _planes(room: Room) -> Iterator[tuple[Color, np.ndarray]]:
-    """Yield walls and floor with their corners."""
+    """Yield the colour and corners of each wall and of the floor."""
     (x0, z0), (x1, z1) = _extent(room)
     outline = ((x0, z0), (x1, z0), (x1, z1), (x0, z1))
     for number, (x, z) in enumerate(outline):
@@ -120,7 +120,7 @@ def _planes(room: Room) -> Iterator[tuple[Color, np.ndarray]]:
 
 
 def _clipped(outline: np.ndarray, lens: _Lens) -> list[Pixel]:
-    """Return the part of the outline in front of the camera, in pixels."""
+    """Return the corners, in pixels, of the part of an outline (n, 3), in metres, that is in front of the camera."""
     ahead = (outline - lens.eye) @ lens.axes[2] - NEAR
     points: list[list[float]] = []
     for number in range(len(outline)):
@@ -139,7 +139,7 @@ def _extent(room: Room) -> tuple[Pixel, Pixel]:
 
 
 def _boxes(room: Room) -> Iterator[_Box]:
-    """Yield the things that are not behind a closed door."""
+    """Yield the boxes to draw: all but the floor, cut things and things behind a closed door."""
     for entity in room.entities.values():
         if entity.type != "Floor" and not room.hidden(entity):
             yield _Box(entity.type, room.position(entity), size_of(entity.type), is_on(room, entity))
@@ -177,7 +177,7 @@ def _draw_box(pen: ImageDraw.ImageDraw, box: _Box, points: list[list[float]], ey
 
 
 def _from_above(session: Session, center: Position, extent: float) -> bytes:
-    """Draw the room from above, x to the right, z up; ``extent`` metres from the middle to the upper edge."""
+    """Draw the room from above, x to the right, z up; ``extent``: metres from the middle to the upper edge."""
     scale = session.height / 2 / extent
     image = Image.new("RGB", (session.width, session.height), OUTSIDE)
     pen = ImageDraw.Draw(image)

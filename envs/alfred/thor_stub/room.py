@@ -18,19 +18,20 @@ from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_l
 from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
-UPRIGHT: Position = (0.0, 0.0, 0.0)
-HAND_OFFSET = (0.5, -0.25)  # metres in front of the eye, and below it
+ORIGIN: Position = (0.0, 0.0, 0.0)
+UPRIGHT: Position = (0.0, 0.0, 0.0)  # degrees around the x, y and z axes
+HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
 
 
 @dataclass(slots=True)
 class Entity:
-    """Object with an id of AI2-THOR's form. Without a ``thing`` it does not exist in the symbolic world."""
+    """Object with an id in AI2-THOR's format. Without a ``thing`` it does not exist in the symbolic world."""
 
     id: str
     type: str  # name of the type in AI2-THOR 5.0
     name: str
     thing: str = ""  # id in the symbolic world
-    place: Position = UPRIGHT  # position of an entity without a thing
+    place: Position = ORIGIN  # position of an entity without a thing
     rotation: Position = UPRIGHT
     controls: str = ""  # object id of the stove burner that a knob turns on
 
@@ -41,10 +42,10 @@ class Entity:
 
 
 class Parents:
-    """Inference of objects' receptacles in one room, from demonstrations in it or from its fixtures alone."""
+    """Inference of objects' receptacles in one room, from a survey of demonstrations, or from the fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
-        """Store the fixtures; their ids in ``survey`` are the ``source`` of the items."""
+        """Store the fixtures; an item's ``source`` is its id in ``survey``."""
         items = [item for item in fixtures if item.source or survey is None]
         if survey is None:
             survey = RoomSurvey(tuple(Fixture(item.id, item.type, item.position) for item in items))
@@ -54,7 +55,7 @@ class Parents:
         self._inference = ReceptacleInference(survey)
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
-        """Return the item that holds an object: a container right below it, else a fixture; None is the floor."""
+        """Return the id of the item that holds an object: a container right below it, else a fixture, or None."""
         for item in containers:
             if is_nested(kind, position, item.type, item.position):
                 return item.id
@@ -63,7 +64,7 @@ class Parents:
 
 
 class Room:
-    """A room and the agent in it. ``version`` increases with every change except of the agent's pose."""
+    """A room and the agent in it. ``version`` increases with every action that may change more than the pose."""
 
     def __init__(
         self, scene: Scene, name: str, parents: Parents | None = None, spots: Iterable[Point] = (), y: float = HEIGHT
@@ -73,9 +74,9 @@ class Room:
         self.world = World(scene)
         self.body = AgentPose(*scene.agent, y=y)
         self.points = floor_points(scene, spots)
-        self.entities: dict[str, Entity] = {}
-        self.of_thing: dict[str, Entity] = {}
-        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # by key: "dirty", "water", "open", "on", ...
+        self.entities: dict[str, Entity] = {}  # by object id
+        self.of_thing: dict[str, Entity] = {}  # by thing id
+        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # by `Entity.key`: "dirty", "water", "open", ...
         self.version = 0
         self._parents = parents
         for thing in self.world.things.values():
@@ -94,7 +95,7 @@ class Room:
     def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> None:
         """Add the entity of a thing."""
         entity = self.add_extra(thor5_type(thing.type), thing.position, given_id, name=name)
-        entity.thing, entity.place, entity.rotation = thing.id, UPRIGHT, rotation
+        entity.thing, entity.place, entity.rotation = thing.id, ORIGIN, rotation
         self.of_thing[thing.id] = entity
 
     def add_extra(
@@ -107,7 +108,7 @@ class Room:
         return entity
 
     def _furnish(self) -> None:
-        """Add entities of types that ALFRED lacks, as in every room of AI2-THOR; clients must handle them."""
+        """Add entities of types that ALFRED lacks; AI2-THOR's rooms have such objects, so clients must handle them."""
         (x0, z0), (x1, z1) = self.bounds
         middle = (x0 + x1) / 2
         for kind, position in (
@@ -166,7 +167,7 @@ class Room:
         return self.world.hidden_in(entity.thing) is not None
 
     def sees(self, entity: Entity, sight: Sight) -> bool:
-        """Return whether the agent sees an entity."""
+        """Return whether the agent sees an entity; it always sees a carried one."""
         if self.hidden(entity):
             return False
         if self.carries(entity):
@@ -192,7 +193,7 @@ class Room:
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
     def items(self) -> Iterator[Item]:
-        """Yield the items of a scene that describe the current room."""
+        """Yield the room's current things as items of a scene."""
         for thing in self.world.things.values():
             states = ("open" if thing.is_open else "closed", *(["on"] if thing.is_on else []))
             yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)
@@ -200,7 +201,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things by ``items`` and loose extras by ``extras``; loose entities get ids by new position."""
+        """Replace things by ``items``, loose entities without a thing by ``extras``; `is_loose` types get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

@@ -28,7 +28,7 @@ class Rooms:
     """Scenes of the stand-in."""
 
     def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
-        """Read objects from ``splits`` of ``data`` (default: all that are folders). Raises ConfigError, DataError."""
+        """Choose ``splits`` of ``data``, by default those stored as folders. Raises ConfigError, DataError."""
         self._corpus = Corpus(data) if data is not None else None
         self._splits = _splits(self._corpus, tuple(splits)) if self._corpus else ()
 
@@ -47,7 +47,7 @@ class Rooms:
         return self._furnished_room(name, plan)
 
     def _furnished_room(self, name: str, plan: str) -> Room:
-        survey = self._survey[plan].without_trial("")
+        survey = self._survey[plan].without_trial("")  # keeps all trials, but one id per lamp
         trials = [trial for trial in self._trajectories if trial.floor_plan == plan]
         fixtures = _fixtures(survey)
         parents = Parents(fixtures, survey)
@@ -89,7 +89,7 @@ def _fixtures(survey: RoomSurvey) -> list[Item]:
 
 
 def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
-    """Return one object of each type in the trials, at its first pose."""
+    """Return one object of each type that the trials list, at the pose listed first."""
     first: dict[str, ObjectPose] = {}
     for trial in trials:
         for pose in trial.start.objects:

@@ -14,7 +14,7 @@ from envs.alfred.thor_stub.rooms import Rooms
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the action ``Initialize``: lengths in metres, angles in degrees."""
+    """Settings that the action ``Initialize`` changes: lengths in metres, angles in degrees."""
 
     grid: float = 0.25
     snap: bool = True
@@ -38,7 +38,7 @@ class Camera:
 
 @dataclass(slots=True)
 class Session:
-    """A room, the settings and the cameras."""
+    """The scenes to choose from, the current room, the screen in pixels, the settings and the cameras."""
 
     scenes: Rooms
     room: Room
@@ -50,7 +50,7 @@ class Session:
 
     @property
     def state(self) -> Hashable:
-        """Value that changes whenever images or metadata can change; rooms compare by identity."""
+        """Value that differs after any change of images or metadata; two `Room` objects are never equal."""
         view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
         return self.room, self.room.version, self.room.body, view
 

@@ -48,7 +48,7 @@ IGNORED_ARGUMENTS = types(
     """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
     renderInstanceSegmentation"""
 )
-BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # from an unexpected argument
+BAD_ARGUMENTS = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # raised for unexpected arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ActionReply:
 
 @dataclass(slots=True)
 class Images:
-    """Last images of a session: drawn on demand, and again only after a change."""
+    """Cache of a session's last images: drawn at the first request after each change."""
 
     _state: Hashable = None
     _agent: bytes = b""
@@ -96,7 +96,7 @@ class Simulator:
         return cls(Session(scenes, scenes.make(EMPTY_SCENE)), images, unknown)
 
     def first_reply(self) -> ActionReply:
-        """Return the build's message before the first action."""
+        """Return the message that the build sends before the first action."""
         return self._reply({"action": ""}, None, None)
 
     def handle(self, action: Action) -> ActionReply:

@@ -19,8 +19,8 @@ THOR5_TYPE_NAMES: Mapping[str, str] = MappingProxyType(
 """Names of ALFRED's types in 5.0, if different."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # no lid in the symbolic world
-OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")
+OPEN_AT_FIRST = types("LaundryHamper")  # has no lid in the symbolic world, where no action could open it
+OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")  # receptacles that refuse a put while closed
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
 )
@@ -51,7 +51,7 @@ _SIZES: dict[str, tuple[float, float, float]] = {
 }  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
 _INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # basin -> type with which its ids begin
-_SHIFT = 0.01  # metres added to x in ids, as 2.1 and 5.0 differ in positions; step of `free_id`
+_SHIFT = 0.01  # metres added to x in ids, since positions differ between 2.1 and 5.0; also the step of `free_id`
 
 
 @cache
@@ -67,13 +67,13 @@ def size_of(kind: str) -> tuple[float, float, float]:
 
 
 def is_loose(kind: str) -> bool:
-    """Return whether ``SetObjectPoses`` removes an unlisted thing of this type."""
+    """Return whether a type is loose: ``SetObjectPoses`` removes such an object unless it is listed."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """Return the metadata shared by all objects of a type, with defaults for the rest; read-only."""
+    """Return the metadata that all objects of a type share, with defaults for the rest; do not change it."""
     moves = is_loose(kind)
     return {
         "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,

@@ -66,7 +66,7 @@ def open_(
     session: Session, *, objectId: str, openness: float = 1.0, forceAction: bool = False, returnToStart: bool = True,
     stopAtNonStaticCol: bool = False, physicsInterval: float | None = None,
 ) -> None:  # fmt: skip
-    """Open an object, or close it if ``openness`` is 0; no error if it is already in that state."""
+    """Open an object, or close it if ``openness`` is 0. If it is already in that state, do nothing."""
     refuse_if(not 0 <= openness <= 1, "openness must be in [0:1]")
     room, entity = session.room, session.target(objectId, forceAction)
     refuse_if(entity.type not in OPENABLE, f"{objectId} is not an Openable object")
@@ -125,7 +125,7 @@ def switch(room: Room, entity: Entity, on: bool) -> None:
 
 
 def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    """Cut an object, even without a knife. The whole object stays in the metadata, as cut and invisible."""
+    """Cut an object, even without a knife. The whole object stays in the metadata, marked as sliced and invisible."""
     room, entity = session.room, session.target(objectId, forceAction)
     if "sliced" in room.marks[entity.key]:
         return

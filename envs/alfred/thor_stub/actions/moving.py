@@ -1,4 +1,4 @@
-"""Actions that change the agent's pose or list poses."""
+"""Actions that change the agent's pose, or list possible poses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envs.alfred.thor_stub.traits import size_of
 
 MIN_HORIZON, MAX_HORIZON = -30.0, 60.0  # degrees; down is positive
 HORIZONS = (MIN_HORIZON, 0.0, 30.0, MAX_HORIZON)
-MAX_HEIGHT_CHANGE = 0.05  # maximum metres by which a teleport corrects the height
+MAX_HEIGHT_CHANGE = 0.05  # metres; the largest allowed difference between the requested height and the agent's
 EPSILON = 0.02  # metres within which a point counts as a standing point
 UNLIMITED = 2**31 - 1
 XYZ = dict[str, float]
@@ -106,7 +106,7 @@ def interactable(
     horizons: list[float] | None = None, standings: list[bool] | None = None, maxDistance: float | None = None,
     maxPoses: int = UNLIMITED,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return at most ``maxPoses`` poses from which the object is seen; an omitted list allows all values."""
+    """Return at most ``maxPoses`` poses from which the agent sees the object; an omitted list allows all values."""
     room, sight = session.room, session.settings.sight
     if maxPoses <= 0:
         raise out_of_range("maxPoses must be > 0")

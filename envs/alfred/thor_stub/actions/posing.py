@@ -19,7 +19,7 @@ from envs.alfred.thor_stub.room import Entity, Room
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, is_loose, object_id, thor5_type
 
-MAX_SHIFT = 0.01  # metres
+MAX_SHIFT = 0.01  # metres along each axis within which an object counts as unmoved
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # item id -> id of the thing that it is, or copies
+    originals: dict[str, str] = field(default_factory=dict)  # listed item's id -> its own id, or a copy's original
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
@@ -96,7 +96,7 @@ def _next_id(item: Item, names: list[str]) -> str:
 
 
 def _add_fixed(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Add everything that can be neither picked up nor moved, and restore the room's order; copies stay last."""
+    """Add all things that are not loose, and sort the items in the room's order; copies stay last."""
     items = {}
     for item in before.values():
         entity = room.of_thing[item.id]
@@ -120,7 +120,7 @@ def _drop_duplicates(layout: _Layout) -> None:
 
 
 def _set_parents(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Determine the receptacle of each object."""
+    """Determine the receptacle of each item."""
     for item in layout.items.values():
         parent = item.parent if item.parent in layout.items else None
         if item.id in layout.originals and room.world.things[layout.originals[item.id]].pickupable:
@@ -157,7 +157,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
-    """Set a state of all objects of a type, or of all that have this state; failures of single objects are ignored."""
+    """Set a state of all objects of a type, or of all that can have it; an object that refuses keeps its state."""
     change = SetObjectStates.get("stateChange", "")
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]

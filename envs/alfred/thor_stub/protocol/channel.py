@@ -32,7 +32,7 @@ FAULTS = """kinds of faults; N is the number of an action, counted from 1:
 
 @dataclass(slots=True)
 class Faults:
-    """Faults that one process produces. ``mark`` is the file that the first fault creates."""
+    """Faults that one process produces for tests. ``mark`` is the file that the first fault creates."""
 
     at_start: frozenset[str] = frozenset()
     at_action: dict[int, tuple[str, str]] = field(default_factory=dict)  # number of the action -> (kind, code)
@@ -40,14 +40,14 @@ class Faults:
     mark: Path | None = None
 
     def occurs_at_start(self, kind: str) -> bool:
-        """Return whether this fault occurs now, at the start."""
+        """Return whether a kind of fault is requested at the start; if so, create the mark file."""
         if kind not in self.at_start:
             return False
         self._create_mark()
         return True
 
     def fault_at(self, number: int, action: str) -> tuple[str, str]:
-        """Return (kind, code) of the fault at an action; ("", "") for none."""
+        """Return (kind, code) of the fault at an action, or ("", ""); a fault creates the mark file."""
         fault = self.at_action.get(number, ("", ""))
         if fault[0] or action in self.unknown:
             self._create_mark()
@@ -88,7 +88,7 @@ class Channel(Protocol):
         """Prepare to send."""
 
     def send(self, reply: ActionReply, garbage: bool = False, half: bool = False) -> None:
-        """Send an answer; ``garbage``: with unreadable metadata, ``half``: only the first half."""
+        """Send an answer; ``garbage``: with unreadable metadata, ``half``: only the first half of its bytes."""
 
     def receive(self) -> dict[str, Any]: ...
 

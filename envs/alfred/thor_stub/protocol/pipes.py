@@ -1,4 +1,4 @@
-"""Channel of two named pipes: records of a type, a length and a body."""
+"""Channel of two named pipes; a message is a sequence of records with a type, a length and a body."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # None on other systems than Lin
 
 
 class Pipes:
-    """Channel over two pipes. ``outgoing`` and ``incoming`` are the paths of pipes that the client has made."""
+    """Channel over two pipes. The client has made both; ``outgoing`` and ``incoming`` are their paths."""
 
     def __init__(self, outgoing: str, incoming: str) -> None:
         self._paths = outgoing, incoming
