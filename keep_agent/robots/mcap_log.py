@@ -87,7 +87,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
     A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.
     """
-    _writer()  # raises before a file exists
+    _writer()  # raises NotInstalled before a file is made
     if path.exists():
         raise ConfigError(f"{path} already exists: name another file, or move it away")
     with writing(path):
@@ -98,9 +98,9 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 
 
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
-    """Write the entries of one episode and return their number. ``run`` is the folder with its pictures.
+    """Write the entries of one episode and return their number. ``run`` is the run folder with the episode's pictures.
 
-    A trace has no timestamps: the next entry follows after one second, or after the decision's TTFT if that is longer.
+    A trace has no timestamps. In the log each entry lasts one second, or the TTFT of its decision if that is longer.
     """
     at = count = 0
 

@@ -42,10 +42,10 @@ class Fields:
         return {self.skill: skill}
 
     def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
-        """Return the outcome of a result or response; it is a failure if the success field is missing.
+        """Return the outcome of a result or response with the content ``values``; a missing success field is a failure.
 
-        :param ended_well: success by the protocol; the result may turn it into a failure
-        :param otherwise: message for a failure without a message
+        :param ended_well: whether the protocol reports success; only then is the success field read
+        :param otherwise: message of a failure for which the robot gives none
         """
         try:
             ok = ended_well and (self.ok is None or flag_of(values, self.ok))
@@ -61,7 +61,7 @@ TRIGGER_FIELDS = Fields(message="message")  # the response of std_srvs/Trigger
 
 @dataclass(eq=False)
 class PendingSkill:
-    """A running skill; its first result counts."""
+    """A running skill. Its first result or error counts; later ones are ignored."""
 
     skill: str
     feedback: Callable[[str], None]
@@ -92,10 +92,10 @@ class PendingSkill:
 
 class SkillClient(Protocol):
     def begin(self, pending: PendingSkill) -> None:
-        """Send a skill; ``pending`` is settled later on another thread."""
+        """Send a skill. Another thread puts the outcome into ``pending`` when it arrives."""
 
     def cancel(self) -> None:
-        """Cancel the last skill. May take some seconds."""
+        """Cancel the last skill that was sent. May take some seconds."""
 
 
 class ActionClient:
@@ -149,7 +149,7 @@ class Ros2Action(ActionClient):
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
-            status = values.get("status")  # an older rosbridge puts it there
+            status = values.get("status")  # older versions of rosbridge put the status into the values
         known = type(status) is int and status in ROS2_STATUSES
         success = known and status == SUCCEEDED and message.get("result") is not False
         default = f"the robot says {ROS2_STATUSES[status] if known else repr(status)[:80]}"
