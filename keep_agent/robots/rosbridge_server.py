@@ -27,7 +27,7 @@ TASK, STOP = "task", "stop"  # topics with standard message types
 
 
 class RosbridgeServer:
-    """Server of services ``plan``, ``report`` and topics ``status``, ``facts``, ``task``, ``stop``, all below ``/name``.
+    """Server of services ``plan``, ``report`` and topics ``status``, ``facts``, ``task``, ``stop``, below ``/name``.
 
     With ROS 1 it also serves the action ``plan_and_execute`` by actionlib's topics. ``task`` takes an instruction as
     std_msgs/String, for clients without this project's messages, and for ROS 2, where roslibpy cannot serve actions.

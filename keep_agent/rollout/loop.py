@@ -37,7 +37,7 @@ class Rollout:
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    expert_lengths: list[int] = field(default_factory=list)  # length of the demonstration per task begun so far
+    expert_lengths: list[int] = field(default_factory=list)  # skills of the demonstration, per task begun so far
     error: str = ""
     restarts: int = 0  # restarts of the simulator so far
 
@@ -64,7 +64,7 @@ class Rollout:
     def crash(self, error: Exception, met: int, total: int) -> None:
         """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        If no task is left, the last one becomes a failure.
+        If all tasks have ended, the last one becomes a failure. ``met`` of ``total`` goal conditions hold now.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
@@ -99,11 +99,12 @@ def run_episode(
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
 
-    An error of the reset means invalid data and is raised. An EpisodeError of the reset and every later error make a
-    failed episode with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
+    Errors of the reset mean invalid data and are raised, except EpisodeError. An EpisodeError and all later errors make
+    a failed episode, with the traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
-    :param demonstrate: takes a task's first ``info`` and returns its demonstration's length, for path weighting
-    :param frames: receives the pictures of observations ("frame")
+    :param skills: name of the set of skills, for the planner and the trace
+    :param demonstrate: takes the first ``info`` of a task and returns the number of skills of its demonstration
+    :param frames: receives the pictures in the observations (key "frame")
     """
     start = time.perf_counter()
     rollout = Rollout(index, episode.id, episode.tasks, frames)

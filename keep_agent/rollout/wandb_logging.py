@@ -36,11 +36,11 @@ class NoLog:
 
 
 class WandbLog(NoLog):
-    """One W&B run; made by `open_log`."""
+    """Logger that writes one W&B run; made by `open_log`."""
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B takes the last episode's
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # by default the last episode's
 
     def episode(self, result: EpisodeResult) -> None:
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
@@ -113,5 +113,5 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     except wandb.Error as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
-    write_atomic(id, run.id)  # in a folder that W&B has created
+    write_atomic(id, run.id)  # `wandb.init` has made its folder
     return WandbLog(run)

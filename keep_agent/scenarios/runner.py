@@ -1,4 +1,4 @@
-"""Player of a scenario: each turn reuses the agent's KV rows, computes the new prompt rows, and generates."""
+"""Player of a scenario: each turn reuses the agent's stored KV rows, computes new prompt rows and generates text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory.engine.models.chat_template import SpecialTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-REUSE = 0.0  # AgentMemories.threshold: any common prefix with the stored text is reused
+REUSE = 0.0  # threshold of AgentMemories: a common prefix with the stored text is reused, however short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,13 @@ class GeneratedText(TurnCost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. The tokens ``stops`` end a turn; ``run_id`` is in the ids of non-permanent agents."""
+    """One scenario on one engine. The tokens ``stops`` end a turn; ids of non-permanent agents contain ``run_id``."""
 
     scenario: Scenario
     memories: AgentMemories
     stops: Collection[int]
     run_id: str
-    max_tokens: int | None = None  # of a turn; None: the limit of the phase
+    max_tokens: int | None = None  # maximum per turn; None: that of the phase
 
     def play(self, transcripts: Transcripts | None = None) -> Generator[Turn, None, None]:
         """Yield each turn when it is complete. After each phase the rows of permanent agents are written to disk."""
@@ -66,7 +66,7 @@ class Player:
         )  # fmt: skip
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
-        """Prefill the new part of a prompt, generate, and store the rows. Subclasses may use another scheduler."""
+        """Prefill the new part of the prompt ``text``, generate, store the rows. Subclasses may batch such calls."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device

@@ -35,7 +35,7 @@ class LinePosition:
 
 @dataclass
 class GrowingFile:
-    """Growing file of JSON lines; a line without a line break is left to the next read."""
+    """Growing file of JSON lines. A last line without a line break is incomplete, and left to the next read."""
 
     path: Path
     count: int = 0  # number of complete lines read
@@ -52,7 +52,7 @@ class GrowingFile:
         return self._end > 0 and ((status.st_dev, status.st_ino) != self._file or status.st_size < self._end)
 
     def forget(self, start: Chain | None = None) -> None:
-        """Reset to the start of the file. ``start``: start of its hash chain."""
+        """Read from the first line again. ``start``: start of the file's hash chain."""
         self.count, self._end, self._chain = 0, 0, replace(start or Chain())
 
     def new_lines(self) -> Iterator[tuple[LinePosition, dict[str, Any]]]:
@@ -84,7 +84,7 @@ class Outline:
     """Summary of a step for the slider, the list of episodes and a comparison; None: not in the trace."""
 
     task: int
-    step: int  # of the task
+    step: int  # number within the task
     skill: str
     ok: bool
     goal: tuple[int, int] | None
@@ -180,7 +180,7 @@ class TraceIndex:
             return dict(self._episodes)
 
     def episode(self, key: str) -> EpisodeIndex:
-        """Return an episode. Raises DataError for one that the trace does not hold (yet)."""
+        """Return an episode by its key. Raises DataError if the trace does not contain it (yet)."""
         episode = self.refresh().get(key)
         if episode is None:
             raise DataError(f"{self.path} has no episode {key!r}: choose one from the list")
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = chain_start(self.path.parent)
                 self._file.forget(start)
                 self._marks.forget(start)
-            end = episodes_mark(self.path.parent)  # before episodes and trace: it is written after them
+            end = episodes_mark(self.path.parent)  # read before episodes and trace, as it is written after them
             for _, mark in self._marks.new_lines():
                 self._committed = mark.get(TRACE_COUNT, self._committed)
             if end is not None:

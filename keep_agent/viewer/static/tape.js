@@ -1,4 +1,4 @@
-// Cache of one source: outlines of all its steps, and the recently shown steps.
+// Cache of one episode: outlines of all its steps, and the data of recently shown steps.
 
 const KEPT = 80; // steps
 
