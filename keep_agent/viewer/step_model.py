@@ -55,8 +55,8 @@ class StepView:
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None if the planner has no model
     world: KnownWorld
-    before: int | None  # step of the picture before the skill (-1: the reset), and of the one after it
-    after: int | None
+    before: int | None  # step of the picture before the skill, -1: at the reset; None without one
+    after: int | None  # step of the picture after the skill
     restarted: bool
     end: Entry | None  # outcome of the task if it ended here
     crash: str  # traceback if the episode crashed after this step
