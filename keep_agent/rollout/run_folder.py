@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
-    """Result of a run, with an index and a JSON form."""
+    """One result of a run, such as that of an episode, with an index and a JSON form."""
 
     index: int
     id: str
@@ -52,7 +52,7 @@ class Result(Protocol):
 
 
 class RunFolder(AbstractContextManager):
-    """Results of one run on disk, made by `create` or `resume`. It is locked until `release` or the end of `with`."""
+    """Results of one run on disk, made by `create` or `resume`. The folder is locked until `release`."""
 
     lines: ClassVar[str] = EPISODES  # file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult

@@ -23,8 +23,6 @@ REUSE = 0.0  # threshold of AgentMemories: a common prefix with the stored text 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedText(TurnCost):
-    """The generated text of a turn, and its cost."""
-
     text: str
 
 

@@ -14,8 +14,6 @@ STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # eac
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """One episode of one run."""
-
     run: str
     method: str
     episode: str

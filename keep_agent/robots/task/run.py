@@ -49,7 +49,7 @@ class TaskRun:
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._observed_side: Literal["executor", "planner"] = "executor"
+        self._observed_side: Literal["executor", "planner"] = "executor"  # side that the observation calls
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
