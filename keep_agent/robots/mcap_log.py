@@ -34,10 +34,7 @@ NANOSECONDS = 10**9  # per second
 
 
 class McapLog:
-    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes the file. Thread-safe.
-
-    Raises NotInstalled if the library mcap is missing.
-    """
+    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes it. Thread-safe. Raises NotInstalled."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._writer = _writer()(stream)

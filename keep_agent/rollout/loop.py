@@ -46,7 +46,7 @@ class Rollout:
         return len(self.outcomes)
 
     def simulator_fields(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return fields of an entry: the path of its picture, and whether the simulator restarted since the last entry."""
+        """Return fields of an entry: path of the picture, and whether the simulator restarted since the last entry."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         fields: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:

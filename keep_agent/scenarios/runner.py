@@ -23,6 +23,8 @@ REUSE = 0.0  # threshold of AgentMemories: a common prefix with the stored text 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedText(TurnCost):
+    """Text that the model generated in a turn, and its cost."""
+
     text: str
 
 

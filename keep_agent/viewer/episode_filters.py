@@ -14,6 +14,8 @@ STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # eac
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
+    """Row of the list: one episode of one run."""
+
     run: str
     method: str
     episode: str

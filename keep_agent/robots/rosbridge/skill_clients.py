@@ -77,6 +77,7 @@ class PendingSkill:
             self._timer.start()
 
     def stop_timer(self) -> None:
+        """Stop the timer that `start_timer` started."""
         if self._timer is not None:
             self._timer.cancel()
 
