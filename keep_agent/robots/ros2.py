@@ -24,7 +24,7 @@ from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-RESULT_TIMEOUT = 1.0  # seconds to wait for the result of a stopped goal
+RESULT_TIMEOUT = 1.0  # seconds to wait for the end of a stopped goal, and then for rclpy to send its result
 POLL = 0.1  # seconds
 THREADS = 8  # threads for callbacks: each running or waiting goal occupies one
 REPLACED = "another goal replaced it"
@@ -42,7 +42,7 @@ def ros2(name: str) -> ModuleType:
 
 
 class Ros2Node:
-    """Node with names below ``name``. It runs one goal at a time: a new one replaces the old, which is aborted.
+    """Node with an action, services and topics below ``name``. It runs one goal at a time: a new goal aborts the old.
 
     The caller calls `rclpy.init` and `rclpy.shutdown`, and spins the node with a multi-threaded executor.
     """

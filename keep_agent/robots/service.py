@@ -48,7 +48,7 @@ class RobotService:
     def run(
         self, instruction: str, feedback: SendText = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
-        """Run a task. ``feedback`` gets progress messages; ``stopped`` returns whether it was cancelled before."""
+        """Run a task. ``feedback`` gets progress messages; ``stopped`` returns whether it is cancelled already."""
 
         def watch(event: Event) -> None:
             if isinstance(event, Started) and stopped():

@@ -101,7 +101,7 @@ class RobotSession:
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Report the result of the last planned skill. Without a report the next `plan` counts it as carried out.
+        """Report the result of the last planned skill. Without a report the next `plan` counts it as a success.
 
         Raises RobotError if there is no such skill, and the errors of `plan`.
         """
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a planner call of the single plans with a time limit. ``begin``, called under the lock, returns it."""
+        """Run a planner call of the single plans with a time limit. ``begin``, called under the lock, makes it."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:

@@ -40,7 +40,7 @@ class StepNumbers:
     live_tokens: int = 0  # rows that survive the turn (retention)
     longest_tokens: int = 0  # longest prompt of the step; a step has two if a goal is generated
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
-    live_reads: int = 0  # rows of KV that they read
+    live_reads: int = 0  # rows of KV that the forward passes read
     cold: bool = False  # first prompt since the session was reset
     flips: int = 0  # groups that became static or dynamic
 

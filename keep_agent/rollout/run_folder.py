@@ -2,7 +2,7 @@
 
 Each line of a file has a checksum over all lines up to it, a hash chain. The chains begin with the config, which holds
 a random id of the run, so that files of another run are rejected. A small file beside ``episodes.jsonl``, its mark,
-holds the number of its lines; the summary holds the checksum of the last one.
+holds the number of lines in it; the summary holds the checksum of the last line.
 
 A line in ``episodes.jsonl`` commits its episode: pictures and trace are written and synced before the line, which
 holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be killed
@@ -80,7 +80,7 @@ class RunFolder(AbstractContextManager):
             except FileExistsError:
                 continue
             saved, start = bind_config(config)
-            MarkedFile.begin(candidate / cls.lines, start)  # before the config, which only a run with a mark may have
+            MarkedFile.begin(candidate / cls.lines, start)  # before the config: every run with a config has a mark
             write_sealed(candidate / CONFIG, saved)
             run = cls(candidate, config)._lock()
             run._open_files(start)

@@ -66,7 +66,7 @@ class Player:
         )  # fmt: skip
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
-        """Prefill the new part of the prompt ``text``, generate, store the rows. Subclasses may batch such calls."""
+        """Prefill the new part of the prompt ``text``, generate, store the rows. A subclass may use a scheduler."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device
@@ -76,7 +76,7 @@ class Player:
         end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         decoded = TokenText.of("", self.memories.coder)
-        decoded.extend(ids, self.memories.coder)  # without an incomplete last character, as in the memory
+        decoded.extend(ids, self.memories.coder)  # omits an incomplete last character, as the memory does
         return GeneratedText(
             text=decoded.text, kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
             generated=len(ids), ttft_ms=1e3 * (computed - start), decode_ms=1e3 * (end - computed),
