@@ -73,7 +73,7 @@ class RosbridgeServer:
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _advertise(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Advertise a service that runs on its own thread, since roslibpy has one thread for all callbacks."""
+        """Advertise a service. Each request gets a thread, since roslibpy has only one for all callbacks."""
         service, service_type = f"{self.name}/{key}", type_name(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:

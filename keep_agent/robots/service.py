@@ -29,7 +29,7 @@ class ServiceReply:
 
 
 class RobotService:
-    """Session whose errors become responses. ``send`` is called with the status as JSON after each of its changes."""
+    """Session whose errors become responses. ``send`` is called with the status, as JSON, whenever it changes."""
 
     def __init__(
         self,

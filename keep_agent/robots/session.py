@@ -81,7 +81,7 @@ class RobotSession:
                     self._calls = task.calls
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        """Return the next skill, which the caller carries out. Plans of one instruction are one task.
+        """Return the next skill, which the caller carries out. Successive plans with the same instruction are one task.
 
         Raises RobotError while a task is running and after `close`, and the planner's errors. A planner that exceeds
         `Limits.answer` causes RobotTimeout, and its task ends.
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a planner call of the single plans with a time limit. ``begin``, called under the lock, makes it."""
+        """Run a planner call of the single plans with a time limit. ``begin`` makes it, and runs under the lock."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:
@@ -171,7 +171,7 @@ class RobotSession:
             call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)
-        with self._lock:  # another thread may hold it while a new task ends the single plans
+        with self._lock:  # in another thread a new task may be ending the single plans
             if call.done:
                 return call.result
             self._end_plans("the answer came too late")

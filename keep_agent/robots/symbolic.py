@@ -1,4 +1,4 @@
-"""Symbolic world behind the robot interface: its skills take time."""
+"""Symbolic world as a robot whose skills take time."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Frames:
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    ``quote`` returns no name with ``%.`` or ``%2E``, nor ``%`` alone: the names made for special cases are unique.
+    Special cases get names with ``%.``, ``%2E`` or only ``%``. `quote` never returns these, so all names are unique.
     """
     name = quote(episode, safe="")
     if name.startswith("."):

@@ -37,7 +37,7 @@ class Rollout:
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    expert_lengths: list[int] = field(default_factory=list)  # skills of the demonstration, per task begun so far
+    expert_lengths: list[int] = field(default_factory=list)  # number of skills in the demonstration of each task so far
     error: str = ""
     restarts: int = 0  # restarts of the simulator so far
 
@@ -99,8 +99,8 @@ def run_episode(
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
 
-    Errors of the reset mean invalid data and are raised, except EpisodeError. An EpisodeError and all later errors make
-    a failed episode, with the traceback in the trace. ModelError and KeyboardInterrupt are always raised.
+    Errors of the reset mean invalid data and are raised, except EpisodeError. An EpisodeError and errors after the
+    reset make a failed episode, with the traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
     :param skills: name of the set of skills, for the planner and the trace
     :param demonstrate: takes the first ``info`` of a task and returns the number of skills of its demonstration

@@ -18,7 +18,7 @@ STOPS = ("success", "done", "max_steps", "crash")
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Cost of one decision: `_ms` in ms, `_tokens` in prompt rows, `_token_layers` in rows x layers. 0: no model."""
+    """Cost of one decision: `_ms` in ms, `_tokens` in rows, `_token_layers` in rows x layers; 0 without a model."""
 
     task: int = 0
     layers: int = 0  # 0 without a model
@@ -36,9 +36,9 @@ class StepNumbers:
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
-    prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, the context's included
+    prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, including the context
     live_tokens: int = 0  # rows that survive the turn (retention)
-    longest_tokens: int = 0  # longest prompt of the step; a step has two if a goal is generated
+    longest_tokens: int = 0  # rows of the step's longest prompt; a generated goal needs a second prompt
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
     live_reads: int = 0  # rows of KV that the forward passes read
     cold: bool = False  # first prompt since the session was reset

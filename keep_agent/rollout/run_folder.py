@@ -1,8 +1,8 @@
 """Run folder: config, one committed line per episode, the trace, and the summary written last.
 
-Each line of a file has a checksum over all lines up to it, a hash chain. The chains begin with the config, which holds
-a random id of the run, so that files of another run are rejected. A small file beside ``episodes.jsonl``, its mark,
-holds the number of lines in it; the summary holds the checksum of the last line.
+The lines of a file are a hash chain: each has a checksum over all lines up to it. The chains begin with the config,
+which holds a random id of the run, so that files of another run are rejected. A small file beside ``episodes.jsonl``,
+the mark, holds the number of committed lines; the summary holds the checksum of the last one.
 
 A line in ``episodes.jsonl`` commits its episode: pictures and trace are written and synced before the line, which
 holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be killed

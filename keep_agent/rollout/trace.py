@@ -64,7 +64,7 @@ def step_entry(
     """Return the entry of one step: facts, prompt, decision and result.
 
     :param step: number of the step within its task, from 0
-    :param goal: number of goal conditions met after the step, and of all; None: unknown
+    :param goal: number of goal conditions that are met after the step, and their total; None: unknown
     """
     entry = _entry(
         "step", episode, task=numbers.task, step=step, instruction=instruction,
@@ -146,8 +146,8 @@ def check_schema(entry: Entry, path: Path, number: int) -> Entry:
 def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
     """Return the cost of one decision; without a model all numbers but ``task`` are zero.
 
-    Work before the logits that the memory does not measure (text of facts, tokens of the query) is added to the part
-    ``update``, so that ``ttft_ms`` is complete. Storing new blocks and scoring come after the logits and are excluded.
+    Unmeasured work before the logits (writing facts as text, tokenizing the query) is added to the part ``update``,
+    so that ``ttft_ms`` is complete. Storing new blocks and scoring come after the logits and are excluded.
     ``ttft_overlapped_ms`` also excludes the encoding of missing blocks, which can be done while the robot moves; at a
     cold start it is included.
 

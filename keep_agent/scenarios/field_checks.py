@@ -86,7 +86,7 @@ class Field:
         return self.value
 
     def names(self, known: Collection[str], what: str) -> tuple[str, ...]:
-        """Return a list of ``known`` names without duplicates."""
+        """Return the names in a list. Each must be one of ``known`` and occur once."""
         names: list[str] = []
         for field in self.elements():
             field.one_of(known, what)

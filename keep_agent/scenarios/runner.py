@@ -30,7 +30,7 @@ class GeneratedText(TurnCost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. The tokens ``stops`` end a turn; ids of non-permanent agents contain ``run_id``."""
+    """One scenario on one engine. Tokens ``stops`` end a turn. Memory keys of non-permanent agents hold ``run_id``."""
 
     scenario: Scenario
     memories: AgentMemories

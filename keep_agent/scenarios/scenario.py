@@ -161,7 +161,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Raise DataError unless each template names an earlier phase, and its agent heard that and is the only reader."""
+    """Check templates: the phase is an earlier one, the agent heard it and is the only reader. Raises DataError."""
     try:
         templates = list(template_references(field.text()))
     except ValueError as error:

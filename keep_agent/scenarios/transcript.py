@@ -1,4 +1,4 @@
-"""Transcripts: each agent's append-only prompt of the lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
+"""Transcripts: an agent's append-only prompt has the lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCost:
-    """Cost of an answer. Times are in ms, numbers are counts of tokens."""
+    """Cost of an answer. Times are in ms, other numbers are counts of tokens."""
 
     kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss, see docs/agents.md
     origin: str  # place of the reused rows: hot (memory) | warm (disk) | shared (prefix) | cold (none)

@@ -24,7 +24,7 @@ class EpisodeRow:
     types: tuple[str, ...]
     steps: int
     failures: int  # failed skills
-    goal: tuple[int, int] | None  # conditions met and total, of all finished tasks; without one, after the last step
+    goal: tuple[int, int] | None  # conditions met and total: of finished tasks; if none, at the last step
     status: str  # one of STATUSES
 
 
@@ -49,7 +49,7 @@ class Filters:
 
 
 def status(episode: EpisodeIndex) -> str:
-    """Return the status: failed after a failed task, ``open`` until all tasks have ended, or if none are listed."""
+    """Return the status: failed once a task has failed, open while tasks are left or if the trace lists none."""
     if episode.crash is not None:
         return CRASHED
     if any(not end.get("success") for end in episode.task_ends):

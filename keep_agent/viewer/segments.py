@@ -20,7 +20,7 @@ UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 class SegmentView:
     """One segment of a prompt. A unit is a part of the prompt that is encoded as a whole. Indices start at 0."""
 
-    key: str  # its id; with "@1", "@2", ... for older versions in the same prompt
+    key: str  # the id; with "@1", "@2", ... for older versions in the same prompt
     id: str
     text: str | None  # None: not in the trace
     start: int
@@ -34,7 +34,7 @@ class SegmentView:
     state: str  # one of STATES
     written: int  # step that wrote this text, -1 if unknown
     versions: int  # number of texts of this segment so far
-    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, attention mass) by layer that selected it
+    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, attention mass) for each selecting layer
 
 
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:

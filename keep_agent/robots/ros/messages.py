@@ -1,6 +1,6 @@
 """ROS message definitions of the project, and readers of fields of received messages.
 
-The action has the same fields as ``Task.action`` of RAI (RobotecAI/rai). docs/robots.md shows all as files.
+The action has the same fields as ``Task.action`` of RAI (RobotecAI/rai). docs/robots.md shows all definitions as files.
 """
 
 from __future__ import annotations

@@ -39,10 +39,12 @@ GoalHandler = Callable[[Message, Callable[[Message], None], Callable[[], bool]],
 
 
 class BridgeActionServer:
-    """Action server. One thread calls ``work`` for each goal; another thread calls ``cancel`` to stop that call."""
+    """Action server. One thread calls ``handler`` for each goal; another calls ``cancel_handler`` to stop that call."""
 
-    def __init__(self, bridge: Bridge, name: str, kind: str, work: GoalHandler, cancel: Callable[[], object]) -> None:
-        self.bridge, self._handler, self._cancel_work = bridge, work, cancel
+    def __init__(
+        self, bridge: Bridge, name: str, kind: str, handler: GoalHandler, cancel_handler: Callable[[], object]
+    ) -> None:
+        self.bridge, self._handler, self._cancel_handler = bridge, handler, cancel_handler
         self._feedback = bridge.publisher(f"{name}/feedback", f"{kind}Feedback")
         self._result = bridge.publisher(f"{name}/result", f"{kind}Result")
         self._status = bridge.publisher(f"{name}/status", "actionlib_msgs/GoalStatusArray")
@@ -77,7 +79,7 @@ class BridgeActionServer:
             else:
                 goal, end = self._next, _without_success(PREEMPTED, REPLACED)
                 self._next = message
-                self._end_current(self._current is not None)
+                self._stop_current(self._current is not None)
                 self._changed.notify_all()
         if goal is not None:
             self._end(goal, end)
@@ -89,15 +91,15 @@ class BridgeActionServer:
             goal = self._next if self._next is not None and _matches(self._next, name) else None
             if goal is not None:
                 self._next = None
-            self._end_current(self._current is not None and _matches(self._current, name))
+            self._stop_current(self._current is not None and _matches(self._current, name))
         if goal is not None:
             self._end(goal, GoalEnd(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
 
-    def _end_current(self, applies: bool) -> None:
+    def _stop_current(self, applies: bool) -> None:
         """Cancel the current goal if ``applies``. The caller holds the lock, so that no other goal becomes current."""
         if applies:
             self._cancel = True
-            self._cancel_work()
+            self._cancel_handler()
 
     def _serve(self) -> None:
         while True:

@@ -29,7 +29,7 @@ def roslibpy() -> ModuleType:
 class Bridge(AbstractContextManager["Bridge"]):
     """One connection. After a break roslibpy reconnects, and restores all advertisements and subscriptions.
 
-    Without a connection nothing is sent: roslibpy would send it after the reconnection, and the robot would move late.
+    Without a connection nothing is sent: roslibpy would send messages after the reconnection, moving the robot late.
     roslibpy's asyncio transport is used: the other one, Twisted, starts only once per process and outlives `main`.
     """
 

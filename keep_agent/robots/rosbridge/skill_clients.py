@@ -20,9 +20,10 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 2.0  # timeout in seconds of the cancel service
 SkillProtocol = Literal["ros2_action", "ros1_action", "service"]
-SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # of action_msgs/GoalStatus in ROS 2, and of actionlib_msgs/GoalStatus in ROS 1
+SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # in action_msgs/GoalStatus of ROS 2, and in actionlib_msgs/GoalStatus of ROS 1
 ROS2_STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
-ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
+NO_SUCCESS = "succeeded, but its success field is false"
+ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: NO_SUCCESS, 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,6 @@ class PendingSkill:
             self._timer.start()
 
     def stop_timer(self) -> None:
-        """Stop the timer that `start_timer` started."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -119,7 +119,7 @@ INVALID, STORAGE_FULL = (400, 422), 507  # HTTP statuses for an invalid fact, an
 
 
 class PendingFacts:
-    """Latest fact about each thing until the planner accepts it. Every observation, plan and task tries to pass it."""
+    """Latest fact per id that the planner has not accepted yet. Each observation and plan tries to pass these facts."""
 
     def __init__(self) -> None:
         self._facts: dict[str, FactView] = {}
@@ -189,7 +189,7 @@ def _is_full(error: Exception) -> bool:
 
 
 class SinglePlans:
-    """Single plans for robots that carry out skills themselves. Successive plans with one instruction are one task.
+    """Single plans for robots that carry out skills themselves. Plans in a row with one instruction are one task.
 
     One call at a time. A decision without a report counts as a success at the next plan; "done" ends the task.
     """
@@ -199,7 +199,7 @@ class SinglePlans:
         self._dialogue: Dialogue | None = None
 
     def next_plan(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
-        """Return the call that plans the next skill; it raises RobotError after `end_task`, and planner errors."""
+        """Return the call that plans the next skill. It raises planner errors, and RobotError after `end_task`."""
         before = self._dialogue
         if before is None or before.instruction != instruction:
             self._dialogue = Dialogue(self.planner, instruction)

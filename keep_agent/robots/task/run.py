@@ -49,7 +49,7 @@ class TaskRun:
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._observed_side: Literal["executor", "planner"] = "executor"  # side that the observation calls
+        self._observed_side: Literal["executor", "planner"] = "executor"  # side that the running observation calls
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
@@ -170,9 +170,9 @@ class TaskRun:
         return outcome
 
     def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
-        """Cancel a skill; return whether it ended. `cancel` is repeated: the first call may precede the skill's start.
+        """Cancel a skill; return whether the skill and its cancellation have ended.
 
-        A skill whose `execute` has not been called is withdrawn instead.
+        A skill that has not begun is withdrawn. `cancel` is repeated: its first call may precede the skill's start.
         """
         if skill_call.withdraw(failed("it did not begin")):
             return True

@@ -1,4 +1,4 @@
-// Panel of the multi-hop path: the query attends to segments, these to further ones. A chosen one has one incoming edge.
+// Multi-hop path: edges from the query to segments, and from these to others. Each chosen segment has one incoming edge.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 
