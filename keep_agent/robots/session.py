@@ -105,7 +105,7 @@ class RobotSession:
 
         Raises RobotError if there is no such skill, and the errors of `plan`.
         """
-        self._single_plans.next_report(outcome)  # only for its error, if there is no plan to report on
+        self._single_plans.next_report(outcome)  # raises an error at once if there is no plan to report on
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:

@@ -32,7 +32,7 @@ class StepNumbers:
     hit_tokens: int = 0
     invalidated_tokens: int = 0
     token_layers: int = 0
-    recomputed_token_layers: int = 0  # of memory rows with a stored block, without layer 0
+    recomputed_token_layers: int = 0  # of memory rows with a stored block, from layer 1 on
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
