@@ -1,6 +1,6 @@
-"""Robots: carry out the planner's decisions and report facts. docs/robots.md"""
+"""Robots, which execute the planner's skills and report facts. docs/robots.md describes their interface."""
 
-# ruff: noqa: E402 (the bridges' commands begin here, before envs, memory or planners are imported)
+# ruff: noqa: E402 (`start_up` must precede all other imports, also in commands such as keep_agent.robots.ros1)
 from keep_agent.startup import start_up
 
 start_up()

@@ -34,10 +34,7 @@ NANOSECONDS = 10**9  # per second
 
 
 class McapLog:
-    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes the file. Thread-safe.
-
-    Raises NotInstalled if the library mcap is missing.
-    """
+    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes it. Thread-safe. Raises NotInstalled."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._writer = _writer()(stream)
@@ -87,7 +84,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
     A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.
     """
-    _writer()  # raises before a file exists
+    _writer()  # raises NotInstalled before a file is made
     if path.exists():
         raise ConfigError(f"{path} already exists: name another file, or move it away")
     with writing(path):
@@ -98,9 +95,9 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 
 
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
-    """Write the entries of one episode and return their number. ``run`` is the folder with its pictures.
+    """Write the entries of one episode and return their number. ``run`` is the run folder with the episode's pictures.
 
-    A trace has no timestamps: the next entry follows after one second, or after the decision's TTFT if that is longer.
+    A trace has no timestamps. In the log each entry lasts one second, or the TTFT of its decision if that is longer.
     """
     at = count = 0
 

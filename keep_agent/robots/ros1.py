@@ -20,12 +20,12 @@ from keep_agent.robots.session import SessionOptions
 
 PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-RESULT_TIMEOUT = 2.0  # seconds to wait for the result of a stopped goal; enough on a busy machine
-TASK_END_TIMEOUT = 10.0  # seconds to wait for the end of a stopped task; enough on a busy machine
+RESULT_TIMEOUT = 2.0  # seconds in which rospy sends the result of a stopped goal, also on a busy machine
+TASK_END_TIMEOUT = 10.0  # seconds in which the goal of a stopped task ends, also on a busy machine
 
 
 class Ros1Node:
-    """Node ``name`` with topics and services below its name. Sets no signal handlers.
+    """Node ``name`` with an action, services and topics below its name. Sets no signal handlers.
 
     Raises NotInstalled without ROS 1, ConnectionLost without a master. A process can have only one node.
     """
@@ -88,7 +88,7 @@ class Ros1Node:
 
 
 def _reach_master() -> None:
-    """Raises ConnectionLost if no master answers, since `rospy.init_node` would wait for it forever."""
+    """Raises ConnectionLost if no ROS master answers: `rospy.init_node` would wait for one forever."""
     rosgraph = ros1("rosgraph")
     if not rosgraph.is_master_online():
         uri = rosgraph.rosenv.get_master_uri()

@@ -1,8 +1,8 @@
-"""ROS 2 node with the names of the ROS 1 node: action ``plan_and_execute``, services ``plan`` and ``report``, topics.
+"""ROS 2 node. Its action, services and topics have the same names as those of the ROS 1 node.
 
 This node has never run with ROS 2, which was not available: it follows rclpy's documentation and is tested against a
-mock. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the definitions of
-`keep_agent.robots.ros.messages` (docs/robots.md). Without that package, use the rosbridge.
+mock of it. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the
+definitions of `keep_agent.robots.ros.messages` (docs/robots.md). Without that package, use the rosbridge.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-RESULT_TIMEOUT = 1.0  # seconds to wait for the result of a stopped goal
+RESULT_TIMEOUT = 1.0  # seconds to wait for the end of a stopped goal, and then for rclpy to send its result
 POLL = 0.1  # seconds
-THREADS = 8  # each running or waiting goal occupies one
+THREADS = 8  # threads for callbacks: each running or waiting goal occupies one
 REPLACED = "another goal replaced it"
 
 
@@ -42,7 +42,7 @@ def ros2(name: str) -> ModuleType:
 
 
 class Ros2Node:
-    """Node with names below ``name``. It runs one goal at a time: a new one replaces the old, which is aborted.
+    """Node with an action, services and topics below ``name``. It runs one goal at a time: a new goal aborts the old.
 
     The caller calls `rclpy.init` and `rclpy.shutdown`, and spins the node with a multi-threaded executor.
     """
@@ -99,7 +99,7 @@ class Ros2Node:
 
     def _cancel(self, goal: Any) -> Any:
         if goal is self._latest:  # an older goal is being stopped already
-            self._cancelled = goal  # rclpy marks the goal after this call; `_execute` may begin before
+            self._cancelled = goal  # rclpy marks the goal only after this call, but `_execute` may begin earlier
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
 
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _serve(arguments: Namespace) -> None:
-    """Run the node without rclpy's signal handlers, which would end the context before the client has its result."""
+    """Run the node without rclpy's signal handlers, which would shut rclpy down before a client has its result."""
     rclpy, executors, signals = ros2("rclpy"), ros2("rclpy.executors"), ros2("rclpy.signals")
     robot = make_setup(arguments)
     rclpy.init(signal_handler_options=signals.SignalHandlerOptions.NO)

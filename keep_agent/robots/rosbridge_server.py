@@ -27,7 +27,7 @@ TASK, STOP = "task", "stop"  # topics with standard message types
 
 
 class RosbridgeServer:
-    """Server of ``/name``'s services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
+    """Server of services ``plan``, ``report`` and topics ``status``, ``facts``, ``task``, ``stop``, below ``/name``.
 
     With ROS 1 it also serves the action ``plan_and_execute`` by actionlib's topics. ``task`` takes an instruction as
     std_msgs/String, for clients without this project's messages, and for ROS 2, where roslibpy cannot serve actions.
@@ -73,7 +73,7 @@ class RosbridgeServer:
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _advertise(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Advertise a service that runs on its own thread, since roslibpy has one thread for all callbacks."""
+        """Advertise a service. Each request gets a thread, since roslibpy has only one for all callbacks."""
         service, service_type = f"{self.name}/{key}", type_name(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class RosbridgeServer:
         return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
 
     def _report(self, request: Any) -> dict[str, Any]:
-        """Report the result of a skill; without a valid ``ok`` it is a failure."""
+        """Report the result of a skill; a request without a valid ``ok`` reports a failure."""
         ok, message, problem = False, text_of(request, "message"), ""
         try:
             ok = messages.flag_of(request, "ok")

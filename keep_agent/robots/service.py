@@ -29,7 +29,7 @@ class ServiceReply:
 
 
 class RobotService:
-    """Session whose errors become responses. ``send`` is called with the status as JSON after every change of it."""
+    """Session whose errors become responses. ``send`` is called with the status, as JSON, whenever it changes."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RobotService:
     def run(
         self, instruction: str, feedback: SendText = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
-        """Run a task. ``stopped`` returns whether the task was cancelled before it began."""
+        """Run a task. ``feedback`` gets progress messages; ``stopped`` returns whether it is cancelled already."""
 
         def watch(event: Event) -> None:
             if isinstance(event, Started) and stopped():
@@ -77,7 +77,7 @@ class RobotService:
             return _refusal(error)
 
     def facts(self, text: str) -> None:
-        """Add facts as JSON. Invalid ones are logged, since a topic has no response."""
+        """Add facts as JSON. Invalid facts are logged and ignored, since a topic has no response."""
         try:
             self.session.tell(read_facts(text))
         except DataError as error:

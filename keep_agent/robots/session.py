@@ -34,8 +34,8 @@ class SessionOptions(TypedDict, total=False):
 class RobotSession:
     """Robot and planner, for one task or single plan at a time.
 
-    :param watch: called with every event, one at a time, from several threads; the task waits until it returns
-    :param judge: returns the outcome of a task after the planner's "done"; by default a success
+    :param watch: called with every event, one at a time, from several threads; the task waits for each call
+    :param judge: returns the outcome of a task for which the planner has decided "done"; None: a success
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RobotSession:
         self._idle = ThreadEvent()
         self._idle.set()
         self._closed = ""  # reason given to `close`
-        self._stop_requested: Future[str] | None = None  # of the running task, None if idle; its result is the reason
+        self._stop_requested: Future[str] | None = None  # None without a task; its result is the reason to stop
         self._calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self._pending = PendingFacts()
         self._single_plans = SinglePlans(planner, self._pending)
@@ -81,10 +81,10 @@ class RobotSession:
                     self._calls = task.calls
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        """Return the next skill, which the caller carries out. Plans of one instruction are one task.
+        """Return the next skill, which the caller carries out. Successive plans with the same instruction are one task.
 
-        Raises RobotError while a task is running, RobotTimeout after `Limits.answer`, which ends the planner's task,
-        and the planner's errors.
+        Raises RobotError while a task is running and after `close`, and the planner's errors. A planner that exceeds
+        `Limits.answer` causes RobotTimeout, and its task ends.
         """
         if not instruction.strip() or not skills:
             raise RobotError(f"a plan needs an instruction and skills, not {instruction!r} and {list(skills)}")
@@ -101,15 +101,15 @@ class RobotSession:
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Report the result of the last planned skill. Without a report the next `plan` counts it as carried out.
+        """Report the result of the last planned skill. Without a report the next `plan` counts it as a success.
 
         Raises RobotError if there is no such skill, and the errors of `plan`.
         """
-        self._single_plans.next_report(outcome)  # raises at once without an open plan
+        self._single_plans.next_report(outcome)  # raises an error at once if there is no plan to report on
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
-        """Add facts from another source; they are passed on at the next observation, plan or task."""
+        """Add facts from another source. The next observation, plan or task passes them to the planner."""
         self._pending.add(facts)
 
     def stop(self, reason: str = "stop was pressed") -> bool:
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a single plan's call with a time limit; ``begin``, called under the lock, returns the function to run."""
+        """Run a planner call of the single plans with a time limit. ``begin`` makes it, and runs under the lock."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:
@@ -171,7 +171,7 @@ class RobotSession:
             call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)
-        with self._lock:  # a new task may be ending the single plans on another thread
+        with self._lock:  # in another thread a new task may be ending the single plans
             if call.done:
                 return call.result
             self._end_plans("the answer came too late")

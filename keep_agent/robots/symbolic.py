@@ -20,8 +20,8 @@ GROUNDED = {"skills": "grounded", "observability": "partial"}  # the default set
 class SymbolicExecutor:
     """Executor of skills in the symbolic house of one episode, for one of its tasks at a time.
 
-    :param seconds: duration of a skill
-    :param effect: share of the duration after which the skill takes effect; an earlier cancellation prevents it
+    :param seconds: duration of a successful skill
+    :param effect: share of the duration (0 to 1) after which the world changes; an earlier cancellation prevents that
     :raises ConfigError: values out of range
     """
 

@@ -1,4 +1,4 @@
-"""Frames of an episode: encoded at every step, and written beside the trace atomically."""
+"""Frames of an episode: pictures that are encoded at every step and written into the run folder, all or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from keep_agent.errors import DataError, KeepError
 from memory.files.atomic import create_folder
 
-FRAMES = "frames"  # in the run folder
+FRAMES = "frames"  # name of a folder in the run folder
 EXTENSIONS = {"jpeg": "jpg", "png": "png"}
 QUALITY = 90  # of JPEG
 MAX_NAME = 200  # characters of a folder's name; file systems take 255
@@ -63,11 +63,11 @@ class Frames:
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    No output of ``quote`` contains ``%.`` or ends with ``%``, so that no two ids get the same name.
+    Special cases get names with ``%.``, ``%2E`` or only ``%``. `quote` never returns these, so all names are unique.
     """
     name = quote(episode, safe="")
     if name.startswith("."):
-        name = f"%2E{name[1:]}"  # otherwise hidden, or a parent folder
+        name = f"%2E{name[1:]}"  # otherwise the folder is hidden, or is a parent folder
     if len(name) > MAX_NAME:
         digest = sha256(episode.encode()).hexdigest()[:32]
         return f"{name[: MAX_NAME - len(digest) - 2]}%.{digest}"
@@ -87,7 +87,7 @@ def encode_picture(frame: np.ndarray, format: str) -> bytes:
 
 
 def keep_frames(run: Path, episodes: Iterable[str]) -> None:
-    """Remove the pictures of all episodes but ``episodes``, and temporary folders of a killed writer."""
+    """Remove the pictures of all episodes except ``episodes`` (ids), and temporary folders of a killed process."""
     names = {folder_name(episode) for episode in episodes}
     for folder in (run / FRAMES).glob("*"):
         if folder.is_dir() and folder.name not in names:

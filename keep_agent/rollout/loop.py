@@ -37,7 +37,7 @@ class Rollout:
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    expert_lengths: list[int] = field(default_factory=list)  # length of the demonstration per task begun so far
+    expert_lengths: list[int] = field(default_factory=list)  # number of skills in the demonstration of each task so far
     error: str = ""
     restarts: int = 0  # restarts of the simulator so far
 
@@ -46,7 +46,7 @@ class Rollout:
         return len(self.outcomes)
 
     def simulator_fields(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the simulator's fields of an entry: the picture, and whether it was restarted since the last entry."""
+        """Return fields of an entry: path of the picture, and whether the simulator restarted since the last entry."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         fields: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:
@@ -64,7 +64,7 @@ class Rollout:
     def crash(self, error: Exception, met: int, total: int) -> None:
         """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        If no task is left, the last one becomes a failure.
+        If all tasks have ended, the last one becomes a failure. ``met`` of ``total`` goal conditions hold now.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
@@ -99,11 +99,12 @@ def run_episode(
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
 
-    An error of the reset means invalid data and is raised. An EpisodeError of the reset and every later error make a
-    failed episode with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
+    Errors of the reset mean invalid data and are raised, except EpisodeError. An EpisodeError and errors after the
+    reset make a failed episode, with the traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
-    :param demonstrate: takes a task's first ``info`` and returns its demonstration's length, for path weighting
-    :param frames: receives the pictures of observations ("frame")
+    :param skills: name of the set of skills, for the planner and the trace
+    :param demonstrate: takes the first ``info`` of a task and returns the number of skills of its demonstration
+    :param frames: receives the pictures in the observations (key "frame")
     """
     start = time.perf_counter()
     rollout = Rollout(index, episode.id, episode.tasks, frames)

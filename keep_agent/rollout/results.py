@@ -18,7 +18,7 @@ STOPS = ("success", "done", "max_steps", "crash")
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Cost of one decision: `_ms` in ms, `_tokens` in prompt rows, `_token_layers` in rows x layers. 0: no model."""
+    """Cost of one decision: `_ms` in ms, `_tokens` in rows, `_token_layers` in rows x layers; 0 without a model."""
 
     task: int = 0
     layers: int = 0  # 0 without a model
@@ -32,17 +32,17 @@ class StepNumbers:
     hit_tokens: int = 0
     invalidated_tokens: int = 0
     token_layers: int = 0
-    recomputed_token_layers: int = 0  # memory rows with a stored block, in all layers but 0
+    recomputed_token_layers: int = 0  # of memory rows with a stored block, from layer 1 on
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
-    prefix_tokens: int = 0  # leading rows served from an identical prefix, context included
-    live_tokens: int = 0  # rows kept after the turn's eviction
-    longest_tokens: int = 0  # longest prompt of the step; a step has two if a goal is generated
+    prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, including the context
+    live_tokens: int = 0  # rows that survive the turn (retention)
+    longest_tokens: int = 0  # rows of the step's longest prompt; a generated goal needs a second prompt
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
-    live_reads: int = 0  # rows of KV that they read
-    cold: bool = False
-    flips: int = 0
+    live_reads: int = 0  # rows of KV that the forward passes read
+    cold: bool = False  # first prompt since the session was reset
+    flips: int = 0  # groups that became static or dynamic
 
     @property
     def decision_ms(self) -> float:
@@ -77,10 +77,10 @@ class TaskOutcome:
     type: str
     instruction: str
     success: bool
-    met: int
-    total: int
+    met: int  # goal conditions that hold at the end
+    total: int  # goal conditions
     steps: int
-    expert_steps: int
+    expert_steps: int  # skills of the demonstration; 0 without one
     stop: str
 
 
@@ -93,7 +93,7 @@ class EpisodeResult:
     seconds: float
     error: str = ""  # last line of the traceback of a crash
     restarts: int = 0  # restarts of the simulator
-    timed_on: str = ""  # machine, libraries and workers; "" where nothing was timed
+    timed_on: str = ""  # machine, libraries and number of workers, on which times depend; "" without a model
 
     @property
     def crashed(self) -> bool:

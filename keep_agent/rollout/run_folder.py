@@ -1,8 +1,8 @@
 """Run folder: config, one committed line per episode, the trace, and the summary written last.
 
-All files are bound to the config, which contains the run's random id: their hash chains begin with it, so that files
-of another run are rejected. A small file beside ``episodes.jsonl``, its mark, counts the lines of ``episodes.jsonl``;
-the summary holds the checksum of the last one.
+The lines of a file are a hash chain: each has a checksum over all lines up to it. The chains begin with the config,
+which holds a random id of the run, so that files of another run are rejected. A small file beside ``episodes.jsonl``,
+the mark, holds the number of committed lines; the summary holds the checksum of the last one.
 
 A line in ``episodes.jsonl`` commits its episode: pictures and trace are written and synced before the line, which
 holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be killed
@@ -32,7 +32,7 @@ from memory.files.json_lines import Chain, Line, LineFile, encode_json, read_lin
 from memory.files.sealed_json import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
-TRACE_COUNT = "trace"  # key in a committed line: number of trace lines at that time
+TRACE_COUNT = "trace"  # key in a committed line: number of trace lines when it was written
 LINE_COUNT, LAST_SUM = "committed", "last"  # keys in a summary: number of committed lines, checksum of the last
 RUN_ID = "run"  # key in a saved config: distinguishes runs with equal settings; older runs lack it
 RESTORE = "restore the file, or start a new run"
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
-    """Result of a run, with an index and a JSON form."""
+    """One result of a run, such as that of an episode, with an index and a JSON form."""
 
     index: int
     id: str
@@ -52,7 +52,7 @@ class Result(Protocol):
 
 
 class RunFolder(AbstractContextManager):
-    """Results of one run on disk, made by `create` or `resume`. It is locked until `release` or the end of `with`."""
+    """Results of one run on disk, made by `create` or `resume`. The folder is locked until `release`."""
 
     lines: ClassVar[str] = EPISODES  # file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
@@ -62,7 +62,7 @@ class RunFolder(AbstractContextManager):
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     def _open_files(self, start: Chain, line: Line | None = None, trace_line: Line | None = None) -> None:
-        """Prepare to append after these last lines; None: the file is new."""
+        """Prepare to append after the last committed lines of both files; None: the file has none."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
         self._trace = LineFile(self.path / TRACE, trace_line, start)
@@ -89,7 +89,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Open an existing run with its finished episodes; an incomplete or uncommitted tail is cut off and logged."""
+        """Open an existing run with its finished episodes. Uncommitted lines are cut off, and this is logged."""
         run = cls(path, cls.saved(path))._lock()
         try:
             run._restore()
@@ -137,7 +137,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def _committed(cls, path: Path) -> list[Line]:
-        """Return the committed lines. Raises CorruptError if one or the summary is damaged, lost or another run's."""
+        """Return the committed lines. Raises CorruptError if one or the summary is damaged, lost or of another run."""
         lines = read_committed(path, cls.lines)
         if (path / SUMMARY).exists():
             _check_summary(path, lines, chain_start(path))
@@ -231,7 +231,7 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def read_committed(path: Path, name: str) -> list[Line]:
-    """Return the committed lines of a run's file. Raises CorruptError if one is damaged, missing or another run's."""
+    """Return the committed lines of a run's file. Raises CorruptError if one is damaged, missing or of another run."""
     start = chain_start(path)
     if start.sealed:
         return read_marked(path / name, start, f"{CONFIG} beside it", RESTORE)
@@ -239,7 +239,7 @@ def read_committed(path: Path, name: str) -> list[Line]:
 
 
 def trace_lines(trace: Path) -> Iterator[Line]:
-    """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or another run's."""
+    """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or of another run."""
     path, number = trace.parent, 0
     lines = read_committed(path, EPISODES) if _has_episodes(path) else []
     for line in read_lines(trace, RESTORE, chain_start(path)):
@@ -249,7 +249,7 @@ def trace_lines(trace: Path) -> Iterator[Line]:
 
 
 def episodes_mark(path: Path) -> Mark | None:
-    """Return the mark with the number of a run's episodes, if there is one. Raises CorruptError for a damaged mark."""
+    """Return the mark of ``episodes.jsonl``, None without one. Raises CorruptError for a damaged mark."""
     start = chain_start(path)
     if not start.sealed or not _has_episodes(path):
         return None
@@ -257,7 +257,7 @@ def episodes_mark(path: Path) -> Mark | None:
 
 
 def _has_episodes(path: Path) -> bool:
-    """Return whether a folder holds a run with episodes; an agent's trace on a server has none."""
+    """Return whether a folder holds a run with episodes; the folder of a server's agent has a trace only."""
     return any(file.exists() for file in (path / EPISODES, end_of(path / EPISODES)))
 
 
@@ -299,9 +299,9 @@ def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]
 
 
 def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: set[str]) -> Line | None:
-    """Return the last committed line of a trace. Raises CorruptError for a damaged line up to there."""
+    """Return the last committed line of a trace. Raises CorruptError if it or an earlier line is damaged."""
     count = _committed_trace(committed)
-    if count is None and not start.sealed:  # an older version did not count
+    if count is None and not start.sealed:  # older versions did not count the lines of the trace
         lines = (line for line in read_lines(path, RESTORE) if line.value.get("episode") in ids)
     else:
         lines = islice(read_lines(path, RESTORE, start), count or 0)  # uncommitted lines may be damaged

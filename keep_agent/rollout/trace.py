@@ -1,7 +1,7 @@
 """Trace of a rollout: JSON lines of a versioned schema, for viewers.
 
-Each line has ``v`` (SCHEMA), ``event`` and ``episode``. Events: ``episode`` (opens one), ``step``, ``task`` (a task
-ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
+Each line has ``v`` (SCHEMA), ``event`` and ``episode`` (its id). Events: ``episode`` (one begins), ``step``, ``task``
+(one has ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
 
 
 def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
-    """Return the entry that opens an episode; ``notes`` of the world are plain JSON."""
+    """Return the entry that opens an episode. ``notes``: deviations of a simulator from its start, as plain JSON."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
     noted = {"notes": dict(notes)} if notes else {}
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
@@ -63,7 +63,8 @@ def step_entry(
 ) -> Entry:
     """Return the entry of one step: facts, prompt, decision and result.
 
-    :param goal: goal conditions met after the step, and their total, if known
+    :param step: number of the step within its task, from 0
+    :param goal: number of goal conditions that are met after the step, and their total; None: unknown
     """
     entry = _entry(
         "step", episode, task=numbers.task, step=step, instruction=instruction,
@@ -84,8 +85,8 @@ def step_entry(
 def prompt_entry(prefill: Prefill) -> Entry:
     """Return the fields of a prompt: tokens, units, segments, hops, and the times of loads and computations.
 
-    Rows are numbered within the prompt. Times are in ms since the first load or computation began. Edges connect
-    segment ids; "" is the query.
+    Rows are numbered within the prompt. Times are in ms since the first load or computation began. Edges of hops lead
+    from a segment id, or "" for the query, to the id of a segment that receives attention.
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]
@@ -135,7 +136,7 @@ def read_trace(path: Path) -> Iterator[Entry]:
 
 
 def check_schema(entry: Entry, path: Path, number: int) -> Entry:
-    """Return the entry of a line. Raises DataError for another schema."""
+    """Return a trace entry unchanged. Raises DataError for another schema."""
     version = entry.get("v")
     if version != SCHEMA:
         raise DataError(f"{path}:{number} has schema {version!r}, this reads {SCHEMA}: run it again")
@@ -143,14 +144,14 @@ def check_schema(entry: Entry, path: Path, number: int) -> Entry:
 
 
 def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
-    """Return the numbers of one decision; those of a planner without a model are zero.
+    """Return the cost of one decision; without a model all numbers but ``task`` are zero.
 
-    Time before the logits that the memory does not measure (text of facts, tokens of the query) is added to the part
-    ``update``, so that ``ttft_ms`` is complete. Storing new blocks and scoring come after the logits and are excluded.
-    ``ttft_overlapped_ms`` also excludes the encoding of invalidated blocks, which may overlap the robot's motion; a
-    cold start includes it.
+    Unmeasured work before the logits (writing facts as text, tokenizing the query) is added to the part ``update``,
+    so that ``ttft_ms`` is complete. Storing new blocks and scoring come after the logits and are excluded.
+    ``ttft_overlapped_ms`` also excludes the encoding of missing blocks, which can be done while the robot moves; at a
+    cold start it is included.
 
-    :param wall_ms: wall time of observing and deciding
+    :param wall_ms: wall time of the calls `observe` and `decide` of the planner
     """
     prefill = decision.prefill
     if prefill is None:

@@ -19,7 +19,7 @@ from memory.files.atomic import write_atomic
 if TYPE_CHECKING:
     import wandb
 
-ID = "wandb/id"  # in the run folder
+ID = "wandb/id"  # file in the run folder with the id of the W&B run
 EPISODE, INDEX, TABLE = "episode/", "episode/index", "tables/episodes"
 MODES = ("disabled", "offline", "online")
 COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop", "met", "total", "steps", "ttft_ms")
@@ -36,11 +36,11 @@ class NoLog:
 
 
 class WandbLog(NoLog):
-    """One W&B run; made by `open_log`."""
+    """Logger that writes one W&B run; made by `open_log`."""
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B takes the last episode's
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # W&B's default is the last value
 
     def episode(self, result: EpisodeResult) -> None:
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
@@ -59,7 +59,7 @@ class WandbLog(NoLog):
 
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
-    """Return the metrics of one episode; times and row counts only with a model."""
+    """Return the metrics of one episode; times and the computed ratio only with a model."""
     decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,
@@ -113,5 +113,5 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     except wandb.Error as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
-    write_atomic(id, run.id)  # in a folder that W&B has created
+    write_atomic(id, run.id)  # `wandb.init` has made the folder of this file
     return WandbLog(run)

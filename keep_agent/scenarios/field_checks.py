@@ -13,12 +13,12 @@ import yaml
 from keep_agent.errors import DataError
 from keep_agent.files import parsed_yaml, read_text
 
-MAX_KEY_LENGTH = 24  # characters of a key: two of them fit into an agent's id (memory.files.agent_files)
+MAX_KEY_LENGTH = 24  # characters of a key: an agent's id (memory.files.agent_files) has room for two keys
 
 
 @dataclass(frozen=True)
 class Field:
-    """A value and its place in a file. Methods such as `text` and `word` return it; another type is a DataError."""
+    """A value and its place in a file. `text`, `word` and others return it, and raise DataError for other types."""
 
     value: Any
     file: str
@@ -86,7 +86,7 @@ class Field:
         return self.value
 
     def names(self, known: Collection[str], what: str) -> tuple[str, ...]:
-        """Return a list of ``known`` names without duplicates."""
+        """Return the names in a list. Each must be one of ``known`` and occur once."""
         names: list[str] = []
         for field in self.elements():
             field.one_of(known, what)
@@ -102,7 +102,7 @@ class Field:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader for plain values that rejects duplicate keys; PyYAML would keep the last."""
+    """YAML loader for plain values. It rejects duplicate keys, of which PyYAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -1,4 +1,4 @@
-"""Player of a scenario: each turn reuses the agent's KV rows, computes the new prompt rows, and generates."""
+"""Player of a scenario: each turn reuses the agent's stored KV rows, computes new prompt rows and generates text."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from memory.engine.models.chat_template import SpecialTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-REUSE = 0.0  # AgentMemories.threshold: any common prefix with the stored text is reused
+REUSE = 0.0  # threshold of AgentMemories: a common prefix with the stored text is reused, however short
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedText(TurnCost):
-    """The generated text of a turn, and its cost."""
+    """Text that the model generated in a turn, and its cost."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. The tokens ``stops`` end a turn; ``run_id`` is in the ids of non-permanent agents."""
+    """One scenario on one engine. Tokens ``stops`` end a turn. Memory keys of non-permanent agents hold ``run_id``."""
 
     scenario: Scenario
     memories: AgentMemories
     stops: Collection[int]
     run_id: str
-    max_tokens: int | None = None  # of a turn; None: the limit of the phase
+    max_tokens: int | None = None  # maximum per turn; None: that of the phase
 
     def play(self, transcripts: Transcripts | None = None) -> Generator[Turn, None, None]:
         """Yield each turn when it is complete. After each phase the rows of permanent agents are written to disk."""
@@ -66,7 +66,7 @@ class Player:
         )  # fmt: skip
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
-        """Prefill the new part of a prompt, generate, and store the rows. Subclasses may use another scheduler."""
+        """Prefill the new part of the prompt ``text``, generate, store the rows. A subclass may use a scheduler."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device
@@ -76,7 +76,7 @@ class Player:
         end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         decoded = TokenText.of("", self.memories.coder)
-        decoded.extend(ids, self.memories.coder)  # without an incomplete last character, as in the memory
+        decoded.extend(ids, self.memories.coder)  # omits an incomplete last character, as the memory does
         return GeneratedText(
             text=decoded.text, kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
             generated=len(ids), ttft_ms=1e3 * (computed - start), decode_ms=1e3 * (end - computed),

@@ -12,7 +12,7 @@ from typing import Any
 from keep_agent.errors import DataError, did_you_mean
 from keep_agent.scenarios.field_checks import Field, read_yaml
 
-MAX_TOKENS = 40  # default of a turn
+MAX_TOKENS = 40  # default maximum of generated tokens per turn
 SELF_NAME = "You"  # prefix of an agent's own lines in its transcript
 TEMPLATE_LIKE = re.compile(r"\$\{[^}]*\}?")
 TEMPLATE = re.compile(r"\$\{([a-z0-9_]+)\.([a-z0-9_]+)\[([a-z0-9_]+)\]\}")
@@ -71,7 +71,7 @@ class Scenario:
         return sum(phase.rounds * len(phase.speakers) for phase in self.phases)
 
     def memory_key(self, agent: str, run_id: str) -> str:
-        """Return the id of an agent's stored KV rows. It is unique: names of scenarios have no ``_``."""
+        """Return the id of an agent's stored KV rows. It is unique: the name of a scenario contains no ``_``."""
         if self.agents[agent].permanent:
             return f"persist_{self.name}_{agent}"
         return f"coord_{run_id}_{agent}"
@@ -83,7 +83,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find_scenario(name: str) -> Scenario:
-    """Load a scenario from a file, or the package's scenario of that name. Raises DataError."""
+    """Load a scenario by the path of a file, or by the name of a packaged scenario. Raises DataError."""
     path = Path(name) if Path(name).is_file() else shipped().get(name)
     if path is None:
         known, hint = ", ".join(shipped()), did_you_mean(name, shipped())
@@ -161,7 +161,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Raise DataError unless every template names an earlier phase that the text's only recipient heard."""
+    """Check templates: the phase is an earlier one, the agent heard it and is the only reader. Raises DataError."""
     try:
         templates = list(template_references(field.text()))
     except ValueError as error:

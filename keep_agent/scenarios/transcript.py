@@ -1,4 +1,4 @@
-"""Transcripts: each agent's append-only prompt of the lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
+"""Transcripts: an agent's append-only prompt has the lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Transcripts:
         self._texts: dict[str, str] = {}
 
     def begin(self, phase: Phase) -> None:
-        """Add the phase's notes to their recipients' texts. A permanent agent's text continues, others start again."""
+        """Add the phase's notes to their recipients' texts. The text of a permanent agent goes on, others restart."""
         for key in phase.participants:
             agent = self.scenario.agents[key]
             if not agent.permanent or key not in self._texts:
@@ -42,7 +42,7 @@ class Transcripts:
         return self._texts[agent] + CUE
 
     def add_message(self, phase: Phase, speaker: str, words: str) -> Message:
-        """Add a message to the texts of its audience: the speaker's exactly as generated, the others' as one line."""
+        """Add a message to the texts of its audience: as generated for the speaker, on one line for the others."""
         message = Message(phase.name, speaker, " ".join(words.split()) or SILENCE, phase.audience(speaker))
         for key in message.audience:
             self._texts[key] += f"{CUE}{words}\n" if key == speaker else self._line(message, key)

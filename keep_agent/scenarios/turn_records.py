@@ -15,15 +15,15 @@ COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCost:
-    """Cost of an answer. Times are in ms, numbers are counts of tokens."""
+    """Cost of an answer. Times are in ms, other numbers are counts of tokens."""
 
-    kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss
+    kind: str  # match of the prompt with the stored text: exact | extend | diverge | miss, see docs/agents.md
     origin: str  # place of the reused rows: hot (memory) | warm (disk) | shared (prefix) | cold (none)
     kept: int  # prompt tokens whose rows were reused
     new: int  # prompt tokens that were computed
-    generated: int
+    generated: int  # tokens of the answer
     ttft_ms: float  # from the prompt's text to its logits: look-up, reading from disk, prefill
-    decode_ms: float
+    decode_ms: float  # from the logits to the end of the answer
 
     @property
     def costs(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class ScenarioFolder(RunFolder):
 
 
 def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
-    """Sum costs over all turns and each agent's; ``saved`` is the share of prompt tokens whose rows were reused."""
+    """Sum costs over all turns, and per agent. ``saved`` is the share of prompt tokens whose rows were reused."""
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
     per_agent = {agent: _sum_costs([turn for turn in all_turns if turn.agent == agent]) for agent in agents}

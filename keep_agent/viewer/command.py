@@ -79,7 +79,7 @@ def _serve(options: argparse.Namespace, console: Console) -> None:
             "and a tunnel (ssh -L), or keep-agent serve, which needs a token"
         )
     with closing(listen(options.host, options.port)) as listener:
-        from keep_agent.viewer.server import application  # before uvicorn: its error names the missing extra
+        from keep_agent.viewer.server import application  # before uvicorn: `application` reports a missing extra
 
         app = application(options.run, PATH)
         import uvicorn

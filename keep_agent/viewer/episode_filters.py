@@ -14,7 +14,7 @@ STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # eac
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """One episode of one run."""
+    """Row of the list: one episode of one run."""
 
     run: str
     method: str
@@ -24,13 +24,13 @@ class EpisodeRow:
     types: tuple[str, ...]
     steps: int
     failures: int  # failed skills
-    goal: tuple[int, int] | None  # conditions met, and total: of the finished tasks, if any, else after the last step
+    goal: tuple[int, int] | None  # conditions met and total: of finished tasks; if none, at the last step
     status: str  # one of STATUSES
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filter values; an empty one matches all rows."""
+    """Values of the list's filters; an empty value matches all rows."""
 
     status: str = ""
     method: str = ""
@@ -49,7 +49,7 @@ class Filters:
 
 
 def status(episode: EpisodeIndex) -> str:
-    """Return the status of an episode; ``open`` while a task is running."""
+    """Return the status: failed once a task has failed, open while tasks are left or if the trace lists none."""
     if episode.crash is not None:
         return CRASHED
     if any(not end.get("success") for end in episode.task_ends):

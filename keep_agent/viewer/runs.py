@@ -48,7 +48,7 @@ class RunLibrary:
         return self._root() if callable(self._root) else self._root
 
     def runs(self) -> list[Run]:
-        """Search the runs; return them sorted by key."""
+        """Search for runs; return them sorted by key."""
         root = self.root
         with self._lock:
             self._runs = {path: self._run(root, path) for path in sorted(_trace_folders(root))}

@@ -1,4 +1,4 @@
-"""Segments of a prompt and their states: hit (served from blocks), recomputed (served and repaired), changed, fresh."""
+"""Segments of a prompt, each with its state: hit, recomputed, changed or fresh. docs/viewer.md defines the states."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 class SegmentView:
     """One segment of a prompt. A unit is a part of the prompt that is encoded as a whole. Indices start at 0."""
 
-    key: str  # its id; with "@1", "@2", ... for older versions in the same prompt
+    key: str  # the id; with "@1", "@2", ... for older versions in the same prompt
     id: str
     text: str | None  # None: not in the trace
     start: int
     stop: int
     first_unit: int  # first and last unit that contain its rows, -1 for none
     last_unit: int
-    kind: str  # kind of its unit; static or dynamic for a unit of memory
+    kind: str  # static: a static group; dynamic: a single segment; otherwise the kind of its unit
     block: str  # shortened identity of its unit's block; "" for none or several
-    from_block: int  # rows served from blocks
+    from_block: int  # number of rows served from blocks
     last_layer: int  # last layer that computed one of its rows, -1: none did
     state: str  # one of STATES
     written: int  # step that wrote this text, -1 if unknown
-    versions: int  # number of texts so far
-    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, attention mass) by layer that selected it
+    versions: int  # number of texts of this segment so far
+    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, attention mass) for each selecting layer
 
 
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:
@@ -70,7 +70,7 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     known = versions[: len(versions) - newer]
     step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
-        state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 is always computed
+        state = RECOMPUTED if last_layer > 0 else HIT  # a row's KV at layer 0 depend on its token only
     else:
         state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(

@@ -1,4 +1,4 @@
-"""FastAPI mount of the viewer: in its own application for the command, or in any other."""
+"""FastAPI mount of the viewer, in an application of its own (for `keep-agent view`) or in any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step model: the data that a page draws for one step, from its trace entry and the earlier ones."""
+"""Step model: the data that a page draws for one step, from the trace entries up to that step."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class PromptView:
     rows: int
     context: int  # rows before the memory
     query: int  # first row of the query
-    active_rows: tuple[int, ...]  # per layer
+    active_rows: tuple[int, ...]  # number of computed rows, per layer
     segments: tuple[SegmentView, ...]
     units: int
     units_hit: int
     hops: tuple[Entry, ...]  # with the keys layer, hops, edges
     loads: tuple[Sequence[Any], ...]  # first layer, layer after the last, start, end, bytes
-    computes: tuple[Sequence[Any], ...]  # layer, piece, start, end
+    computes: tuple[Sequence[Any], ...]  # layer, attention | importance | mlp, start, end
     flips: tuple[Entry, ...]
     cold: bool
-    parts: tuple[tuple[str, float], ...]  # parts of the time to the first token
+    parts: tuple[tuple[str, float], ...]  # name and ms of the parts of the time to the first token
     ttft_ms: float
     score_ms: float
 
@@ -51,12 +51,12 @@ class StepView:
     message: str
     goal: tuple[int, int] | None
     understood: str  # the goal that the model wrote for the instruction
-    focus: str  # next target, as the model wrote it
+    focus: str  # type, name and place of the next target, as the model wrote them
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None if the planner has no model
     world: KnownWorld
-    before: int | None  # numbers of the pictures before the skill (-1: at the reset) and after it
-    after: int | None
+    before: int | None  # step of the picture before the skill, -1: at the reset; None without one
+    after: int | None  # step of the picture after the skill
     restarted: bool
     end: Entry | None  # outcome of the task if it ended here
     crash: str  # traceback if the episode crashed after this step

@@ -1,6 +1,6 @@
 """Index of a trace: episodes, file positions of their steps, and the known state at each step.
 
-It grows with the file; each byte is read once.
+It grows with the file; indexing reads each byte once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REMEDY = "restore the file, or run it again"
 
 @dataclass(frozen=True, slots=True)
 class LinePosition:
-    """Position of a line: first byte, size without line break, number from 1, and the hash chain before it."""
+    """Position of a line: offset and size in bytes without line break, number from 1, and the hash chain before it."""
 
     start: int
     size: int
@@ -35,7 +35,7 @@ class LinePosition:
 
 @dataclass
 class GrowingFile:
-    """Growing file of JSON lines; a line without a line break is left to the next read."""
+    """Growing file of JSON lines. A last line without a line break is incomplete, and left to the next read."""
 
     path: Path
     count: int = 0  # number of complete lines read
@@ -52,7 +52,7 @@ class GrowingFile:
         return self._end > 0 and ((status.st_dev, status.st_ino) != self._file or status.st_size < self._end)
 
     def forget(self, start: Chain | None = None) -> None:
-        """Reset to the start of the file. ``start``: start of its hash chain."""
+        """Read from the first line again. ``start``: start of the file's hash chain."""
         self.count, self._end, self._chain = 0, 0, replace(start or Chain())
 
     def new_lines(self) -> Iterator[tuple[LinePosition, dict[str, Any]]]:
@@ -81,13 +81,13 @@ class GrowingFile:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Summary of a step for the slider, the list of episodes and a comparison; None: not in the trace."""
+    """Summary of a step for the slider, the list of episodes and a comparison. None means: not in the trace."""
 
     task: int
-    step: int  # of the task
+    step: int  # number within the task
     skill: str
     ok: bool
-    goal: tuple[int, int] | None
+    goal: tuple[int, int] | None  # goal conditions met, and their total
     ttft_ms: float | None
     computed: float | None  # computed share of rows x layers
     cold: bool
@@ -162,7 +162,7 @@ class TraceIndex:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem = ""
-        self._file, self._marks = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
+        self._trace_file, self._results_file = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
         self._committed = 0  # number of trace lines that episodes.jsonl records as committed
         self._episodes: dict[str, EpisodeIndex] = {}
         self._current: dict[str, EpisodeIndex] = {}  # episode that gets new entries, by id
@@ -171,16 +171,16 @@ class TraceIndex:
     def refresh(self) -> dict[str, EpisodeIndex]:
         """Read new lines; return the episodes by key, in the order of the file."""
         with self._lock:
-            if self._file.replaced() or self._marks.replaced():
-                self._file.forget()
-                self._marks.forget()
+            if self._trace_file.replaced() or self._results_file.replaced():
+                self._trace_file.forget()
+                self._results_file.forget()
                 self._episodes, self._current, self.problem, self._committed = {}, {}, "", 0
             if not self.problem:
                 self._read()
             return dict(self._episodes)
 
     def episode(self, key: str) -> EpisodeIndex:
-        """Return an episode. Raises DataError for one that the trace does not hold (yet)."""
+        """Return an episode by its key. Raises DataError if the trace does not contain it (yet)."""
         episode = self.refresh().get(key)
         if episode is None:
             raise DataError(f"{self.path} has no episode {key!r}: choose one from the list")
@@ -191,22 +191,22 @@ class TraceIndex:
         if not 0 <= step < len(episode.positions):
             raise DataError(f"episode {episode.key!r} has {len(episode.positions)} steps, none has number {step}")
         position = episode.positions[step]
-        return check_schema(self._file.line_at(position), self.path, position.number)
+        return check_schema(self._trace_file.line_at(position), self.path, position.number)
 
     def _read(self) -> None:
         try:
-            if not self._file.count and not self._marks.count:
+            if not self._trace_file.count and not self._results_file.count:
                 start = chain_start(self.path.parent)
-                self._file.forget(start)
-                self._marks.forget(start)
-            end = episodes_mark(self.path.parent)  # before episodes and trace: it is written after them
-            for _, mark in self._marks.new_lines():
+                self._trace_file.forget(start)
+                self._results_file.forget(start)
+            end = episodes_mark(self.path.parent)  # read before episodes and trace, as it is written after them
+            for _, mark in self._results_file.new_lines():
                 self._committed = mark.get(TRACE_COUNT, self._committed)
             if end is not None:
-                end.check_count(self._marks.count, self._marks.path, RESTORE)
-            for position, entry in self._file.new_lines():
+                end.check_count(self._results_file.count, self._results_file.path, RESTORE)
+            for position, entry in self._trace_file.new_lines():
                 self._add_entry(position, check_schema(entry, self.path, position.number))
-            check_trace(self.path.parent, self._file.count, self._committed)
+            check_trace(self.path.parent, self._trace_file.count, self._committed)
         except DataError as error:
             self.problem = str(error)
 

@@ -13,7 +13,7 @@ AGENT = "agent"  # category of the agent's own fact
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A line of the containment tree; things in or on it follow with depth + 1."""
+    """A line of the containment tree: a thing, followed by the things in or on it, which have depth + 1."""
 
     id: str
     category: str  # "" for a place about which there is no fact
@@ -25,7 +25,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class KnownWorld:
-    """The facts up to a step."""
+    """The world according to the facts up to a step."""
 
     things: tuple[Thing, ...]
     agent: str  # the agent's place, "" if unknown
@@ -57,7 +57,7 @@ def _tree(not_held: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
         inside.setdefault(fact.get("place") or "", []).append(id)
     places = [place for place in inside if place and place not in not_held]
     visited: set[str] = set()
-    for root in (*places, *inside.get("", ()), *not_held):  # the rest are members of cycles
+    for root in (*places, *inside.get("", ()), *not_held):  # ids not reached from a root are in cycles
         stack = [(root, 0)]
         while stack:
             id, depth = stack.pop()

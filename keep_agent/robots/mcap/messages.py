@@ -86,7 +86,7 @@ def timestamp(at: int) -> dict[str, int]:
 
 
 def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """Yield the messages of a trace entry. ``at``: time in nanoseconds; ``read`` returns a picture by path, or None."""
+    """Yield the messages of a trace entry. ``at``: time in ns; ``read`` returns a picture file's bytes, or None."""
     match entry["event"]:
         case "episode":
             instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none in an agent's trace
@@ -104,7 +104,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
 
 
 def event_messages(event: Event, at: int) -> Iterator[Message]:
-    """Yield the messages of a session event. The memory message is made from the decision's trace."""
+    """Yield the messages of a session event; ``at`` is its time in ns. `Decision.trace` gives the memory message."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")

@@ -1,6 +1,6 @@
-"""ROS message definitions of the project, and fields of received messages. docs/robots.md shows how to build a package.
+"""ROS message definitions of the project, and readers of fields of received messages.
 
-The action has the goal, feedback and result of RAI's ``Task.action`` (RobotecAI/rai); the result includes a report.
+The action has the same fields as ``Task.action`` of RAI (RobotecAI/rai). docs/robots.md shows all definitions as files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ACTION, PLAN, REPORT, STATUS, FACTS = "plan_and_execute", "plan", "report", "sta
 
 
 def instruction_of(task: str, description: str) -> str:
-    """Return the instruction of a goal: its task, else its description."""
+    """Return the instruction of a goal: its task, or its description if the task is blank."""
     return task.strip() or description.strip()
 
 
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 def ignore_invalid(topic: str, listener: Listener) -> Listener:
-    """Wrap ``listener`` so that invalid messages are logged and ignored, since a topic has no response."""
+    """Wrap ``listener`` so that invalid messages are logged and ignored: a topic has no response that could say so."""
 
     def listen(message: Any) -> None:
         try:
@@ -67,7 +67,7 @@ def ignore_invalid(topic: str, listener: Listener) -> Listener:
 
 
 def field_at(message: Any, *names: str) -> Any:
-    """Return the value at a path of field names. Raises DataError."""
+    """Return the value at a path of field names. Raises DataError if a field is missing."""
     value = message
     for name in names:
         if not isinstance(value, Mapping) or name not in value:

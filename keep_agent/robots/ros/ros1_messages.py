@@ -1,4 +1,4 @@
-"""ROS 1 imports, and message classes generated from definitions without catkin."""
+"""ROS 1 imports, and message classes that are generated from their definitions, without a catkin build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REMEDY = (
 def ros1(name: str) -> ModuleType:
     """Import a module of ROS 1, such as "rospy". Raises NotInstalled.
 
-    If it is missing, Debian's packages become the *last* entry of ``sys.path``, so that they shadow no
+    If rospy is not on ``sys.path``, the folder of Debian's packages becomes its *last* entry, so that they shadow no
     package of the virtual environment.
     """
     if find_spec("rospy") is None and DEBIAN not in sys.path and Path(DEBIAN, "rospy").is_dir():
@@ -97,7 +97,7 @@ def _definition_of(name: str) -> str:
 
 
 def _generate(definitions: Mapping[str, str]) -> dict[str, type[Any]]:
-    """Make classes by type name; the first definition refers to the others."""
+    """Return the message classes by type name. ``definitions``: text by type name; the first uses the other types."""
     dynamic = ros1("genpy.dynamic")
     names = list(definitions)
     text = SEPARATOR.join([definitions[names[0]], *(f"MSG: {name}\n{definitions[name]}" for name in names[1:])])

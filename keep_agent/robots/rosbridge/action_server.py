@@ -1,7 +1,7 @@
 """Actionlib server over rosbridge topics, for one goal at a time; a new goal preempts the old one.
 
-It replaces roslibpy's server, which cannot abort a goal, sends no result for a cancelled one, and publishes after
-its end.
+It replaces roslibpy's `SimpleActionServer`, which can neither abort a goal nor send a result for a cancelled one, and
+cannot be closed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # values of actionlib_msgs/GoalStatus
-MAX_RECENT = 8  # ended goals in a status message: clients treat a missing goal as lost
-HEARTBEAT_SECONDS = 0.2  # actionlib clients wait for a status before they send a goal
+MAX_RECENT = 8  # number of ended goals in a status message: a client treats a goal without a status as lost
+HEARTBEAT_SECONDS = 0.2  # between two status messages; actionlib clients wait for one before they send a goal
 REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
@@ -34,15 +34,17 @@ class GoalEnd:
     result: Message
 
 
-# arguments: goal, feedback, and a function that returns whether the goal was cancelled
+# arguments: goal, function that sends feedback, and function that returns whether the goal was cancelled
 GoalHandler = Callable[[Message, Callable[[Message], None], Callable[[], bool]], GoalEnd]
 
 
 class BridgeActionServer:
-    """Action server. ``work`` runs on its own thread; ``cancel`` is called on another thread to stop it."""
+    """Action server. One thread calls ``handler`` for each goal; another calls ``cancel_handler`` to stop that call."""
 
-    def __init__(self, bridge: Bridge, name: str, kind: str, work: GoalHandler, cancel: Callable[[], object]) -> None:
-        self.bridge, self._handler, self._cancel_work = bridge, work, cancel
+    def __init__(
+        self, bridge: Bridge, name: str, kind: str, handler: GoalHandler, cancel_handler: Callable[[], object]
+    ) -> None:
+        self.bridge, self._handler, self._cancel_handler = bridge, handler, cancel_handler
         self._feedback = bridge.publisher(f"{name}/feedback", f"{kind}Feedback")
         self._result = bridge.publisher(f"{name}/result", f"{kind}Result")
         self._status = bridge.publisher(f"{name}/status", "actionlib_msgs/GoalStatusArray")
@@ -60,7 +62,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals; wait up to ``seconds`` for the current one, which the caller has stopped."""
+        """Reject waiting and later goals. Wait up to ``seconds`` for the current goal, which the caller has stopped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -77,7 +79,7 @@ class BridgeActionServer:
             else:
                 goal, end = self._next, _without_success(PREEMPTED, REPLACED)
                 self._next = message
-                self._end_current(self._current is not None)
+                self._stop_current(self._current is not None)
                 self._changed.notify_all()
         if goal is not None:
             self._end(goal, end)
@@ -89,15 +91,15 @@ class BridgeActionServer:
             goal = self._next if self._next is not None and _matches(self._next, name) else None
             if goal is not None:
                 self._next = None
-            self._end_current(self._current is not None and _matches(self._current, name))
+            self._stop_current(self._current is not None and _matches(self._current, name))
         if goal is not None:
             self._end(goal, GoalEnd(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
 
-    def _end_current(self, applies: bool) -> None:
-        """Cancel the current goal if ``applies``. Under the caller's lock the next goal cannot become current."""
+    def _stop_current(self, applies: bool) -> None:
+        """Cancel the current goal if ``applies``. The caller holds the lock, so that no other goal becomes current."""
         if applies:
             self._cancel = True
-            self._cancel_work()
+            self._cancel_handler()
 
     def _serve(self) -> None:
         while True:
@@ -138,20 +140,20 @@ class BridgeActionServer:
             self._send_results()
 
     def _send_results(self) -> None:
-        """Send unsent results, also after a reconnection: for a client only the result ends a goal, no status does."""
+        """Send unsent results, also after a reconnection: a client waits for a goal's result, not for a status."""
         with self._changed:
             while self._unsent_results and self._publish(self._result, self._unsent_results[0]):
                 self._unsent_results.popleft()
 
     def _publish_status(self) -> None:
-        """Publish the statuses. The caller's lock keeps the messages in order."""
+        """Publish the statuses. The caller holds the lock, so that the messages are in order."""
         known = [*self._recent_statuses]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))
         self._publish(self._status, {"status_list": known})
 
     def _publish(self, topic: Any, message: Message) -> bool:
-        """Publish a message; return False without a connection, since roslibpy would send it later."""
+        """Publish a message; do nothing and return False without a connection: roslibpy would send the message late."""
         if not self.bridge.connected:
             return False
         topic.publish({"header": {"stamp": ros1_time(), "frame_id": ""}, **message})

@@ -29,12 +29,12 @@ def roslibpy() -> ModuleType:
 class Bridge(AbstractContextManager["Bridge"]):
     """One connection. After a break roslibpy reconnects, and restores all advertisements and subscriptions.
 
-    Without a connection nothing is sent: roslibpy would send it later, and the robot would move unexpectedly. The
-    asyncio transport is used, since a Twisted reactor starts only once per process and its threads outlive `main`.
+    Without a connection nothing is sent: roslibpy would send messages after the reconnection, moving the robot late.
+    roslibpy's asyncio transport is used: the other one, Twisted, starts only once per process and outlives `main`.
     """
 
     def __init__(self, host: str = "localhost", port: int = 9090, timeout: float = 10.0, secure: bool = False) -> None:
-        """Connect. Raises ConnectionLost if there is no answer within ``timeout`` seconds."""
+        """Connect; with TLS if ``secure``. Raises ConnectionLost if there is no answer within ``timeout`` seconds."""
         self.library = roslibpy()
         self.where = f"{host}:{port}"
         self._listeners: dict[str, list[Listener]] = {}  # by rosbridge operation
@@ -69,7 +69,7 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.ros.send_on_ready(self.library.Message({"op": op, **fields}))
 
     def on_lost(self, function: Callable[[], None]) -> None:
-        """Call ``function``, on a thread of roslibpy, whenever the connection breaks. It must not block."""
+        """Call ``function``, on a thread of roslibpy, whenever the connection breaks. The function must not block."""
         self.ros.on("close", lambda protocol: function())
 
     def publisher(self, name: str, kind: str, latch: bool = False) -> Any:
@@ -84,7 +84,7 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.library.Topic(self.ros, name, kind).subscribe(ignore_invalid(name, listener))
 
     def on_operation(self, operation: str, listener: Listener) -> None:
-        """Listen to a rosbridge operation in place of roslibpy's handler, which fails on unexpected fields."""
+        """Pass messages of a rosbridge operation to ``listener``: roslibpy's handler fails on unexpected fields."""
         self._listeners.setdefault(operation, []).append(ignore_invalid(operation, listener))
         self.ros.factory.on_ready(self._attach)
 
@@ -106,7 +106,7 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.close()
 
     def _attach(self, protocol: Any) -> None:
-        """Set the handlers of a new connection; roslibpy has no public call for this."""
+        """Set the message handlers of a new connection, by a private field: roslibpy has no public call for this."""
         for operation in self._listeners:
             protocol._message_handlers[operation] = partial(self._handle, operation)
 
@@ -116,7 +116,7 @@ class Bridge(AbstractContextManager["Bridge"]):
 
 
 def ros1_time() -> dict[str, int]:
-    """Return the current time as a ROS 1 message."""
+    """Return the current time as the fields of a ROS 1 time."""
     seconds = time.time()
     return {"secs": int(seconds), "nsecs": int(seconds % 1 * 1e9)}
 

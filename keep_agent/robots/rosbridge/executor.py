@@ -27,12 +27,12 @@ class RosbridgeExecutor:
 
     A skill that ended with `SkillLost` is cancelled before another skill begins.
 
-    :param skills: the skills, or a latched topic with a JSON array of those possible now
+    :param skills: the skills, or the name of a latched topic with a JSON array of the currently possible skills
     :param kind: whether ``name`` is an action of ROS 2 or ROS 1, or a service
-    :param type: type of the action or service; default: this project's action
-    :param facts: topic of facts, see `read_facts`
+    :param type: type of the action or service; "" means this project's action, and is an error for kind=service
+    :param facts: name of the topic of facts, whose messages `read_facts` reads
     :param fields: field names in the robot's messages
-    :param cancel: std_srvs/Trigger service that cancels the skill, for kind=service
+    :param cancel: name of a std_srvs/Trigger service that cancels the skill, for kind=service; "": there is none
     :param timeout: seconds to wait for the first message with skills
     :param silence: seconds after which a cancelled skill without a result counts as lost
     """
@@ -69,7 +69,7 @@ class RosbridgeExecutor:
         bridge.on_ready(lambda: Thread(target=self._cancel_lost, daemon=True).start())
 
     def skills(self) -> Sequence[str]:
-        """Return the skills. Raises ConnectionLost, or RobotTimeout if the robot has not sent them."""
+        """Return the possible skills. Raises ConnectionLost, or RobotTimeout if the robot has not sent them."""
         self.bridge.check()
         with self._changed:
             if not self._changed.wait_for(lambda: self._skills is not None, self.timeout):
@@ -77,14 +77,14 @@ class RosbridgeExecutor:
             return self._skills or ()
 
     def observe(self) -> Sequence[Fact]:
-        """Return new facts. Raises ConnectionLost, so that a disconnected robot is not moved."""
+        """Return new facts. Raises ConnectionLost: the task ends, and a disconnected robot is not moved."""
         self.bridge.check()
         with self._changed:
             facts, self._facts = self._facts, deque(maxlen=MAX_FACTS)
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Carry out a skill. Raises ConnectionLost without a connection, SkillLost if it breaks during the skill."""
+        """Carry out a skill. Raises ConnectionLost without a connection, SkillLost if no result will arrive."""
         pending = PendingSkill(skill, feedback)
         with self._changed:
             if self._pending is not None:
@@ -98,7 +98,7 @@ class RosbridgeExecutor:
             return pending.future.result()
         except SkillLost:
             self._skill_lost = True
-            self._cancel_lost()  # in case the connection is restored already
+            self._cancel_lost()  # at once if there is a connection, otherwise after the reconnection
             raise
         finally:
             pending.stop_timer()
@@ -113,11 +113,11 @@ class RosbridgeExecutor:
             pending.start_timer(self.silence)
 
     def _cancel_lost(self) -> None:
-        """Cancel a lost skill if there is a connection. Under the lock no other skill can begin."""
+        """Cancel a lost skill if there is a connection. The lock keeps other skills from beginning in between."""
         with self._send_lock:
             if self._skill_lost and self.bridge.connected:
                 self._skill_lost = False
-                with suppress(RobotError):  # the service cannot be cancelled, or the connection is lost again
+                with suppress(RobotError):  # there is no cancel service, or the connection is lost again
                     self._client.cancel()
 
     def _on_facts(self, message: Any) -> None:

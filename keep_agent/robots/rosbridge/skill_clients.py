@@ -20,9 +20,10 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 2.0  # timeout in seconds of the cancel service
 SkillProtocol = Literal["ros2_action", "ros1_action", "service"]
-SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # of action_msgs/GoalStatus in ROS 2, and of actionlib_msgs/GoalStatus in ROS 1
+SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # in action_msgs/GoalStatus of ROS 2, and in actionlib_msgs/GoalStatus of ROS 1
 ROS2_STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
-ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
+NO_SUCCESS = "succeeded, but its success field is false"
+ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: NO_SUCCESS, 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Fields:
         return {self.skill: skill}
 
     def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
-        """Return the outcome of a result or response; it is a failure if the success field is missing.
+        """Return the outcome of a result or response with the content ``values``; a missing success field is a failure.
 
-        :param ended_well: success by the protocol; the result may turn it into a failure
-        :param otherwise: message for a failure without a message
+        :param ended_well: whether the protocol reports success; only then is the success field read
+        :param otherwise: message of a failure for which the robot gives none
         """
         try:
             ok = ended_well and (self.ok is None or flag_of(values, self.ok))
@@ -61,7 +62,7 @@ TRIGGER_FIELDS = Fields(message="message")  # the response of std_srvs/Trigger
 
 @dataclass(eq=False)
 class PendingSkill:
-    """A running skill; its first result counts."""
+    """A running skill. Its first result or error counts; later ones are ignored."""
 
     skill: str
     feedback: Callable[[str], None]
@@ -77,7 +78,6 @@ class PendingSkill:
             self._timer.start()
 
     def stop_timer(self) -> None:
-        """Stop the timer that `start_timer` started."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -92,10 +92,10 @@ class PendingSkill:
 
 class SkillClient(Protocol):
     def begin(self, pending: PendingSkill) -> None:
-        """Send a skill; ``pending`` is settled later on another thread."""
+        """Send a skill. Another thread puts the outcome into ``pending`` when it arrives."""
 
     def cancel(self) -> None:
-        """Cancel the last skill. May take some seconds."""
+        """Cancel the last skill that was sent. May take some seconds."""
 
 
 class ActionClient:
@@ -149,7 +149,7 @@ class Ros2Action(ActionClient):
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
-            status = values.get("status")  # an older rosbridge puts it there
+            status = values.get("status")  # older versions of rosbridge put the status into the values
         known = type(status) is int and status in ROS2_STATUSES
         success = known and status == SUCCEEDED and message.get("result") is not False
         default = f"the robot says {ROS2_STATUSES[status] if known else repr(status)[:80]}"

@@ -19,7 +19,7 @@ class BoundedCall(Generic[T]):
         self.name, self.clock = name, Clock(0)
         self._function = function
         self._future: Future[T] = Future()
-        self._claim = Lock()  # acquired once: by the start or by `withdraw`
+        self._claim = Lock()  # acquired only once: by the thread before it calls the function, or by `withdraw`
         Thread(target=self._work, name=f"keep-agent {name}", daemon=True).start()
 
     def _work(self) -> None:
@@ -30,7 +30,7 @@ class BoundedCall(Generic[T]):
                 self._future.set_exception(error)
 
     def withdraw(self, result: T) -> bool:
-        """Prevent the call if it has not begun, and set its ``result``; return whether it was prevented."""
+        """Prevent the call if it has not begun, and set ``result`` instead; return whether it was prevented."""
         withdrawn = self._claim.acquire(blocking=False)
         if withdrawn:
             self._future.set_result(result)

@@ -20,10 +20,10 @@ TASK_OVER = "the task is over; nothing is planned any more"
 
 
 class Dialogue:
-    """Planner calls of one task: one report per decision and one end. Call from any thread, one call at a time.
+    """Planner calls of one task, with one report per decision and one end. Any thread may call, one at a time.
 
-    `end` may be called during another call. That call then ends the task when it returns, so that a slow planner
-    still receives the report on its decision and the end of the task.
+    Only `end` may be called during another call. The other call then ends the task when it returns, so that a slow
+    planner still receives the report on its decision and the end of the task.
     """
 
     def __init__(self, planner: Planning, instruction: str) -> None:
@@ -63,9 +63,9 @@ class Dialogue:
                 self._report(outcome)
 
     def end(self, outcome: Outcome) -> None:
-        """End the planner's task, and block until it has ended; ``outcome`` is reported for an unreported decision.
+        """End the planner's task and wait for that; a decision without a report is reported with ``outcome`` first.
 
-        Planner errors are logged, since callers cannot act on them.
+        Errors of the planner are logged, since callers cannot act on them.
         """
         with self._lock:
             self._ending = outcome
@@ -91,7 +91,7 @@ class Dialogue:
     def _report(self, outcome: Outcome) -> None:
         decision = self._unreported
         self.planner.report(truncate_outcome(outcome))
-        self._unreported = None  # after the call, so that `_finish` repeats a failed report
+        self._unreported = None  # only after the call: if it raises, `_finish` repeats the report
         self._is_over = decision is not None and decision.skill == DONE and outcome.ok
 
     def _finish(self, outcome: Outcome) -> None:
@@ -119,7 +119,7 @@ INVALID, STORAGE_FULL = (400, 422), 507  # HTTP statuses for an invalid fact, an
 
 
 class PendingFacts:
-    """Latest fact of each thing, until a planner accepts it. The next observation, plan or task passes it on."""
+    """Latest fact per id that the planner has not accepted yet. Each observation and plan tries to pass these facts."""
 
     def __init__(self) -> None:
         self._facts: dict[str, FactView] = {}
@@ -138,8 +138,8 @@ class PendingFacts:
     def pass_to(self, dialogue: Dialogue) -> tuple[FactView, ...]:
         """Pass the facts to the planner and return those that it accepted. An invalid fact is logged and dropped.
 
-        Once the planner's storage is full, later batches hold only facts about removed things, which free room; the
-        other facts stay pending, and the error is raised at the end. Raises the planner's other errors at once.
+        Once the planner's storage is full, only facts about removed things are passed, since these free room. The other
+        facts stay pending, and the error is raised at the end. Other errors of the planner are raised at once.
         """
         accepted: list[FactView] = []
         full: Exception | None = None
@@ -165,7 +165,7 @@ class PendingFacts:
 
 
 def _pass_facts(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
-    """Pass facts to the planner; after an error bisect to the rejected fact. Yield nothing if the task is over."""
+    """Pass facts to the planner; yield accepted facts with None, and each rejected fact with its error."""
     if not facts:
         return
     try:
@@ -189,9 +189,9 @@ def _is_full(error: Exception) -> bool:
 
 
 class SinglePlans:
-    """Single plans for robots that carry out skills themselves; plans with one instruction form one task.
+    """Single plans for robots that carry out skills themselves. Plans in a row with one instruction are one task.
 
-    One call at a time. The next plan counts a decision without a report as a success; "done" ends the task.
+    One call at a time. A decision without a report counts as a success at the next plan; "done" ends the task.
     """
 
     def __init__(self, planner: Planning, pending: PendingFacts) -> None:
@@ -199,7 +199,7 @@ class SinglePlans:
         self._dialogue: Dialogue | None = None
 
     def next_plan(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
-        """Return the call that plans the next skill; it raises RobotError after `end_task`, and planner errors."""
+        """Return the call that plans the next skill. It raises planner errors, and RobotError after `end_task`."""
         before = self._dialogue
         if before is None or before.instruction != instruction:
             self._dialogue = Dialogue(self.planner, instruction)

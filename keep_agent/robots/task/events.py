@@ -22,13 +22,13 @@ MAX_LIMIT = 1_000_000  # seconds: eleven days
 class Limits:
     """Limits of a session, in seconds except ``steps`` and ``failures``. Raises ConfigError for values out of range."""
 
-    skill: float = 120.0  # one skill; then the skill is cancelled, and the task continues
+    skill: float = 120.0  # one skill; a longer one is cancelled, and the task continues
     task: float = 1800.0  # one task
-    answer: float = 60.0  # one call of the planner, or of the executor's `skills` or `observe`
-    cancel: float = 10.0  # from cancelling a skill to its return
+    answer: float = 60.0  # one call of the planner, the judge, or the executor's `skills` or `observe`
+    cancel: float = 10.0  # from the cancellation of a skill to the return of its `execute`
     period: float = 0.5  # between two observations during a skill
     steps: int = 100  # skills per task
-    failures: int = 5  # of the same skill in a row
+    failures: int = 5  # failures of the same skill in a row
 
     @property
     def longest_stop(self) -> float:
@@ -56,13 +56,13 @@ StopReason = Literal[
     "planner_error",
     "executor_timeout",
     "executor_error",
-    "busy",  # a call of the last task has not returned
+    "busy",  # another task is running, or a call of an earlier task has not returned
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An executed skill."""
+    """A skill that was executed, or refused because it is impossible now."""
 
     skill: str
     outcome: Outcome

@@ -36,7 +36,7 @@ class TaskEnd(Exception):
 
 @dataclass(eq=False)
 class TaskRun:
-    """One task. Its own thread only waits: every call that may block is a `BoundedCall`."""
+    """One task. The thread that runs it only waits: every call that may block is a `BoundedCall` on another thread."""
 
     planner: Planning
     executor: SkillExecutor
@@ -49,13 +49,13 @@ class TaskRun:
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._observed_side: Literal["executor", "planner"] = "executor"
+        self._observed_side: Literal["executor", "planner"] = "executor"  # side that the running observation calls
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
-        self._verdict: Outcome | None = None  # outcome that is not reported yet
+        self._verdict: Outcome | None = None  # outcome that the planner has not been told yet
         self._failures = 0
-        self._hanging = ""
+        self._hanging = ""  # skill that may still be running
 
     def play(self) -> TaskReport:
         """Run the task. Errors of planner and executor end it, and so does an interrupt, which is then raised again."""
@@ -135,7 +135,7 @@ class TaskRun:
     def _follow(self, skill_call: BoundedCall[Outcome], skill: str, clock: Clock) -> Outcome:
         try:
             in_time = self._observe_during(skill_call, skill, clock)
-        except BaseException:  # the task ends for another reason
+        except BaseException:  # a stop, the task's time limit, or an error of an observation
             self._cancel(skill_call, skill)
             if skill_call.done and skill_call.error is None and isinstance(skill_call.result, Outcome):
                 self._verdict = skill_call.result
@@ -170,9 +170,9 @@ class TaskRun:
         return outcome
 
     def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
-        """Cancel a skill, repeatedly, since the first call may precede the skill's start; return whether it ended.
+        """Cancel a skill; return whether the skill and its cancellation have ended.
 
-        A skill that has not been sent to the robot is withdrawn.
+        A skill that has not begun is withdrawn. `cancel` is repeated: its first call may precede the skill's start.
         """
         if skill_call.withdraw(failed("it did not begin")):
             return True
@@ -206,7 +206,7 @@ class TaskRun:
         return self._start_call("observe", observe)
 
     def _wait_for(self, side: str, call: BoundedCall[T]) -> T:
-        """Wait for a call and return its result. ``side`` is blamed for errors; "": the one that is observing."""
+        """Wait for a call and return its result. Errors name ``side``; "" is the side that an observation calls."""
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
         return self._result_of(side or self._observed_side, call)
@@ -219,7 +219,7 @@ class TaskRun:
             raise TaskEnd("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
     def _result_of(self, side: str, call: BoundedCall[T]) -> T:
-        """Return the result of a call. Raises TaskEnd if it raised or has not returned."""
+        """Return the result of a call of ``side``. Raises TaskEnd if the call raised an error or has not returned."""
         if not call.done:
             raise TaskEnd(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
         if call.error is not None:

@@ -18,7 +18,7 @@ from memory.files.atomic import write_atomic
 if TYPE_CHECKING:
     from rerun import RecordingStream
 
-COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # not computed, then STATES
+COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # RGB: not computed, STATES
 
 
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
@@ -96,7 +96,7 @@ def heat_map(prompt: PromptView) -> np.ndarray:
 
 
 def _colour(segment: SegmentView) -> int:
-    """Return the index in COLOURS for a segment's computed layers; a hit has that of a recomputed one."""
+    """Return the index in COLOURS for the computed layers of a segment; a hit gets the colour of ``recomputed``."""
     return 1 + max(STATES.index(segment.state), 1)
 
 

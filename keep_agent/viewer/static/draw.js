@@ -56,7 +56,7 @@ export function ticks(span, wanted) {
   return Array.from({ length: Math.floor(span / step + 1e-9) + 1 }, (_, index) => index * step);
 }
 
-// Returns the drawing width of a panel.
+// Returns the drawing width of a panel in px, at least `least`.
 export function widthOf(element, least = 260) {
   return Math.max(least, Math.floor(element.clientWidth));
 }

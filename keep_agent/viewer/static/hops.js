@@ -1,4 +1,4 @@
-// Panel of the multi-hop path: the query attends to segments, these to further ones. Each has one incoming edge.
+// Multi-hop path: edges from the query to segments, and from these to others. Each chosen segment has one incoming edge.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 
@@ -61,7 +61,7 @@ function draw(hop, selected, width, events) {
   return root;
 }
 
-// Places the query at the left, its targets in the next column, and so on. Sources that were not chosen are dashed.
+// Places the query at the left, its targets in the next column, and so on. Segments that were not chosen are dashed.
 function arrange(edges) {
   const places = new Map([["", { column: 0, row: 0, chosen: true }]]);
   const targets = new Set(edges.map(([, target]) => target));

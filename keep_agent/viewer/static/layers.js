@@ -1,4 +1,4 @@
-// Panel of the recomputation, layers x prompt rows: one bar per segment, from layer 0 to the last that computed it.
+// Panel of the recomputation, layers x prompt rows: one bar per segment, from layer 0 to the last layer that computed it.
 
 import { STATES, absent, count, html, legend, panel, percent, svg, ticks, widthOf } from "./draw.js";
 

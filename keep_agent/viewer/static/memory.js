@@ -1,14 +1,14 @@
-// Memory table: one line per segment of the prompt, in its order. Lines are reused from step to step. They have a fixed
+// Memory table: one line per segment, in the prompt's order. Lines are reused from step to step. They have a fixed
 // height and are no <table>, so that the browser lays out only visible lines.
 
 import { STATES, absent, count, html, legend, panel } from "./draw.js";
 
 const HEADINGS = [
-  ["", "its state"],
-  ["segment", "its id"],
+  ["", "the segment's state"],
+  ["segment", "the segment's id"],
   ["text", "as in the prompt"],
   ["unit", "number of the unit whose keys and values are computed together"],
-  ["kind", "static or dynamic group, or the kind of its unit"],
+  ["kind", "static group, dynamic (single) segment, or the kind of its unit"],
   ["layers", "layers that computed one of its rows"],
   ["rank", "best rank by attention mass among the segments that a layer chose"],
 ];

@@ -49,7 +49,7 @@ export function pane(source, onSelect) {
     head.replaceChildren(...heading(view));
     grid.classList.toggle("plain", !view.prompt);
     detail.root.hidden = !view.prompt;
-    [layers, hops, timeline].forEach((panel) => panel.measure()); // all before any is drawn: only one layout
+    [layers, hops, timeline].forEach((panel) => panel.measure()); // before any is drawn, so that the browser lays out only once
     drawSelection();
     timeline.show(view.prompt);
     times.show(view.prompt);

@@ -22,7 +22,7 @@ class Player {
     this.options = options;
     this.step = options.step ?? 0;
     this.segment = options.segment ?? "";
-    this.move = 0; // number of the last move: answers to earlier ones are dropped
+    this.move = 0; // number of the last move: data loaded for earlier moves is dropped
     this.following = this.stopped = false;
     this.tapes = sources.map(tape);
     this.panes = sources.map((source) => pane(source, (key) => this.selected(key)));
@@ -65,7 +65,7 @@ class Player {
     this.tools.at(this.step, this.count);
     const mine = ++this.move;
     const views = await Promise.all(this.tapes.map((item) => item.view(this.step)));
-    if (mine !== this.move || this.stopped) return; // another move came first
+    if (mine !== this.move || this.stopped) return; // a later move has begun
     views.forEach((view, index) => (view.words ? this.panes[index].showMessage(view.words) : this.panes[index].show(view)));
     this.mark(views);
     this.drawn = this.step;

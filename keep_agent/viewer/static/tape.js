@@ -1,4 +1,4 @@
-// Cache of one source: outlines of all its steps, and the recently shown steps.
+// Cache of one episode: outlines of all its steps, and the data of recently shown steps.
 
 const KEPT = 80; // steps
 
@@ -20,7 +20,7 @@ export function tape(source) {
   function take(update) {
     if (update.steps < self.outlines.length) return restart(); // the file was replaced
     const changed = update.outlines.length > 0 || update.problem !== self.problem || update.status !== self.status;
-    if (changed) known.delete(self.outlines.length - 1); // it may contain the task's outcome now
+    if (changed) known.delete(self.outlines.length - 1); // the last step's data may contain the task's outcome now
     self.outlines.push(...update.outlines);
     [self.problem, self.status, self.crash] = [update.problem, update.status, update.crash];
     return changed;

@@ -1,4 +1,4 @@
-// Timeline of loads and computations, a lane per layer: a layer's part of a block is needed when the layer begins.
+// Timeline of loads and computations, with a lane per layer. A layer needs its slices of blocks when it begins.
 
 import { absent, bytes, count, html, legend, milliseconds, panel, svg, ticks, widthOf } from "./draw.js";
 

@@ -3,7 +3,7 @@
 import { html, legend, svg, widthOf } from "./draw.js";
 
 const HEIGHT = 34;
-const THUMB = 16; // the slider's thumb stops half its width before the ends
+const THUMB = 16; // px: width of the slider's thumb, whose centre stops half this width before the ends
 
 export function track(onMove) {
   const marks = svg("svg", { class: "marks", height: HEIGHT, "aria-hidden": "true" });

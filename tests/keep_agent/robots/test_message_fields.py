@@ -51,7 +51,7 @@ def test_invalid_facts_and_skills_are_ignored(robot: StandIn, bridge: Bridge, ca
     [
         ({"success": True, "report": "a\ud800b"}, Outcome(True, "a?b")),
         ({"success": True, "report": None, "pose": {"x": nan}}, Outcome(True)),
-        ({"success": False, "report": None}, failed("the robot says no")),
+        ({"success": False, "report": None}, failed("the robot says succeeded, but its success field is false")),
     ],
 )
 def test_result_with_unusual_fields_ends_a_skill(robot: StandIn, bridge: Bridge, values: Any, outcome: Outcome) -> None:

@@ -136,7 +136,7 @@ def actionlib_robot(
     [
         (3, {"result": {"success": True, "report": "waved"}}, Outcome(True, "waved")),
         (4, {"result": {"success": False, "report": "no arm"}}, failed("no arm")),
-        (3, {"result": {"success": False, "report": ""}}, failed("the robot says no")),
+        (3, {"result": {"success": False, "report": ""}}, failed(f"the robot says {skill_clients.NO_SUCCESS}")),
         (2, {}, failed("the robot says preempted")),
         *((odd, {"result": {"success": True}}, failed(f"the robot says {odd!r}")) for odd in ("3", 3.0, True, None)),
         *((odd, {"result": {"success": True}}, failed(f"the robot says {odd!r}")) for odd in ([3], {})),
