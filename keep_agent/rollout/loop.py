@@ -128,7 +128,8 @@ def run_episode(
     except ModelError:
         raise
     except Exception as error:  # of any type, from planner or world
-        rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # else info is outdated
+        is_current = info["task_index"] == rollout.task  # info is of the step before the failed one
+        rollout.crash(error, *(info["goal"] if is_current else (0, 1)))
     return rollout.result(start), rollout.entries
 
 

@@ -200,8 +200,8 @@ class TraceIndex:
                 self._trace_file.forget(start)
                 self._results_file.forget(start)
             end = episodes_mark(self.path.parent)  # read before episodes and trace, as it is written after them
-            for _, mark in self._results_file.new_lines():
-                self._committed = mark.get(TRACE_COUNT, self._committed)
+            for _, line in self._results_file.new_lines():
+                self._committed = line.get(TRACE_COUNT, self._committed)
             if end is not None:
                 end.check_count(self._results_file.count, self._results_file.path, RESTORE)
             for position, entry in self._trace_file.new_lines():

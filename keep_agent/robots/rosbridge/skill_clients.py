@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 2.0  # timeout in seconds of the cancel service
 SkillProtocol = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # in action_msgs/GoalStatus of ROS 2, and in actionlib_msgs/GoalStatus of ROS 1
-ROS2_STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
 NO_SUCCESS = "succeeded, but its success field is false"
+ROS2_STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", NO_SUCCESS, "cancelled", "aborted")))
 ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: NO_SUCCESS, 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 

@@ -9,7 +9,7 @@ const HEADINGS = [
   ["text", "as in the prompt"],
   ["unit", "number of the unit whose keys and values are computed together"],
   ["kind", "static group, dynamic (single) segment, or the kind of its unit"],
-  ["layers", "layers that computed one of its rows"],
+  ["layers", "number of layers that computed one of the segment's rows"],
   ["rank", "best rank by attention mass among the segments that a layer chose"],
 ];
 
