@@ -1,4 +1,4 @@
-"""Key boxes: bounds on a query's attention to a block, without looking at the block's keys."""
+"""Key boxes: upper bounds on a query's attention logits for a block, from a box around the block's keys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KeyBoxIndex:
         self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Remove all blocks but ``numbers`` (ascending), which are renumbered."""
+        """Remove all blocks but ``numbers`` (ascending), which are renumbered from 0."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]

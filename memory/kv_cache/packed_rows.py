@@ -24,7 +24,7 @@ def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
 
 
 class StoredRows:
-    """Base of rows that blocks may have instead of a tensor (layers, kv_heads, tokens, head_dim)."""
+    """Base of keys or values of a block that are not a plain tensor (layers, kv_heads, tokens, head_dim)."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -187,7 +187,7 @@ class MappedRows(StoredRows):
         return self[:]
 
     def copy(self) -> torch.Tensor:
-        """Copy all of it, verified; within a layer token by token as in the file."""
+        """Copy all of it, verified; each layer is contiguous token by token, as in the file."""
         return self[:].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 

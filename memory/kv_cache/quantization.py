@@ -36,10 +36,10 @@ class PackFormat:
         check_choice("keys", self.keys, ("token", "channel"))
 
     def grid(self, numbers: int, along: Axis = "token") -> Grid:
-        """Choose the groups of tokens of ``numbers`` numbers (kv_heads * head_dim).
+        """Choose the groups for tokens of ``numbers`` numbers (kv_heads * head_dim).
 
-        Along a token the group is the power of two up to ``group`` with the fewest bytes, tokens padded to whole
-        groups.
+        Along a token, the size of a group is the power of two up to ``group`` that takes the fewest bytes when each
+        token is padded to whole groups.
         """
         if along == "channel":
             return Grid(numbers + numbers % 2, 1, self.group, self.bits)
@@ -50,7 +50,7 @@ class PackFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Groups of ``size`` numbers of a token by ``span`` tokens; a token is ``width`` numbers, padding included."""
+    """Groups of ``size`` numbers of each of ``span`` tokens; a token has ``width`` numbers, padding included."""
 
     width: int
     size: int
@@ -68,7 +68,7 @@ class Grid:
 
 
 def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
-    """Count the bytes of one layer's keys and values of one token; keys by channel with their share of a group."""
+    """Count the bytes of one layer's keys and values of one token, with its share of the scales and biases."""
     numbers = kv_heads * head_dim
     return math.ceil(format.grid(numbers, format.keys).bytes_per_token + format.grid(numbers).bytes_per_token)
 

@@ -1,4 +1,4 @@
-"""Quantized cache as a block file, whose blocks are mapped as they are, without unpacking."""
+"""Quantized cache in a block file. A restored cache reads whole packed blocks in the mapped file, without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory.kv_cache.quantization import Packed, PackFormat
 from memory.kv_cache.quantized import BLOCK, Extent, QuantizedCache
 
 PARTS = ("codes", "scale", "bias")
-OPEN = "open"  # the rows that make up no page yet, as they were computed
+OPEN = "open"  # name of the rows after the last whole page, which are not quantized
 
 
 def header_of(cache: QuantizedCache) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
     """Copy the first ``blocks`` of all parts; of the last block only the first ``last`` rows, unless that is 0."""
     pieces, base = [], 0
     for part in parts:
-        pieces.append(part[: max(0, blocks - base)])  # a failed pass may have left unused room
+        pieces.append(part[: max(0, blocks - base)])  # a failed pass may have left unused blocks
         base += part.shape[0]
     copy = torch.cat(pieces).cpu()
     if last:

@@ -14,7 +14,7 @@ from memory.kv_cache.block_store import BlockLease, BlockPool, identity
 
 
 def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", before: Sequence[int] = ()) -> str:
-    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores position, prefix and context.
+    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores the position and the context.
 
     Equal hashes mean equal model, tokens, extra key and tokens ``before``. They are the same in every process.
     """
@@ -34,7 +34,7 @@ class SegmentEntry:
 class SegmentIndex:
     """Map from segment hashes to rows of a pool's blocks. Several entries may point into one block.
 
-    The pool may lose a block at any time; its entries then miss, and are dropped.
+    The pool may lose a block at any time; `find` then returns None for the block's entries, and drops them.
     """
 
     def __init__(self, pool: BlockPool) -> None:

@@ -140,7 +140,7 @@ class Pages:
         return PageGuard(self, identity, *self._index[identity][:2])
 
     def read(self, identity: str) -> KVBlock:
-        """Map a block; the pages of a layer are verified when the block's tensors are first sliced there."""
+        """Map a block; a page is verified when rows in it are first sliced."""
         start, stop, namespace, created = self._index[identity]
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)

@@ -24,8 +24,8 @@ class Tiers:
     and counted. ``flush`` copies all missing blocks into the last tier, if that persists.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives namespaces a share of every
-    tier's budget: within its share, no block is evicted for another namespace. A block older than ``ttl_seconds``
-    expires, also while no process runs.
+    tier's budget: within its share, no block is evicted for another namespace. A block expires ``ttl_seconds``
+    after it was stored, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Make blocks outlive the process, the most recently used first, as far as they fit into the last tier."""
+        """Copy blocks (if not all fit, the most recently used) into the last tier, if it persists; flush every tier."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -173,14 +173,14 @@ class Tiers:
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        Blocks beyond their namespace's quota are evicted first (the new block counts), then others of ``namespace``.
+        Blocks beyond their namespace's quota (the new block counts) are evicted first, then others of ``namespace``.
         """
         try:
             block = self.tiers[level].form(block.in_memory())
         except DamagedError:  # read from a disk tier, where it is damaged
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # first: if demoted blocks evict its copy in a lower tier, it is not the last copy
+        ledger.add(new)  # before demotions: if they evict its lower copy, that is not the last one
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:
