@@ -49,7 +49,7 @@ class PrefixIndex:
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
         """Get the stored blocks of the longest prefix of ``chain``.
 
-        They are fetched from the last to the first. The last is then least recently used, and evicted before the others.
+        They are fetched from the last to the first. The last is then the least recently used, evicted first.
         """
         blocks: list[KVBlock] = []
         for name in reversed(list(takewhile(self._lease.contains, chain))):

@@ -21,7 +21,7 @@ BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # prefix of a piece that continues a word
 MIN_COUNT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
-INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # of one character each
+INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that continue a word
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:

@@ -57,7 +57,7 @@ ANNOTATED_PREFIX = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectory_mix(transcript: int) -> SlotMix:
-    """Return the mix for trajectories. Long ones of the same stream of tasks overlap, so only two tasks start one."""
+    """Return the mix for trajectories. Long ones of one rollout overlap, so only two of its tasks start one."""
     if transcript <= TRANSCRIPT_TOKENS:
         return SlotMix(trajectories=2, steps=0, probes=0, transcript=transcript, single_object_share=0.5)
     return SlotMix(trajectories=1, steps=0, probes=0, transcript=transcript, starts_per_rollout=2)

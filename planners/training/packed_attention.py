@@ -24,7 +24,7 @@ Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the sl
 class PackedBatch:
     """B packs as tensors, padded: M rows of the memory, then S slots of Q rows.
 
-    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the additive mask of a slot over memory and slot.
+    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), additive mask of a slot's rows over memory and slot.
     ``causal``: the batch is one pack without hidden lines, with one slot or long slots; its slot_bias is empty.
     memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """
@@ -161,7 +161,7 @@ def _kernel_attention(
 def _matmul_attention(
     query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
-    """Compute the same by matrix products, of which one multiplies the queries of all slots with the memory's keys."""
+    """Compute what `_kernel_attention` does by matrix products; one covers all slots' queries and the memory's keys."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)
