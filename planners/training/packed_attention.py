@@ -24,7 +24,7 @@ Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the sl
 class PackedBatch:
     """B packs as tensors, padded: M rows of the memory, then S slots of Q rows.
 
-    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), additive mask of a slot's rows over memory and slot.
+    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), each slot's additive mask over memory and slot.
     ``causal``: the batch is one pack without hidden lines, with one slot or long slots; its slot_bias is empty.
     memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """

@@ -118,7 +118,7 @@ class TaskReplay:
         return foci
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
-        """Find the first label with one of ``verbs`` from step ``index`` on; return its last entity: type and number."""
+        """Find the first label with one of ``verbs`` from step ``index`` on; return its last entity, (type, number)."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
 
