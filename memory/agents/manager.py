@@ -76,7 +76,7 @@ class AgentMemories:
 
     engine: Engine
     coder: TokenizerCoder
-    format: PackFormat = field(default_factory=PackFormat)  # of the rows
+    format: PackFormat = field(default_factory=PackFormat)  # of all agents' rows
     folder: Path | None = None
     host_bytes: int | None = None
     disk_bytes: int | None = None
@@ -93,9 +93,9 @@ class AgentMemories:
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
         self._open_prompts: dict[Key, object] = {}  # a prompt, or a placeholder while one is opened or finished
-        self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
-        self._shared_texts: dict[str, str] = {}  # by name
-        self._shared_names: dict[str, str] = {}  # by agent
+        self._shared: dict[tuple[str, str], AgentRows] = {}  # rows of shared prefixes, by name and model
+        self._shared_texts: dict[str, str] = {}  # texts of shared prefixes, by name
+        self._shared_names: dict[str, str] = {}  # name of the shared prefix of each agent
         self._pinned = frozenset(map(safe_id, self.pinned))
         self._deleting: set[str] = set()  # agents that `forget` is deleting
         self._closed = False
@@ -323,7 +323,7 @@ class AgentMemories:
         return rows if model.tokenized(rows.token_text) else None, origin
 
     def _begin_shared(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
-        """Begin with the shared rows that the text can reuse, else with no rows."""
+        """Return the shared rows, if the text can reuse any of them, else an empty cache."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
             matched = match(shared.token_text, text, self.threshold, self.exact)

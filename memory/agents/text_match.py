@@ -114,7 +114,7 @@ class TokenizerCoder:
 
 
 def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
-    """Copy a tokenizer without truncation and padding, and so that the offsets of a token include its spaces."""
+    """Copy a tokenizer without truncation, padding and post-processor: offsets of tokens then include spaces."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
         raise ModelError(f"{type(tokenizer).__name__} does not return the characters of a token; use a fast one")
@@ -128,7 +128,7 @@ def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenize
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
     """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
-    Characters without a token belong to the token before. Tokens that overlap share a character.
+    Characters without a token belong to the token before. A character of several tokens is complete after the last.
     """
     if not len(offsets):
         return []

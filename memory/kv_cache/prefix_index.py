@@ -90,7 +90,7 @@ class SlotPrefixIndex:
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # next to evict first: a prefix's end before its start
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # in order of eviction: a prefix's end before its start
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:

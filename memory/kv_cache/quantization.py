@@ -12,7 +12,7 @@ import torch
 from keep_agent.errors import ConfigError, ModelError, check_choice
 
 Axis = Literal["token", "channel"]  # a group is along one token's numbers, or along the tokens of one channel
-MIN_GROUP = 8  # numbers in a group
+MIN_GROUP = 8  # minimum numbers in a group
 
 
 @dataclass(frozen=True, slots=True)

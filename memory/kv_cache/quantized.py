@@ -83,7 +83,6 @@ class Extent:
 
 
 def _join(parts: Sequence[Packed]) -> Packed:
-    """Join runs of tokens."""
     return parts[0].with_tensors(*(torch.cat(x, -2) for x in zip(*(part.tensors for part in parts), strict=True)))
 
 

@@ -28,7 +28,7 @@ class SegmentEntry:
     physical: str
     start: int
     stop: int
-    number: int  # of its insertion: a later entry has a larger one
+    number: int  # number of the insertion; later entries have larger ones
 
 
 class SegmentIndex:

@@ -164,7 +164,7 @@ class Disk(BlockStore):
         return block
 
     def _drop_damaged(self, pages: Pages, identity: str, error: CorruptError) -> None:
-        """Delete a block that is damaged in the file of ``pages``, and report it once, from any thread."""
+        """Delete a block that is damaged in the file of ``pages``, and log this once. Any thread may call it."""
         with self._loss_lock:
             replaced = pages is not self._pages or identity in self._blocks
             if replaced or identity not in self.ledger:

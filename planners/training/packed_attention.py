@@ -96,7 +96,7 @@ def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _same_line_mask(lines: torch.Tensor) -> torch.Tensor:
-    """Return (B, M, M): whether a row sees another, of its line or BOS. ``lines`` (B, M): line number of each row."""
+    """Return (B, M, M): a row sees BOS, itself and earlier rows of its line. ``lines`` (B, M): line of each row."""
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
 
