@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
 
-    Indexing `PackedRows` unpacks the indexed layers and rows; indexing `MappedRows`, which are in a file, verifies
-    them.
+    Indexing `PackedRows` unpacks the indexed layers and rows; indexing `MappedRows` (of a file) verifies them.
     """
 
     identity: str

@@ -1,7 +1,6 @@
 """Block store: KV blocks by identity within a budget of bytes, the ledger of their sizes, and sessions' references.
 
-Beyond the budget the least recently used blocks are evicted, even if sessions refer to them. A block without references
-is deleted.
+Beyond the budget the least recently used blocks are evicted, even referenced ones. Unreferenced blocks are deleted.
 """
 
 from __future__ import annotations

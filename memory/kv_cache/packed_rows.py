@@ -231,6 +231,7 @@ Mapped = MappedRows | MappedPacked
 
 
 def _layers_and_rows(index: Any, tokens: int) -> tuple[Any, int, int]:
+    """Parse an index of mapped rows to layers (number, slice or list), start and stop."""
     layers, start, stop = parse_index(index, tokens, "mapped rows")
     if not isinstance(layers, int | slice | list | torch.Tensor):
         raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")

@@ -83,6 +83,7 @@ class Extent:
 
 
 def _join(parts: Sequence[Packed]) -> Packed:
+    """Concatenate packed rows, each (1, kv_heads, rows, head_dim), along the rows."""
     return parts[0].with_tensors(*(torch.cat(x, -2) for x in zip(*(part.tensors for part in parts), strict=True)))
 
 
@@ -163,8 +164,7 @@ class QuantizedCache(EvictableRows):
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
         """Read keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
 
-        Tiles wholly before row ``first`` are zeros that take no memory. On a GPU, tiles without dropped rows stay
-        packed, for the kernel.
+        Tiles wholly before ``first`` are zeros that take no memory. On a GPU, tiles without dropped rows stay packed.
         """
         yield from self._kept_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:

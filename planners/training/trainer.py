@@ -175,7 +175,7 @@ class Trainer:
             mean.lerp_(parameter, share)
 
     def _advance(self, level: int, exact: Exactness) -> None:
-        """Update the running accuracy; above the pass mark, start the next level. The leading process decides for all."""
+        """Update the running accuracy; above the pass mark start the next level. The leading process decides."""
         progress, judge = self.progress, LEVELS[level].judged_kind
         if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return
