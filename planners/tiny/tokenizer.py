@@ -27,7 +27,7 @@ INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
     """Train BPE on ``texts`` (lower-cased words) with every name in ``entities`` as one token.
 
-    The result is deterministic: token ids break ties between merges, and ``INNER_PIECES`` get their ids before the
+    The result is deterministic: token ids break ties between merges. ``INNER_PIECES`` get their ids before the
     training, since the trainer would number them in the random order of a hash map.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
