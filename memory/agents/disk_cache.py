@@ -122,7 +122,7 @@ class DiskCache:
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
         """Raise the error of a failed write of these agents (None: of any agent).
 
-        The error of rows ``cached`` in memory is raised at every call until they are written; that of lost rows, once.
+        While its rows are ``cached`` in memory and not written, an error is raised at every call; otherwise only once.
         """
         with self._lock:
             failed = {key: error for key, error in self._failed.items() if agents is None or key[0] in agents}

@@ -70,7 +70,7 @@ class AgentMemories:
     :param quota_bytes: an agent's rows are not evicted for other agents while they take at most this many bytes; in
         memory the rows of each model count separately, on the disk all files of the agent count together
     :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
-    :param threshold: smallest share of the stored text with which a prompt must begin to reuse its rows
+    :param threshold: a prompt reuses stored rows only if it begins with at least this share of their text
     :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
     """
 

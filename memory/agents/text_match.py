@@ -32,7 +32,7 @@ REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a
 SPACES = " \t\n"
 WINDOW = 16  # characters on each side of a seam that are tested for composition (NFC)
 MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
-ANCHORS = ("", "\n", "0", ";", "q")  # a continuation is encoded after the first that shares no token with it
+ANCHORS = ("", "\n", "0", ";", "q")  # a continuation is encoded after the first anchor that shares no token with it
 PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
     ("a\n", "b"), ("a", "\nb"), ("a\n", "\n\nb"), ("a\n", "  b"), ("a", " \n b"), ("a", "."), ("1", "23"), ("x", "🙂"),
@@ -55,8 +55,8 @@ class TokenizerCoder:
 
     Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
     continuation is encoded after a short text, the anchor, whose tokens are cut off. At an allowed seam, the tokens of
-    both pieces decode to the joined text; this is tested when the coder is made. ``seams`` says where: ``any`` place;
-    ``composed``: not between characters that compose to one (NFC); ``spaces``: only beside a space, tab or newline.
+    both pieces decode to the joined text; this is tested when the coder is made. ``seams``, the allowed places:
+    ``any``; ``composed``: not between characters that compose to one (NFC); ``spaces``: beside a space, tab or newline.
     Raises ModelError for a tokenizer without seams, DataError for text that is no Unicode.
     """
 
@@ -272,7 +272,7 @@ def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str
 
 
 def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
-    """Find the ends of tokens in ``text``. After the first wrongly decoded character, only the last has an end."""
+    """Find the ends of tokens in ``text``. Beyond the part that ``ids`` decode to, only the last token has an end."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
         return encoded
@@ -289,7 +289,7 @@ class Match:
     kind: MatchKind
     tokens: int  # stored tokens that are a prefix of the new prompt
     matched: int  # characters of the common prefix of both texts
-    rest: str  # text after those tokens, still to be tokenised
+    rest: str  # text of the new prompt after those tokens, still to be tokenised
 
     @property
     def reused(self) -> int:

@@ -48,7 +48,7 @@ class KVBlock:
 
     @property
     def is_loaded(self) -> bool:
-        """Tell whether it can be read without disk access: mapped rows only after all of them have been verified."""
+        """Whether reading the block needs no disk access: mapped rows need none once all of them have been verified."""
         return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
     def in_memory(self) -> KVBlock:
@@ -61,7 +61,7 @@ class KVBlock:
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """View rows ``start:stop`` as a block without owner and time; these numbers become part of its identity."""
+        """View rows ``start:stop`` as a block without owner and time, whose identity includes ``start:stop``."""
         if (start, stop) == (0, self.tokens):
             return self  # unchanged, with identity, owner and time
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))

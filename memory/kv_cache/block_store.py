@@ -82,7 +82,7 @@ class CacheLedger(Generic[E]):
         self._entries.move_to_end(key)
 
     def make_oldest(self, key: Hashable) -> None:
-        """Make an entry the least recently used, if it is there."""
+        """Make an entry the least recently used, if there is one."""
         if key in self._entries:
             self._entries.move_to_end(key, last=False)
 

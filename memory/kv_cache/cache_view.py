@@ -81,7 +81,7 @@ def _best_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.
 def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Compute (heads, n, rows) weights of ``queries`` (heads, n, head_dim) at positions ``places`` on the live rows.
 
-    They are 0 for a query whose visible rows are all dropped or outside the layer's window.
+    All weights are 0 for a query whose visible rows are all dropped or outside the layer's window.
     """
     params = view.attention(layer)
     visible = view.positions[None] <= places[:, None]

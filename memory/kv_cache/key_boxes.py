@@ -14,7 +14,7 @@ class KeyBoxes:
 
     low: torch.Tensor
     high: torch.Tensor
-    tokens: tuple[int, ...]  # in each block
+    tokens: tuple[int, ...]  # number of tokens of each block
 
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
@@ -40,7 +40,7 @@ class KeyBoxIndex:
         device: torch.device | str = "cpu",
     ) -> None:
         self.layers = tuple(layers)
-        self.tokens: list[int] = []  # in each block
+        self.tokens: list[int] = []  # number of tokens of each block
         self.copies: list[int] = []  # how often each block occurs in the memory
         self._low = torch.empty(len(self.layers), kv_heads, 0, head_dim, dtype=dtype, device=device)
         self._high = torch.empty_like(self._low)

@@ -33,9 +33,9 @@ class KVPool:
     a reader may read past the end of its rows and mask the rest.
 
     References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
-    worker writes rows and grows the pool. Hold the lock from finding slots until they have a new reference.
+    worker writes rows and grows the pool. Hold the lock from a look-up of slots until their new reference is added.
 
-    :param capacity: most slots; None: the pool grows as long as there is memory
+    :param capacity: maximum number of slots; None: the pool grows as long as there is memory
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KVPool:
         return torch.empty(0, dtype=torch.long, device=self.device)
 
     def register(self, owner: SlotOwner) -> None:
-        """Count ``owner`` among the objects that refer to slots, while it lives."""
+        """Let `check_integrity` count the references of ``owner`` while it lives."""
         with self.lock:
             self._owners.add(owner)
 

@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
-        """Pack ``x``. By channel only whole groups of tokens are packed, the remaining tokens by token."""
+        """Pack ``x``. With ``along="channel"``, tokens after the last whole group are packed by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -114,7 +114,7 @@ class PackedRows(StoredRows):
 
 
 class DamagedError(CorruptError):
-    """Error for a stored block that changed on disk. The storage has deleted it; a second request computes it again."""
+    """Error for a stored block that changed on disk. The storage has deleted it; the next prompt computes it again."""
 
     def __init__(self, identity: str, message: str) -> None:
         super().__init__(identity, message)  # both, so that it can be pickled

@@ -119,7 +119,7 @@ class PagedCache(EvictableRows):
             self.observer.drop(self.positions)
 
     def renumber(self, first: int, keys: torch.Tensor) -> None:
-        """Give the live rows positions 0, 1, ...; those from row ``first`` on change theirs and go to new slots.
+        """Give the live rows positions 0, 1, ...; rows from ``first`` on change their positions and move to new slots.
 
         :param keys: (layers, kv_heads, rows after ``first``, head_dim) rotated for their new positions
         """
@@ -134,7 +134,7 @@ class PagedCache(EvictableRows):
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
         if self.observer is not None:
-            self.observer.cut(first)  # it has neither queries nor weights of the renumbered rows
+            self.observer.cut(first)  # its queries and weights of the renumbered rows belong to the old positions
 
     def fork(self) -> PagedCache:
         """Make another request that continues from here on the same rows."""

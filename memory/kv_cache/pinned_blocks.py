@@ -18,7 +18,7 @@ class PinnedStats:
     entries: int  # pinned names
     bytes: int
     hits: int  # since the start
-    utilisation: float  # of the capacity
+    utilisation: float  # used share of the capacity
 
 
 @dataclass
@@ -46,11 +46,11 @@ class PinnedPool:
         self._hits = 0
 
     def lease(self) -> BlockLease:
-        """Make the lease of a prompt, for the blocks that it refers to while it is assembled."""
+        """Make a lease: the blocks that a prompt gets through it are not evicted until the lease is released."""
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin the block of identity ``physical`` as ``name``; ``make`` computes new ones. Raises CapacityError."""
+        """Pin block ``physical`` as ``name``; ``make`` computes it if it is not pinned yet. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -61,7 +61,7 @@ class PinnedPool:
             self._index.insert(name, physical, 0, self._lease.get(physical).tokens)
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
-        """Return the block of ``name``, to which ``lease`` refers from now on."""
+        """Return the block of ``name``, None if there is none. From now on ``lease`` refers to it."""
         block = self._index.find(name, lease)
         if block is not None:
             self._ledger.touch(block.identity)

@@ -35,12 +35,14 @@ class PrefixIndex:
     that was encoded in isolation has such a name.
     """
 
-    def __init__(self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
+    def __init__(
+        self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], namespace: str
+    ) -> None:
         if block_size < 1:
             raise ConfigError(f"block_size={block_size} tokens is no block: use 1 or more")
         self.block_size = block_size
         self._lease = lease
-        self._root = identity(f"prefix chain of {model_key}", context, (), space).encode()
+        self._root = identity(f"prefix chain of {model_key}", context, (), namespace).encode()
 
     def chain(self, token_ids: Sequence[int]) -> list[str]:
         """Name the full blocks of ``token_ids``."""
@@ -82,7 +84,7 @@ class _Block:
 
 
 class SlotPrefixIndex:
-    """Index of blocks of ``block_size`` exact rows; its references keep slots in use that a cache has dropped.
+    """Index of blocks of ``block_size`` exact rows; its references keep their slots in use after caches drop them.
 
     Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Two
     transcripts that diverge within a block have two blocks, which share the slots of their common rows.

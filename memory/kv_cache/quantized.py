@@ -46,7 +46,7 @@ class Extent:
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
     def copy(self, first: int, last: int) -> Extent:
-        """Copy some of the blocks after checking them, because the copy has no checksum."""
+        """Copy blocks ``first:last`` after checking them, because the copy has no checksum."""
         if self.check is not None:
             self.check(first, last)
         return Extent(*(side.map(lambda x: x[first:last].clone()) for side in (self.k, self.v)))
@@ -108,7 +108,7 @@ class QuantizedCache(EvictableRows):
         self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # one layer's k and v, in a pass without ``keep``
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._keep, self._count = False, 0  # of the current pass: whether `extend` keeps it, and its rows
+        self._keep, self._count = False, 0  # whether `extend` will store the current pass's rows, and their number
 
     @property
     def nbytes(self) -> int:
@@ -171,7 +171,7 @@ class QuantizedCache(EvictableRows):
             yield self._new
 
     def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
-        """Read tiles of the stored rows and new ones to keep; ``packed``: tiles without dropped rows stay packed."""
+        """Read tiles of stored rows, and of new ones to keep; ``packed``: tiles without dropped rows stay packed."""
         open_rows, pages, tail = self.next_position - self.packed, self.packed, self.tail
         if self._next is not None:
             total = open_rows + self._count
@@ -244,7 +244,7 @@ class QuantizedCache(EvictableRows):
 
     @torch.inference_mode()
     def freeze(self) -> None:
-        """Make these blocks read-only: forks share the whole ones, and copy the last one if it has room."""
+        """Make all blocks read-only: forks share full ones, and copy an incomplete last one before they extend it."""
         self._shrink(self.packed)
         for number, (base, extent) in enumerate([*self.bases()]):
             blocks = -(-(self.packed - base) // BLOCK)
@@ -305,7 +305,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _unshare_last_extent(self) -> None:
-        """Replace the last extent if another cache extends it: share whole blocks, unless few, and copy the rest."""
+        """Split the last extent if another cache extends it: share its full blocks, unless few, and copy the rest."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()

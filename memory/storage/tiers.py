@@ -24,8 +24,8 @@ class Tiers:
     and counted. ``flush`` copies all missing blocks into the last tier, if that persists.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives namespaces a share of every
-    tier's budget: within its share, no block is evicted for another namespace. A block expires ``ttl_seconds``
-    after it was stored, also while no process runs.
+    tier's budget: as long as its blocks take no more, none is evicted for another namespace. A block expires
+    ``ttl_seconds`` after it was stored, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -56,7 +56,7 @@ class Tiers:
         self._add_stored()
 
     def pin(self, identity: str) -> None:
-        """Keep a block in its tier until `unpin` or `delete`; the block may be stored later."""
+        """Keep a block in its tier until `unpin` or `delete`; a block may be pinned before it is stored."""
         self._pinned.add(identity)
 
     def unpin(self, identity: str) -> None:
@@ -145,7 +145,7 @@ class Tiers:
         if min(self.quotas.values(), default=0) < 0 or sum(self.quotas.values()) > 1:
             problems.append(f"quotas={self.quotas} are shares of a tier: use 0 or more, together at most 1")
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
-            problems.append(f"ttl_seconds={self.ttl_seconds} lets no block live: use more than 0, or null")
+            problems.append(f"ttl_seconds={self.ttl_seconds} must be more than 0 seconds, or null for no limit")
         return problems
 
     def _levels(self, identity: str) -> list[int]:
@@ -173,14 +173,14 @@ class Tiers:
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        Blocks beyond their namespace's quota (the new block counts) are evicted first, then others of ``namespace``.
+        Blocks beyond their namespace's quota are evicted first, then others of ``namespace``. The new block counts.
         """
         try:
             block = self.tiers[level].form(block.in_memory())
         except DamagedError:  # read from a disk tier, where it is damaged
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # before demotions: if they evict its lower copy, that is not the last one
+        ledger.add(new)  # before demotions: they may evict the block's copy in a lower tier, as it is not the last one
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:
