@@ -18,7 +18,7 @@ def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Seque
     """Add embedding rows, in place, for new tokens of the tokenizer.
 
     :param new: ids of the pieces of each new token. Its row is (m + n) / sqrt(2), where m is the mean of the pieces'
-        rows, and n is noise with the deviation of the old rows: look-ups by content need distinct names
+        rows, and n is noise with the old rows' standard deviation: look-ups by content need distinct rows
     """
     rows = -(-tokenizer.get_vocab_size() // 64) * 64
     old = model.get_input_embeddings().weight.clone()  # (rows, hidden)

@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Add a token for each entity, and each word with `MIN_COUNT` occurrences in ``texts``, that has several pieces.
+    """Add tokens for entities, and words with `MIN_COUNT` occurrences in ``texts``, that consist of several pieces.
 
     Existing ids are kept, so that weights can be trained further. Returns the piece ids of each new token.
     """

@@ -154,7 +154,7 @@ def tracking(segments: int, rng: random.Random) -> Scene:
 
 
 def filler(lines: int, rng: random.Random) -> list[str]:
-    """Make lines without a place: doors opened and closed."""
+    """Make lines that no question asks about: receptacles opened and closed."""
     return [
         f"did {rng.choice(('open', 'close'))} {rng.choice(RECEPTACLES)}_{rng.randint(1, MAX_NUMBER)}\n"
         for _ in range(lines)

@@ -9,7 +9,7 @@ from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
-TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # their object is the target of this step and those before
+TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # their object is also the target of the steps before
 TextPart = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
@@ -50,7 +50,7 @@ class TaskReplay:
     """One replayed task: the memory at its start, and the texts and changes of each step.
 
     :param memory: memory at the start, to which the replay applies the changes of each step
-    :param numbered_turns: number of turns of earlier tasks, after which the history lines are numbered
+    :param numbered_turns: number of turns of earlier tasks; the first history line has the next number
     :param known: facts at the start, by id
     :param new_ids: ids of the lines written since the end of the previous task
     """
