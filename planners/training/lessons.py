@@ -61,7 +61,7 @@ def read_lessons(path: Path) -> Iterator[Lesson]:
 
 
 def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[PackedExample]:
-    """Pack lessons without a memory. A pack has slots of similar length in at most ``tokens`` rows, or one slot."""
+    """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows per pack, or one slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
         return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)

@@ -168,7 +168,7 @@ class Packer:
     def _sample_steps(self, task: TaskRecord) -> list[int]:
         """Draw a step; return all steps by distance to it, since padding is small if slots have similar lengths.
 
-        With several objects, steps after the first put are drawn more often: wrong plans often pick the first object again.
+        With several objects, steps after the first put are drawn more often: plans often pick the first object again.
         """
         steps = range(len(task.steps))
         weights = [VERB_WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
