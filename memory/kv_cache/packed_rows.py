@@ -44,8 +44,8 @@ class StoredRows:
 class PackedRows(StoredRows):
     """Rows of ``dtype`` in 4 or 8 bits.
 
-    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim): groups of
-    tokens cannot be split, so a view may begin and end within one.
+    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim). Pieces hold
+    whole groups of tokens, while a view may begin and end within a group.
     """
 
     kind: ClassVar[str] = "packed"

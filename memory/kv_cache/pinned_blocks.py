@@ -25,7 +25,7 @@ class PinnedStats:
 class PinnedPool:
     """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), beside the storage of a method's other blocks.
 
-    Blocks stay when no session refers to them. If a new block would raise the total above ``watermark`` of
+    Blocks stay when no session refers to them. If a new block would raise the total above ``watermark`` times
     ``capacity_bytes``, the blocks that the fewest prompts have used are evicted; among equals the least recently used.
     Blocks that a prompt being assembled uses stay. Names are segment hashes; several may refer to one block.
     """

@@ -19,8 +19,8 @@ MIN_GROUP = 8  # minimum numbers in a group
 class PackFormat:
     """Bits of a code, and the number of values that share a scale and a bias.
 
-    ``keys`` "token": groups are within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
-    2402.02750): groups of ``group`` tokens of one channel, because a few channels of keys are far from zero in all
+    With ``keys="token"`` a group lies within a token's flattened KV heads, and may span heads. With "channel" (KIVI,
+    arXiv 2402.02750) it has ``group`` tokens of one channel, because a few channels of keys are far from zero in all
     tokens. Values are always packed by token.
     """
 
@@ -50,7 +50,7 @@ class PackFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Groups of ``size`` numbers of each of ``span`` tokens; a token has ``width`` numbers, padding included."""
+    """A group has ``size`` numbers of each of ``span`` tokens; a token has ``width`` numbers, padding included."""
 
     width: int
     size: int

@@ -107,7 +107,7 @@ class QuantizedCache(EvictableRows):
         self.tail = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): k, v of the last rows
         self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # one layer's k and v, in a pass without ``keep``
-        self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
+        self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,) not dropped
         self._keep, self._count = False, 0  # whether `extend` will store the current pass's rows, and their number
 
     @property

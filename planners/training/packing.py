@@ -84,8 +84,8 @@ class SlotMix:
     after_memory: bool = False  # goals after the memory at the start of the task
     recall: bool = False  # artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
-    single_object_share: float = 1.0  # share of the single-object tasks from which a pack starts
-    starts_per_rollout: int = 0  # randomly drawn tasks of a rollout from which a pack starts; 0: all
+    single_object_share: float = 1.0  # share of the single-object tasks at which a pack starts
+    starts_per_rollout: int = 0  # number of a rollout's tasks, drawn at random, at which packs start; 0: all
 
 
 class Packer:
