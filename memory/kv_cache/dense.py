@@ -179,7 +179,6 @@ class EvictableRows:
             self.observer.cut(position)
 
     def _append(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Add the rows just written."""
         if self.exact == self.next_position:
             self.exact += positions.numel()
         self.tokens += token_ids.tolist()

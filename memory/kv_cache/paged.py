@@ -103,7 +103,6 @@ class PagedCache(EvictableRows):
         super().cut(position)
 
     def __del__(self) -> None:
-        """Release the slots."""
         with suppress(ImportError):  # modules are unloaded at the end of the process
             self.pool.release(self.slots)
 

@@ -153,7 +153,6 @@ class Tiers:
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _add_stored(self) -> None:
-        """Add the blocks that the tiers already store."""
         ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
         ages |= {entry.key: entry for entry in self._ages}
         self._ages = CacheLedger(sorted(ages.values(), key=lambda entry: entry.timestamp))
