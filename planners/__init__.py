@@ -1,4 +1,4 @@
-"""Planners: decision making of the agent. Importing the package prepares the process; torch must be imported later."""
+"""Planners: decision making of the agent. Import the package before torch: it sets up the process."""
 
 from keep_agent.startup import start_up
 

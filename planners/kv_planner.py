@@ -29,7 +29,7 @@ MAX_SITUATIONS = 2000  # maximum number of situations and world states that are 
 class AttemptedSkills:
     """Skills without effect in the situations of one task.
 
-    A *situation* is the known state of world and agent. A skill that changes neither is futile in it. A
+    A *situation* is the known state of world and agent. A skill that changes neither is futile in that situation. A
     skill that leads back to an earlier situation is futile while the known state of the world stays the same.
     """
 
@@ -257,7 +257,7 @@ class KVPlanner:
         return PlannerState(*texts, self._log.copy(), self._acting, self.session.snapshot())
 
     def load(self, state: PlannerState, blocks: bool = True) -> None:
-        """Replace memory and task by ``state``; release KV blocks in the pool unless ``blocks`` is False."""
+        """Replace memory and task by ``state``; release the session's KV blocks unless ``blocks`` is False."""
         self.session.load(state.memory, blocks)
         self._style.restore(self.session.store)
         self._clear()

@@ -39,8 +39,8 @@ TYPES = {
 
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
-    """Parse a state. Raises DataError if `PlannerState.to_json` cannot have written it, or in another prompt style."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # versions 0.1 and 0.2 lack them
+    """Parse a saved state. Raises DataError if it is invalid, or of another prompt style than ``style``."""
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # versions 0.1 and 0.2 lack these
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give a saved one")
@@ -63,7 +63,7 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
 
 
 def _turn(value: Any) -> Turn:
-    """Parse a turn: skill, success and message; versions up to 0.2 saved skill and failure, "" for none."""
+    """Parse a turn: skill, success and message; versions up to 0.2 saved skill and failure message ("": success)."""
     match value:
         case [str(skill), bool(ok), str(message)]:
             return Turn(skill, ok, message)

@@ -1,4 +1,4 @@
-"""Disk cache: agents' rows in files, written in the background, memory-mapped, and checked when read."""
+"""Disk cache: one file of KV rows per agent and model, written in the background, mapped and verified when loaded."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Key = tuple[str, str]  # agent and model
 
 @dataclass
 class AgentRows:
-    """One agent's rows for one model, and their text."""
+    """One agent's KV rows for one model, and the text that they represent."""
 
     cache: PersistentCache
     token_text: TokenText
     last_use: float  # seconds since 1970
-    changed: bool = False  # since the last write began
+    changed: bool = False  # True: not yet passed to `DiskCache.put`
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
-    """Rows by agent and model. Forks share blocks, so bytes are not summed up in advance, but by `ledger`."""
+    """Rows in memory by agent and model. Forks share blocks, so bytes are counted only on demand, by `ledger`."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
-        """Make a ledger of the bytes of each agent, without blocks of the ``shared`` caches."""
+        """Make a ledger of the bytes of each agent; blocks that the ``shared`` caches also use are not counted."""
         caches = [rows.cache for rows in shared]
         return CacheLedger(
             Entry(key, rows.cache.unshared_bytes(caches), key, rows.last_use) for key, rows in self.items()
@@ -47,7 +47,7 @@ class HostCache(OrderedDict[Key, AgentRows]):
 
 logger = logging.getLogger(__name__)
 EVICTION: Key = ("", "")  # the writer's key for evicting files; no agent has an empty name
-TEXT = "told"  # the text's key in the header of a file, the same in all versions
+TEXT = "told"  # key of the text in the header of a file; the files of all versions have this key
 
 
 @dataclass
@@ -58,7 +58,7 @@ class DiskCache:
     :param clock: returns Unix time
     :param ttl: seconds after their last use at which files are deleted; None: never
     :param pinned: returns the names of agents whose files are never deleted for size or age
-    :param quota: bytes; if an agent's files take no more, they are not deleted for the budget
+    :param quota: bytes; an agent's files are not deleted for the budget while all of them together take no more
     """
 
     folder: Path | None
@@ -79,7 +79,7 @@ class DiskCache:
 
     @property
     def failed(self) -> dict[Key, Exception]:
-        """Errors of rows that could not be written; the disk has older rows or none."""
+        """Errors of failed writes. The disk then has older rows of the agent, or none."""
         with self._lock:
             return dict(self._failed)
 
@@ -108,7 +108,7 @@ class DiskCache:
             cache = engine.restore_cache(file)
             return AgentRows(cache, TokenText.from_json({**file.header[TEXT], "ids": cache.tokens}), self.clock())
         except (DataError, KeyError, TypeError, OSError) as error:
-            if path.exists():  # otherwise missing, or just evicted
+            if path.exists():  # otherwise it is missing, or was just evicted
                 reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
                 logger.warning("the memory of agent %r cannot be used and is computed again: %s", key[0], reason)
                 with self._lock:
@@ -120,9 +120,9 @@ class DiskCache:
         self._writer.wait(select)
 
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
-        """Raise the error of a file of these agents (None: of any) that could not be written.
+        """Raise the error of a failed write of these agents (None: of any agent).
 
-        Rows that are not ``cached`` in memory are lost, so their error is raised only once.
+        While its rows are ``cached`` in memory and not written, an error is raised at every call; otherwise only once.
         """
         with self._lock:
             failed = {key: error for key, error in self._failed.items() if agents is None or key[0] in agents}
@@ -131,12 +131,12 @@ class DiskCache:
             raise error
 
     def evict(self) -> None:
-        """Delete old files, and those beyond the budget, in the background."""
+        """Delete expired files, and those beyond the budget, in the background."""
         if self.folder is not None:
             self._writer.put(EVICTION, self._evict)
 
     def forget(self, agent: str) -> int:
-        """Delete an agent's files, pending writes included; returns their number."""
+        """Delete an agent's files and cancel its pending writes; returns the number of deleted files."""
         if self.folder is None:
             return 0
         self._writer.drop(lambda key: key[0] == agent)
@@ -149,11 +149,11 @@ class DiskCache:
         self._writer.close()
 
     def _save(self, key: Key, rows: AgentRows) -> None:
-        """Write a file; an error is stored for `raise_failed`, and an older file stays unchanged."""
+        """Write a file. An error is stored for `raise_failed`, and leaves the older file unchanged."""
         try:
             cache, text = rows.cache, rows.token_text.to_json()
             tensors, extra = tensors_of(cache)
-            del text["ids"]  # the cache's tokens
+            del text["ids"]  # `header_of` stores the same ids
             header = {**header_of(cache), TEXT: text}
             path = disk.save_agent(self.folder, *key, cache.next_position, tensors, header, extra)
             disk.touch(path, rows.last_use)
@@ -171,5 +171,5 @@ class DiskCache:
             disk.evict(self.folder, self.budget, self.pinned(), self.quota, self._latest_expired())
 
     def _latest_expired(self) -> float:
-        """Latest time of last use at which a file is expired."""
+        """Return a Unix time: files that were last used then or before are expired."""
         return -inf if self.ttl is None else self.clock() - self.ttl

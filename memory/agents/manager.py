@@ -51,32 +51,32 @@ class AgentModel:
     start: tuple[int, ...]  # tokens in front of every prompt that cover no text, such as BOS
 
     def tokenized(self, token_text: TokenText) -> bool:
-        """Tell whether this tokenizer made these tokens, after the same start tokens."""
+        """Tell whether ``token_text`` has the tokens of this tokenizer, after this model's start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
 
 
 @dataclass
 class AgentMemories:
-    """Memories of many agents: `open` a prompt on an agent's rows, and `finish` it to store them. Thread-safe.
+    """Memories of many agents: `open` makes a prompt that reuses stored rows, `finish` stores its rows. Thread-safe.
 
     An agent reads only its own rows, and a shared prefix that was declared by `share`. A prompt has to be finished or
-    abandoned before the agent's next one; until then the agent's memory does not change. Rows are written to ``folder``
-    (None: they are lost with the process) in the background: by `finish` with ``persist``, by `flush`, or when they are
-    evicted from memory, the least recently used first.
+    abandoned before the agent's next one is opened; until then the agent's memory does not change. Rows are
+    written to ``folder`` (None: they are lost with the process) in the background: by `finish` with ``persist``, by
+    `flush`, or when they are evicted from memory, the least recently used first.
 
-    :param host_bytes: limit of rows in memory between prompts; None: no limit
+    :param host_bytes: limit of the bytes of all rows in memory, enforced by `finish`; None: no limit
     :param disk_bytes: limit of all files, beyond which the least recently used are deleted; None: no limit
-    :param quota_bytes: an agent's rows of at most this size (per model in memory, all its files together on the disk)
-        are not evicted for other agents
+    :param quota_bytes: an agent's rows are not evicted for other agents while they take at most this many bytes; in
+        memory the rows of each model count separately, on the disk all files of the agent count together
     :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
-    :param threshold: least share of the stored text that a prompt must begin with to reuse rows
+    :param threshold: a prompt reuses stored rows only if it begins with at least this share of their text
     :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
     """
 
     engine: Engine
     coder: TokenizerCoder
-    format: PackFormat = field(default_factory=PackFormat)  # of the rows
+    format: PackFormat = field(default_factory=PackFormat)  # of all agents' rows
     folder: Path | None = None
     host_bytes: int | None = None
     disk_bytes: int | None = None
@@ -93,9 +93,9 @@ class AgentMemories:
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
         self._open_prompts: dict[Key, object] = {}  # a prompt, or a placeholder while one is opened or finished
-        self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
-        self._shared_texts: dict[str, str] = {}  # by name
-        self._shared_names: dict[str, str] = {}  # by agent
+        self._shared: dict[tuple[str, str], AgentRows] = {}  # rows of shared prefixes, by name and model
+        self._shared_texts: dict[str, str] = {}  # texts of shared prefixes, by name
+        self._shared_names: dict[str, str] = {}  # name of the shared prefix of each agent
         self._pinned = frozenset(map(safe_id, self.pinned))
         self._deleting: set[str] = set()  # agents that `forget` is deleting
         self._closed = False
@@ -113,6 +113,7 @@ class AgentMemories:
         """Find the rows of the agent's memory that ``text`` can reuse, and the tokens to compute after them.
 
         :raises ConfigError: the agent id is no safe name, the agent has an open prompt, or the text is empty
+        :raises TooLongError: the prompt leaves no position of the model for another token
         """
         model = self._model
         key = safe_id(agent), model.engine.model_key
@@ -121,7 +122,7 @@ class AgentMemories:
             prompt = self._make_prompt(key, text, model, claim)
             self._replace_open(key, claim, prompt)
         finally:
-            self._release(key, claim)  # no effect after success
+            self._release(key, claim)  # no effect after success: the prompt has replaced the claim
         return prompt
 
     def finish(
@@ -178,7 +179,7 @@ class AgentMemories:
         self._shared_texts[name] = text
 
     def begin_with(self, agent: str, name: str) -> None:
-        """Let an agent's prompts that cannot reuse its own memory begin with the prefix shared as ``name``.
+        """Let an agent's prompts reuse the shared prefix ``name`` if they cannot reuse the agent's own memory.
 
         :raises ConfigError: nothing is shared under this name, or the agent id is no safe name
         """
@@ -192,7 +193,7 @@ class AgentMemories:
 
         Open prompts are finished with the model that they were opened for. Shared texts are computed for the new one.
 
-        :param coder: tokenizer; None: the current one; the same for ``start``
+        :param coder: tokenizer of the new model; for this and ``start``, None keeps the current value
         """
         old = self._model
         model = AgentModel(engine, coder or old.coder, old.start if start is None else tuple(start))
@@ -322,7 +323,7 @@ class AgentMemories:
         return rows if model.tokenized(rows.token_text) else None, origin
 
     def _begin_shared(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
-        """Begin with the shared rows that the text can reuse, else with no rows."""
+        """Return the shared rows, if the text can reuse any of them, else an empty cache."""
         shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
             matched = match(shared.token_text, text, self.threshold, self.exact)
@@ -378,7 +379,7 @@ class AgentMemories:
                 if rows.changed or entry.key in failed:
                     self._disk.put(entry.key, rows)
         evicted = {entry.key for entry in victims}
-        self._disk.wait(evicted.__contains__)  # until then their rows stay in memory
+        self._disk.wait(evicted.__contains__)  # the writer keeps their rows in memory until it has written them
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(

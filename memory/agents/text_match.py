@@ -30,10 +30,10 @@ SeamRule = Literal["any", "composed", "spaces"]  # allowed seams
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
-WINDOW = 16  # characters on each side of a seam that may compose
-MAX_INCOMPLETE = 8  # most tokens to wait for the end of a character, which has at most four bytes
-ANCHORS = ("", "\n", "0", ";", "q")  # tried before a text until one does not merge with it
-PROBES = (
+WINDOW = 16  # characters on each side of a seam that are tested for composition (NFC)
+MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
+ANCHORS = ("", "\n", "0", ";", "q")  # a continuation is encoded after the first anchor that shares no token with it
+PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
     ("a\n", "b"), ("a", "\nb"), ("a\n", "\n\nb"), ("a\n", "  b"), ("a", " \n b"), ("a", "."), ("1", "23"), ("x", "🙂"),
     ("cafe", "\u0301 b"),
@@ -51,12 +51,12 @@ class EncodedText(NamedTuple):
 
 
 class TokenizerCoder:
-    """Tokenizer that encodes a text as the continuation of another one; ``key`` is its hash.
+    """Tokenizer that encodes a text as the continuation of another one; ``key`` is the hash of the tokenizer.
 
     Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
     continuation is encoded after a short text, the anchor, whose tokens are cut off. At an allowed seam, the tokens of
-    both pieces decode to the joined text; this is tested when the coder is made. ``seams``: ``any`` place;
-    ``composed``: not between characters that compose to one (NFC); ``spaces``: only beside a space, tab or newline.
+    both pieces decode to the joined text; this is tested when the coder is made. ``seams``, the allowed places:
+    ``any``; ``composed``: not between characters that compose to one (NFC); ``spaces``: beside a space, tab or newline.
     Raises ModelError for a tokenizer without seams, DataError for text that is no Unicode.
     """
 
@@ -78,7 +78,7 @@ class TokenizerCoder:
         return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
     def _encode_behind(self, anchor: str, text: str) -> EncodedText | None:
-        """Encode ``text`` after an anchor, which is cut off; None if a token covers some of both."""
+        """Encode ``text`` after an anchor, which is cut off; None if a token covers characters of both."""
         try:
             encoding = self._tokenizer.encode(anchor + text, add_special_tokens=False)
         except TypeError as error:  # half of a surrogate pair
@@ -114,7 +114,7 @@ class TokenizerCoder:
 
 
 def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
-    """Copy a tokenizer without truncation, padding and trimmed offsets: a token's spaces belong to it."""
+    """Copy a tokenizer without truncation, padding and post-processor: offsets of tokens then include spaces."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
         raise ModelError(f"{type(tokenizer).__name__} does not return the characters of a token; use a fast one")
@@ -128,7 +128,7 @@ def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenize
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
     """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
-    Characters without a token belong to the token before. Tokens that overlap share a character.
+    Characters without a token belong to the token before. A character of several tokens is complete after the last.
     """
     if not len(offsets):
         return []
@@ -203,7 +203,7 @@ class TokenText:
         return (bisect_left(self.ends, characters) + 1 if characters else self.start), characters
 
     def first(self, tokens: int) -> TokenText:
-        """Copy the first ``tokens`` tokens, at least those that cover no text."""
+        """Copy the first ``tokens`` tokens, but at least the ``start`` tokens."""
         copy = TokenText(self.seams, self.ids[: self.start], self.tokenizer)
         rest = slice(self.start, tokens)
         copy._add(EncodedText(self.ids[rest], self.ends[rest]), self.text[: self._end(tokens)])
@@ -272,7 +272,7 @@ def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str
 
 
 def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
-    """Find the ends of tokens in ``text``; after the first difference only the last token ends a character."""
+    """Find the ends of tokens in ``text``. Beyond the part that ``ids`` decode to, only the last token has an end."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
         return encoded
@@ -288,8 +288,8 @@ class Match:
 
     kind: MatchKind
     tokens: int  # stored tokens that are a prefix of the new prompt
-    matched: int  # characters of the common prefix
-    rest: str  # text after those tokens, still to be tokenised
+    matched: int  # characters of the common prefix of both texts
+    rest: str  # text of the new prompt after those tokens, still to be tokenised
 
     @property
     def reused(self) -> int:

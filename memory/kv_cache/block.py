@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
 
-    Indexing `PackedRows` unpacks the indexed layers and rows; indexing `MappedRows`, which are in a file, verifies
-    them.
+    Indexing `PackedRows` unpacks the indexed layers and rows; indexing `MappedRows` (of a file) verifies them.
     """
 
     identity: str
     k: torch.Tensor | PackedRows | MappedRows
     v: torch.Tensor | PackedRows | MappedRows
-    namespace: str = ""  # owner whose share of a storage it counts toward
-    created: float = 0.0  # Unix time of storing, if the storage records it
+    namespace: str = ""  # owner of the block; its bytes count toward the owner's share of a storage
+    created: float = 0.0  # Unix time of storing; 0 if the storage does not record it
 
     @property
     def tokens(self) -> int:
@@ -38,7 +37,7 @@ class KVBlock:
 
     @property
     def entry(self) -> Entry:
-        """Its entry in the ledger of a storage."""
+        """The block's entry in the ledger of a storage."""
         return Entry(self.identity, self.nbytes, self.namespace, self.created)
 
     def to(self, device: str) -> KVBlock:
@@ -49,7 +48,7 @@ class KVBlock:
 
     @property
     def is_loaded(self) -> bool:
-        """Tell whether it can be read without disk access: mapped rows only after all of them have been verified."""
+        """Whether reading the block needs no disk access: mapped rows need none once all of them have been verified."""
         return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
     def in_memory(self) -> KVBlock:
@@ -62,16 +61,16 @@ class KVBlock:
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """View rows ``start:stop`` as a block, whose identity includes these numbers."""
+        """View rows ``start:stop`` as a block without owner and time, whose identity includes ``start:stop``."""
         if (start, stop) == (0, self.tokens):
-            return self
+            return self  # unchanged, with identity, owner and time
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))
         return KVBlock(f"{self.identity}[{start}:{stop}]", k, v)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One item of a cache, without its content."""
+    """One item in the ledger of a storage or of another cache: key, size, owner and time, without the content."""
 
     key: Any  # hashable
     nbytes: int

@@ -1,7 +1,6 @@
-"""Block store: KV blocks by identity within a budget of bytes, the ledger of their use, and the leases of sessions.
+"""Block store: KV blocks by identity within a budget of bytes, the ledger of their sizes, and sessions' references.
 
-Beyond the budget the least recently used blocks are evicted, even if sessions refer to them. A block without references
-is deleted.
+Beyond the budget the least recently used blocks are evicted, even referenced ones. Unreferenced blocks are deleted.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class CacheLedger(Generic[E]):
         self._entries.move_to_end(key)
 
     def make_oldest(self, key: Hashable) -> None:
-        """Make an entry the least recently used, if it is there."""
+        """Make an entry the least recently used, if there is one."""
         if key in self._entries:
             self._entries.move_to_end(key, last=False)
 
@@ -124,7 +123,7 @@ class BlockStore:
         self._counts = dict.fromkeys(("hits", "misses", "evicted", "rejected"), 0)
 
     def form(self, block: KVBlock) -> KVBlock:
-        """Return the block in the form in which it is stored."""
+        """Return the block as the storage keeps it: on ``device``, and in some subclasses packed."""
         if self.device is None or block.k.device == torch.device(self.device):
             return block
         return block.to(self.device)
@@ -191,7 +190,7 @@ class BlockPool:
         return BlockLease(self, namespace)
 
     def forget(self, namespace: str) -> None:
-        """Delete all blocks of a namespace, in use or not; where the storage persists, for good."""
+        """Delete all blocks of a namespace, even blocks in use; a persistent storage deletes them on the disk, too."""
         for entry in self.storage.entries():
             if entry.owner == namespace:
                 self.storage.delete(entry.key)
@@ -199,16 +198,16 @@ class BlockPool:
 
 
 class BlockLease:
-    """One session's references to a pool: looks blocks up, stores them, and drops all of them at once.
+    """One session's references to the blocks that it reads from a pool or stores there; `release` drops all of them.
 
-    The blocks that it stores count toward the share of ``namespace``.
+    Stored blocks count toward the share of ``namespace``.
     """
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
-        self._last_use: dict[str, int] = {}  # number of the last prompt that used a block, by identity; the latest last
+        self._last_use: dict[str, int] = {}  # by identity: number of the last prompt that used it; least recent first
         self._prompts = 0
-        self.stored: dict[str, int] | None = None  # tokens of new blocks by identity, if a session counts them
+        self.stored: dict[str, int] | None = None  # tokens of stored blocks by identity; None: not counted
 
     def get(self, identity: str) -> KVBlock | None:
         block = self._pool.storage.get(identity)
@@ -253,7 +252,7 @@ class BlockLease:
             self._unreference(identity)
 
     def next_prompt(self) -> None:
-        """Finish a prompt; references to blocks that the last `MAX_UNUSED_PROMPTS` prompts did not use are dropped."""
+        """Finish a prompt, and drop references to blocks that the last `MAX_UNUSED_PROMPTS` prompts did not use."""
         self._prompts += 1
         oldest = self._prompts - MAX_UNUSED_PROMPTS
         for identity in [*takewhile(lambda identity: self._last_use[identity] < oldest, self._last_use)]:

@@ -13,10 +13,10 @@ from memory.engine.attention.kernels import AttentionParams, Block, block_probab
 
 @dataclass(frozen=True)
 class CacheView:
-    """Live rows after a turn's prefill, ``rows`` in number. Keys and queries are rotated.
+    """The ``rows`` live rows (not dropped so far) after a turn's prefill. Keys and queries are rotated.
 
     ``forced`` rows survive in any case: the protected prefix, and the query span, which is the last instruction and the
-    last query. ``span`` marks the query span alone. Queries are known for the last rows, at ``query_positions``.
+    last query. ``span`` marks the query span alone. Queries are known for the last n rows, at ``query_positions``.
     """
 
     positions: torch.Tensor  # (rows,) long, ascending
@@ -30,8 +30,8 @@ class CacheView:
     attention: Callable[[int], AttentionParams]  # layer -> settings of its attention
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, summed over layers, heads and queries
-    session: str = ""  # its name, "" if it has none
-    parts: torch.Tensor | None = None  # (rows,) long: the segment or turn of each row
+    session: str = ""  # name of the session; "": none
+    parts: torch.Tensor | None = None  # (rows,) long: number of the segment or turn of each row
 
     @property
     def rows(self) -> int:
@@ -44,10 +44,10 @@ class CacheView:
 
 
 def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:
-    """Return (rows,) bool: the forced rows, and the best rows of the ``history`` by ``scores``, up to the budget.
+    """Return (rows,) bool, the rows to keep: the forced ones and the best of the ``history``, up to ``budget`` in all.
 
     ``scores`` returns one number per history row; it is not called if all rows fit. Ties go to the later row.
-    ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean of its rows.
+    ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean score of its rows.
     """
     if view.rows <= budget:
         return torch.ones_like(view.forced)
@@ -81,7 +81,7 @@ def _best_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.
 def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Compute (heads, n, rows) weights of ``queries`` (heads, n, head_dim) at positions ``places`` on the live rows.
 
-    They are 0 for a query whose visible rows are all dropped or outside the layer's window.
+    All weights are 0 for a query whose visible rows are all dropped or outside the layer's window.
     """
     params = view.attention(layer)
     visible = view.positions[None] <= places[:, None]

@@ -49,7 +49,7 @@ class WorkingCache(KVCache, Protocol):
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
 
     def erase(self) -> None:
-        """Make all rows finite that other requests may read as padding."""
+        """Zero rows that are not finite, if other requests may read them as padding."""
         ...
 
 
@@ -81,7 +81,7 @@ class DenseCache:
         self.next_position, self.logits = int(positions[-1]) + 1, logits
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Delete the rows after ``length``; ``logits`` are those of the row before."""
+        """Delete all but the first ``length`` rows; ``logits`` are those of the last row that stays."""
         self.positions, self.length, self.logits = self.positions[:length], length, logits
         self.next_position = int(self.positions[-1]) + 1 if length else 0
 
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Zero the rows after ``rows``, which attention reads as padding and masks; returns the number to read."""
+        """Zero the padding after ``rows``, which attention reads and masks; returns the number of rows to read."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -137,7 +137,7 @@ def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
 class EvictableRows:
     """Base of caches that drop rows: token ids of all positions, and the ``positions`` of the live (kept) rows."""
 
-    raw = None  # keys are stored rotated: positions never change
+    raw = None  # no unrotated keys are stored
 
     def __init__(self, observer: AttentionObserver | None, device: torch.device) -> None:
         self.observer = observer
@@ -145,12 +145,12 @@ class EvictableRows:
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
-        self.exact = 0  # number of first positions that are live and equal to a plain forward
+        self.exact = 0  # number of leading positions whose rows are live and equal to those of a plain forward
         self.requests = 0  # open requests of a scheduler for this cache
 
     @property
     def length(self) -> int:
-        """Live rows."""
+        """Number of live rows."""
         return self.positions.numel()
 
     @property
@@ -166,7 +166,7 @@ class EvictableRows:
         """Change nothing: unrotated keys are not stored."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Delete the live rows after the first ``length``; ``logits`` are those of the row before."""
+        """Delete all but the first ``length`` live rows; ``logits`` are those of the last row that stays."""
         self.cut(int(self.positions[length]) if length < self.length else self.next_position)
         self.logits = logits
 
@@ -179,7 +179,6 @@ class EvictableRows:
             self.observer.cut(position)
 
     def _append(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Add the rows just written."""
         if self.exact == self.next_position:
             self.exact += positions.numel()
         self.tokens += token_ids.tolist()

@@ -1,4 +1,4 @@
-"""Key boxes: bounds on a query's attention to a block, without looking at the block's keys."""
+"""Key boxes: upper bounds on a query's attention logits for a block, from a box around the block's keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class KeyBoxes:
 
     low: torch.Tensor
     high: torch.Tensor
-    tokens: tuple[int, ...]  # in each block
+    tokens: tuple[int, ...]  # number of tokens of each block
 
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
@@ -40,7 +40,7 @@ class KeyBoxIndex:
         device: torch.device | str = "cpu",
     ) -> None:
         self.layers = tuple(layers)
-        self.tokens: list[int] = []  # in each block
+        self.tokens: list[int] = []  # number of tokens of each block
         self.copies: list[int] = []  # how often each block occurs in the memory
         self._low = torch.empty(len(self.layers), kv_heads, 0, head_dim, dtype=dtype, device=device)
         self._high = torch.empty_like(self._low)
@@ -60,7 +60,7 @@ class KeyBoxIndex:
         self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Remove all blocks but ``numbers`` (ascending), which are renumbered."""
+        """Remove all blocks but ``numbers`` (ascending), which are renumbered from 0."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from keep_agent.errors import CapacityError, ModelError
 
 SENTINEL = 0  # the slot of every dropped position: never free, and read only as masked padding
-MARGIN = 32  # slots after the last one, which readers may read as padding
+MARGIN = 32  # rows of the tensors after the last slot, which readers may read as padding
 FIRST_SIZE = 512
 
 
@@ -33,9 +33,9 @@ class KVPool:
     a reader may read past the end of its rows and mask the rest.
 
     References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
-    worker writes rows and grows the pool. Hold the lock from finding slots until they have a new reference.
+    worker writes rows and grows the pool. Hold the lock from a look-up of slots until their new reference is added.
 
-    :param capacity: most slots; None: the pool grows as long as there is memory
+    :param capacity: maximum number of slots; None: the pool grows as long as there is memory
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class KVPool:
         return 2 * self.k[:, :, 0].nbytes
 
     def no_slots(self) -> torch.Tensor:
-        """Empty tensor of slots, (0,)."""
+        """Return an empty tensor of slots, (0,)."""
         return torch.empty(0, dtype=torch.long, device=self.device)
 
     def register(self, owner: SlotOwner) -> None:
-        """Count ``owner`` among the objects that refer to slots, while it lives."""
+        """Let `check_integrity` count the references of ``owner`` while it lives."""
         with self.lock:
             self._owners.add(owner)
 
@@ -106,7 +106,7 @@ class KVPool:
             np.add.at(self.references, _without_sentinel(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Remove a reference to each of ``slots``; unreferenced ones are free. Raises ModelError for a free slot."""
+        """Remove a reference to each of ``slots``; the last one frees a slot. Raises ModelError for a free slot."""
         with self.lock:
             numbers = _without_sentinel(slots)
             np.subtract.at(self.references, numbers, 1)

@@ -24,7 +24,7 @@ def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
 
 
 class StoredRows:
-    """Base of rows that blocks may have instead of a tensor (layers, kv_heads, tokens, head_dim)."""
+    """Base of keys or values of a block that are not a plain tensor (layers, kv_heads, tokens, head_dim)."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -44,8 +44,8 @@ class StoredRows:
 class PackedRows(StoredRows):
     """Rows of ``dtype`` in 4 or 8 bits.
 
-    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim): groups of
-    tokens cannot be split, so a view may begin and end within one.
+    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim). Pieces hold
+    whole groups of tokens, while a view may begin and end within a group.
     """
 
     kind: ClassVar[str] = "packed"
@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
-        """Pack ``x``. By channel only whole groups of tokens are packed, the remaining tokens by token."""
+        """Pack ``x``. With ``along="channel"``, tokens after the last whole group are packed by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -114,7 +114,7 @@ class PackedRows(StoredRows):
 
 
 class DamagedError(CorruptError):
-    """Error for a stored block that changed on disk. The storage has deleted it; a second request computes it again."""
+    """Error for a stored block that changed on disk. The storage has deleted it; the next prompt computes it again."""
 
     def __init__(self, identity: str, message: str) -> None:
         super().__init__(identity, message)  # both, so that it can be pickled
@@ -187,7 +187,7 @@ class MappedRows(StoredRows):
         return self[:]
 
     def copy(self) -> torch.Tensor:
-        """Copy all of it, verified; within a layer token by token as in the file."""
+        """Copy all of it, verified; each layer is contiguous token by token, as in the file."""
         return self[:].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
@@ -231,7 +231,7 @@ Mapped = MappedRows | MappedPacked
 
 
 def _layers_and_rows(index: Any, tokens: int) -> tuple[Any, int, int]:
-    """Parse an index to layers, start and stop."""
+    """Parse an index of mapped rows to layers (number, slice or list), start and stop."""
     layers, start, stop = parse_index(index, tokens, "mapped rows")
     if not isinstance(layers, int | slice | list | torch.Tensor):
         raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")

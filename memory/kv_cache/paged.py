@@ -30,7 +30,7 @@ class PagedCache(EvictableRows):
         super().__init__(observer, pool.device)
         self.pool = pool
         self.slot_map = pool.no_slots()
-        self._rows_forgotten = 0  # rows dropped before a renumbering, without a position
+        self._rows_forgotten = 0  # number of rows dropped before a renumbering, which no longer have a position
         self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the current pass reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)
@@ -47,7 +47,7 @@ class PagedCache(EvictableRows):
             self._spare = torch.cat([self._spare, self.pool.allocate(missing)])
 
     def end_at(self, rows: int) -> int:
-        """Begin a pass that reads ``rows`` rows; returns the number to request, with masked padding."""
+        """Begin a pass that reads ``rows`` rows; returns the number of rows to read, masked padding included."""
         self.reads.add(rows + self.dropped + self._rows_forgotten, rows)
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
@@ -103,12 +103,11 @@ class PagedCache(EvictableRows):
         super().cut(position)
 
     def __del__(self) -> None:
-        """Release the slots."""
         with suppress(ImportError):  # modules are unloaded at the end of the process
             self.pool.release(self.slots)
 
     def drop(self, keep: torch.Tensor) -> None:
-        """Drop the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is."""
+        """Drop the live rows where ``keep`` (live rows,) bool is False; the other rows keep slot and position."""
         dropped = self._drop(keep)
         if not dropped.numel():
             return
@@ -119,7 +118,7 @@ class PagedCache(EvictableRows):
             self.observer.drop(self.positions)
 
     def renumber(self, first: int, keys: torch.Tensor) -> None:
-        """Give the live rows positions 0, 1, ...; those from row ``first`` on change theirs and go to new slots.
+        """Give the live rows positions 0, 1, ...; rows from ``first`` on change their positions and move to new slots.
 
         :param keys: (layers, kv_heads, rows after ``first``, head_dim) rotated for their new positions
         """
@@ -134,7 +133,7 @@ class PagedCache(EvictableRows):
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
         if self.observer is not None:
-            self.observer.cut(first)  # it has neither queries nor weights of the renumbered rows
+            self.observer.cut(first)  # its queries and weights of the renumbered rows belong to the old positions
 
     def fork(self) -> PagedCache:
         """Make another request that continues from here on the same rows."""
@@ -146,7 +145,7 @@ class PagedCache(EvictableRows):
         return fork
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Begin with rows that another cache computed: ``slots`` of positions 0, 1, ... in an empty cache."""
+        """Replace all rows by those of another cache: ``slots`` holds positions 0, 1, ..., of ``tokens``."""
         self.cut(0)
         self.pool.share(slots)
         self.slot_map = self._rows = slots

@@ -18,16 +18,16 @@ class PinnedStats:
     entries: int  # pinned names
     bytes: int
     hits: int  # since the start
-    utilisation: float  # of the capacity
+    utilisation: float  # used share of the capacity
 
 
 @dataclass
 class PinnedPool:
     """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), beside the storage of a method's other blocks.
 
-    Blocks stay when no session refers to them. If a new block would exceed ``watermark`` of ``capacity_bytes``, the
-    blocks that the fewest prompts have used are evicted, the least recently used first among equals; blocks in use by a
-    prompt that is being assembled stay. Names are segment hashes; several may refer to one block.
+    Blocks stay when no session refers to them. If a new block would raise the total above ``watermark`` times
+    ``capacity_bytes``, the blocks that the fewest prompts have used are evicted; among equals the least recently used.
+    Blocks that a prompt being assembled uses stay. Names are segment hashes; several may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20
@@ -46,11 +46,11 @@ class PinnedPool:
         self._hits = 0
 
     def lease(self) -> BlockLease:
-        """Make the lease of a prompt, for the blocks that it refers to while it is assembled."""
+        """Make a lease: the blocks that a prompt gets through it are not evicted until the lease is released."""
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin the block ``physical`` under ``name``; ``make`` computes it if it is new. Raises CapacityError."""
+        """Pin block ``physical`` as ``name``; ``make`` computes it if it is not pinned yet. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -61,7 +61,7 @@ class PinnedPool:
             self._index.insert(name, physical, 0, self._lease.get(physical).tokens)
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
-        """Return the block of ``name``, to which ``lease`` refers from now on."""
+        """Return the block of ``name``, None if there is none. From now on ``lease`` refers to it."""
         block = self._index.find(name, lease)
         if block is not None:
             self._ledger.touch(block.identity)
@@ -84,11 +84,11 @@ class PinnedPool:
 
     @property
     def _stored_bytes(self) -> int:
-        """Bytes of all blocks; those that are unpinned, but still in use, are not in the ledger."""
+        """Bytes of all blocks, including unpinned ones still in use, which are no longer in the ledger."""
         return self._pool.storage.stats()["bytes"]
 
     def _make_room(self, nbytes: int) -> None:
-        """Evict blocks until ``nbytes`` more stay below the watermark, or all others are in use."""
+        """Evict blocks until ``nbytes`` more fit below the watermark, or all remaining blocks are in use."""
         entries = (entry for entry in self._ledger if self._pool.references[entry.key] == 1)
         idle = CacheLedger(sorted(entries, key=lambda entry: self._uses[entry.key]))
         in_use = self._stored_bytes - idle.nbytes

@@ -35,12 +35,14 @@ class PrefixIndex:
     that was encoded in isolation has such a name.
     """
 
-    def __init__(self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
+    def __init__(
+        self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], namespace: str
+    ) -> None:
         if block_size < 1:
             raise ConfigError(f"block_size={block_size} tokens is no block: use 1 or more")
         self.block_size = block_size
         self._lease = lease
-        self._root = identity(f"prefix chain of {model_key}", context, (), space).encode()
+        self._root = identity(f"prefix chain of {model_key}", context, (), namespace).encode()
 
     def chain(self, token_ids: Sequence[int]) -> list[str]:
         """Name the full blocks of ``token_ids``."""
@@ -49,7 +51,7 @@ class PrefixIndex:
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
         """Get the stored blocks of the longest prefix of ``chain``.
 
-        They are fetched from the last to the first, so that a storage evicts the beginning last.
+        They are fetched from the last to the first. The last is then the least recently used, evicted first.
         """
         blocks: list[KVBlock] = []
         for name in reversed(list(takewhile(self._lease.contains, chain))):
@@ -82,15 +84,15 @@ class _Block:
 
 
 class SlotPrefixIndex:
-    """Index of blocks of ``block_size`` exact rows; its references keep slots in use that a cache has dropped.
+    """Index of blocks of ``block_size`` exact rows; its references keep their slots in use after caches drop them.
 
-    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning.
-    Transcripts that diverge within a block share slots: a slot is free when the last of their blocks is evicted.
+    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Two
+    transcripts that diverge within a block have two blocks, which share the slots of their common rows.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # next to evict first: a prefix's end before its start
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # in order of eviction: a prefix's end before its start
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
@@ -102,7 +104,7 @@ class SlotPrefixIndex:
         return name in self._blocks
 
     def match(self, names: Sequence[str]) -> torch.Tensor:
-        """Find the slots of the longest prefix. Hold the pool's lock until a cache refers to them."""
+        """Find the slots of the longest stored prefix. The caller locks the pool until a cache refers to them."""
         with self.pool.lock:
             prefix = list(takewhile(self._blocks.__contains__, names))
             for name in reversed(prefix):
@@ -110,7 +112,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Add the blocks ``names`` of a prompt with rows in ``slots``. Raises ConfigError above ``exact`` rows."""
+        """Add the blocks ``names``, whose rows are in ``slots``. Raises ConfigError for more than ``exact`` rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -127,11 +129,11 @@ class SlotPrefixIndex:
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
         """Delete the blocks ``names`` and their successors, except blocks whose rows are all in other caches.
 
-        :param cache_slots: slots of the caller's cache; a cache with only some of a block's rows has diverged from the
-            block, or dropped rows of it, and would not match it
+        :param cache_slots: slots of the caller's cache, which is not one of these other caches. A cache with only some
+            of a block's rows does not need the block: it has diverged from it, or dropped rows of it
         """
         with self.pool.lock:
-            references = self.pool.references.copy()  # of other caches
+            references = self.pool.references.copy()  # after the loop: those of other caches
             for slots in (cache_slots, self.slots):
                 np.subtract.at(references, slots.cpu().numpy(), 1)
             for name in names:

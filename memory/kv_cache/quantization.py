@@ -12,15 +12,15 @@ import torch
 from keep_agent.errors import ConfigError, ModelError, check_choice
 
 Axis = Literal["token", "channel"]  # a group is along one token's numbers, or along the tokens of one channel
-MIN_GROUP = 8  # numbers in a group
+MIN_GROUP = 8  # minimum numbers in a group
 
 
 @dataclass(frozen=True, slots=True)
 class PackFormat:
     """Bits of a code, and the number of values that share a scale and a bias.
 
-    ``keys`` "token": groups are within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
-    2402.02750): groups of ``group`` tokens of one channel, because a few channels of keys are far from zero in all
+    With ``keys="token"`` a group lies within a token's flattened KV heads, and may span heads. With "channel" (KIVI,
+    arXiv 2402.02750) it has ``group`` tokens of one channel, because a few channels of keys are far from zero in all
     tokens. Values are always packed by token.
     """
 
@@ -36,10 +36,10 @@ class PackFormat:
         check_choice("keys", self.keys, ("token", "channel"))
 
     def grid(self, numbers: int, along: Axis = "token") -> Grid:
-        """Choose the groups of tokens of ``numbers`` numbers (kv_heads * head_dim).
+        """Choose the groups for tokens of ``numbers`` numbers (kv_heads * head_dim).
 
-        Along a token the group is the power of two up to ``group`` with the fewest bytes, tokens padded to whole
-        groups.
+        Along a token, the size of a group is the power of two up to ``group`` that takes the fewest bytes when each
+        token is padded to whole groups.
         """
         if along == "channel":
             return Grid(numbers + numbers % 2, 1, self.group, self.bits)
@@ -50,7 +50,7 @@ class PackFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Groups of ``size`` numbers of a token by ``span`` tokens; a token is ``width`` numbers, padding included."""
+    """A group has ``size`` numbers of each of ``span`` tokens; a token has ``width`` numbers, padding included."""
 
     width: int
     size: int
@@ -68,7 +68,7 @@ class Grid:
 
 
 def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
-    """Count the bytes of one layer's keys and values of one token; keys by channel with their share of a group."""
+    """Count the bytes of one layer's keys and values of one token, with its share of the scales and biases."""
     numbers = kv_heads * head_dim
     return math.ceil(format.grid(numbers, format.keys).bytes_per_token + format.grid(numbers).bytes_per_token)
 

@@ -23,8 +23,8 @@ PAGE = 64  # tokens that are packed together; an incomplete last page stays unpa
 class Extent:
     """Blocks of packed keys and values, (blocks, layers, kv_heads, BLOCK, head_dim) each, in a file or in memory.
 
-    ``check`` is called with the first and last number of the blocks that are about to be read. The first ``used_rows``
-    never change, so that several caches may share an extent; a cache whose rows end there may extend it.
+    ``check(first, last)`` is called before blocks ``first:last`` are read. The first ``used_rows`` rows never change,
+    so that several caches may share an extent; a cache whose rows end there may extend it.
     """
 
     k: Packed
@@ -46,14 +46,14 @@ class Extent:
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
     def copy(self, first: int, last: int) -> Extent:
-        """Copy some of the blocks after checking them, because the copy has no checksum."""
+        """Copy blocks ``first:last`` after checking them, because the copy has no checksum."""
         if self.check is not None:
             self.check(first, last)
         return Extent(*(side.map(lambda x: x[first:last].clone()) for side in (self.k, self.v)))
 
     @property
     def capacity(self) -> int:
-        """Rows it has room for."""
+        """Number of rows that it has room for."""
         return self.blocks * BLOCK
 
     @property
@@ -83,7 +83,7 @@ class Extent:
 
 
 def _join(parts: Sequence[Packed]) -> Packed:
-    """Join runs of tokens."""
+    """Concatenate packed rows, each (1, kv_heads, rows, head_dim), along the rows."""
     return parts[0].with_tensors(*(torch.cat(x, -2) for x in zip(*(part.tensors for part in parts), strict=True)))
 
 
@@ -104,11 +104,11 @@ class QuantizedCache(EvictableRows):
         self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
-        self.tail = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
+        self.tail = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): k, v of the last rows
         self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
-        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass without ``keep``
-        self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._keep, self._count = False, 0  # of the current pass: whether `extend` keeps it, and its rows
+        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # one layer's k and v, in a pass without ``keep``
+        self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,) not dropped
+        self._keep, self._count = False, 0  # whether `extend` will store the current pass's rows, and their number
 
     @property
     def nbytes(self) -> int:
@@ -164,15 +164,14 @@ class QuantizedCache(EvictableRows):
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
         """Read keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
 
-        Tiles wholly before row ``first`` are zeros without memory. On a GPU, tiles without dropped rows stay packed,
-        for the kernel.
+        Tiles wholly before ``first`` are zeros that take no memory. On a GPU, tiles without dropped rows stay packed.
         """
         yield from self._kept_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:
             yield self._new
 
     def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
-        """Read the tiles, without rows that `extend` will not keep; ``packed``: tiles of live rows only stay packed."""
+        """Read tiles of stored rows, and of new ones to keep; ``packed``: tiles without dropped rows stay packed."""
         open_rows, pages, tail = self.next_position - self.packed, self.packed, self.tail
         if self._next is not None:
             total = open_rows + self._count
@@ -206,7 +205,7 @@ class QuantizedCache(EvictableRows):
         if self._next is not None:
             self.tail, self._next = self._next, None
             self.packed += total // PAGE * PAGE
-        elif total == PAGE:  # all layers at once, and first of all: an error leaves the cache unchanged
+        elif total == PAGE:  # all layers are packed before anything changes: an error leaves the cache as it was
             self._grow(self.packed + PAGE)
             self._put(slice(None), *self.tail[:, :, 0, :, :PAGE])
             self.packed += PAGE
@@ -245,7 +244,7 @@ class QuantizedCache(EvictableRows):
 
     @torch.inference_mode()
     def freeze(self) -> None:
-        """Make these blocks read-only: forks share the whole ones, and copy the last one if it has room."""
+        """Make all blocks read-only: forks share full ones, and copy an incomplete last one before they extend it."""
         self._shrink(self.packed)
         for number, (base, extent) in enumerate([*self.bases()]):
             blocks = -(-(self.packed - base) // BLOCK)
@@ -276,7 +275,7 @@ class QuantizedCache(EvictableRows):
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
     def _tile(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
-        """Join packed rows ``start:stop`` of a layer, so that tiles, and sums over them, do not depend on extents."""
+        """Join packed rows ``start:stop`` of a layer, so that a tile does not depend on the division into extents."""
         parts = []
         for base, extent in self.bases():
             first, last = max(start - base, 0), min(stop - base, extent.capacity)
@@ -306,7 +305,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _unshare_last_extent(self) -> None:
-        """Replace the last extent if another cache uses rows after ours: share its whole blocks, or copy a few."""
+        """Split the last extent if another cache extends it: share its full blocks, unless few, and copy the rest."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()

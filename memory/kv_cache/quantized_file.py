@@ -1,4 +1,4 @@
-"""Quantized cache as a block file, whose blocks are mapped as they are, without unpacking."""
+"""Quantized cache in a block file. A restored cache reads whole packed blocks in the mapped file, without a copy."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from memory.kv_cache.quantization import Packed, PackFormat
 from memory.kv_cache.quantized import BLOCK, Extent, QuantizedCache
 
 PARTS = ("codes", "scale", "bias")
-OPEN = "open"  # the rows that make up no page yet, as they were computed
+OPEN = "open"  # name of the rows after the last whole page, which are not quantized
 
 
 def header_of(cache: QuantizedCache) -> dict[str, Any]:
-    """Return the header of a file: format, token ids, dropped rows."""
+    """Return the header of a file: format, number of packed rows, token ids, dropped rows."""
     dropped = torch.nonzero(~cache.live)[:, 0].tolist()
     return {"format": asdict(cache.format), "packed": cache.packed, "ids": list(cache.tokens), "dropped": dropped}
 
 
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
+    """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the unquantized last rows.
 
     Blocks are copied, because forks may extend the last one before it is written. Rows after the packed ones are zeros.
     The cache itself must not be extended.
@@ -45,10 +45,10 @@ def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str
 
 
 def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
-    """Copy the first ``blocks`` of all parts; of the last block only the first ``last`` rows, unless that is 0."""
+    """Copy the first ``blocks`` of all parts, and of the last one only its first ``last`` rows (0: all rows)."""
     pieces, base = [], 0
     for part in parts:
-        pieces.append(part[: max(0, blocks - base)])  # a failed pass may have left unused room
+        pieces.append(part[: max(0, blocks - base)])  # a failed pass may have left unused blocks
         base += part.shape[0]
     copy = torch.cat(pieces).cpu()
     if last:
@@ -72,8 +72,8 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
     room[-2] = len(ids) - packed
     if file.blocks != -(-packed // BLOCK) or list(open_rows.shape) != room or open_rows.dtype != spec.dtype:
         raise CorruptError(
-            f"{file.path}: {file.blocks} blocks and {list(open_rows.shape)} open numbers of {open_rows.dtype} do not "
-            f"hold {packed} and {len(ids) - packed} rows of this model; delete it"
+            f"{file.path}: {file.blocks} blocks and unquantized last rows {list(open_rows.shape)} of {open_rows.dtype} "
+            f"do not hold {packed} and {len(ids) - packed} rows of this model; delete it"
         )
     if packed:
         _add_blocks(cache, file, packed)

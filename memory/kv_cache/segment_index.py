@@ -14,9 +14,9 @@ from memory.kv_cache.block_store import BlockLease, BlockPool, identity
 
 
 def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", before: Sequence[int] = ()) -> str:
-    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores position, prefix and context.
+    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores the position and the context.
 
-    Equal hashes mean equal model, tokens, extra key and tokens ``before``. They are the same in every process.
+    Equal hashes mean equal model, tokens, extra key and tokens ``before``. A hash is the same in every process.
     """
     return identity(f"virtual block of {model_key}", before, token_ids, extra_key)
 
@@ -25,16 +25,16 @@ def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", 
 class SegmentEntry:
     """Rows ``start:stop`` of a physical block."""
 
-    physical: str
+    physical: str  # identity of the block
     start: int
     stop: int
-    number: int  # of its insertion: a later entry has a larger one
+    number: int  # number of the insertion; later entries have larger ones
 
 
 class SegmentIndex:
     """Map from segment hashes to rows of a pool's blocks. Several entries may point into one block.
 
-    The pool may lose a block at any time; its entries then miss, and are dropped.
+    The pool may lose a block at any time; `find` then returns None for the block's entries, and drops them.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -59,7 +59,7 @@ class SegmentIndex:
             self._prune_above = 2 * len(self._entries) + 1024
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
-        """Return the rows, as a view of their block, to which ``lease`` refers from now on."""
+        """Return a view of the rows, None if they are not stored. From now on ``lease`` refers to their block."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -79,7 +79,7 @@ class SegmentIndex:
         return None if entry is None else entry.physical
 
     def number(self, name: str) -> int:
-        """Return the number of the insertion of ``name``; -1 if it is not there."""
+        """Return the number of the insertion of ``name``; -1 if there is no entry."""
         entry = self._entries.get(name)
         return -1 if entry is None else entry.number
 

@@ -1,8 +1,8 @@
 """Block pages: blocks of one model in one file, their rows layer by layer in pages with a checksum each.
 
 One layer of a KV block is one contiguous range of each tensor, however long the block, and can be read without the
-other layers. With ``pages`` pages per layer, page ``p`` of layer ``l`` is block ``l * pages + p`` of a `BlockFile`,
-which has one checksum for keys and values. The header has each KV block's rows, namespace and time of creation.
+other layers. With ``pages`` pages per layer, page ``p`` of layer ``l`` is block ``l * pages + p`` of a `BlockFile`; one
+checksum covers its keys and values. The header has each KV block's rows, namespace and time of creation.
 """
 
 from __future__ import annotations
@@ -91,21 +91,21 @@ class PageFormat:
         return self.format.grid(self.kv_heads * self.head_dim)
 
 
-def save_pages(folder: Path, agent: str, key: str, form: PageFormat, blocks: Sequence[KVBlock]) -> None:
+def save_pages(folder: Path, agent: str, key: str, page_format: PageFormat, blocks: Sequence[KVBlock]) -> None:
     """Replace the agent's file for ``key`` by one of converted blocks. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
     for block in blocks:
         stop = start + block.tokens
-        for name, rows in form.split(block).items():
+        for name, rows in page_format.split(block).items():
             if name not in tensors:
-                tensors[name] = torch.zeros(form.layers, pages * PAGE, *rows.shape[2:], dtype=rows.dtype)
+                tensors[name] = torch.zeros(page_format.layers, pages * PAGE, *rows.shape[2:], dtype=rows.dtype)
             tensors[name][:, start:stop] = rows
         index[block.identity] = (start, stop, block.namespace, block.created)
         start = stop
-    paged = {name: x.view(form.layers * pages, PAGE, *x.shape[2:]) for name, x in tensors.items()}
-    save_agent(folder, agent, key, total, paged, {"form": asdict(form), "index": index})
+    paged = {name: x.view(page_format.layers * pages, PAGE, *x.shape[2:]) for name, x in tensors.items()}
+    save_agent(folder, agent, key, total, paged, {"form": asdict(page_format), "index": index})
 
 
 class Pages:
@@ -113,9 +113,9 @@ class Pages:
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report
-        self.form = PageFormat.from_json(file.header["form"])
+        self.page_format = PageFormat.from_json(file.header["form"])
         self._index: Mapping[str, Sequence[Any]] = file.header["index"]
-        layers, self._pages = self.form.layers, file.blocks // self.form.layers
+        layers, self._pages = self.page_format.layers, file.blocks // self.page_format.layers
         paged = {name: file.tensor(name) for name in file.names}
         self._rows = {name: x.view(layers, self._pages * PAGE, *x.shape[2:]) for name, x in paged.items()}
         self._verified = np.zeros((layers, self._pages), bool)
@@ -140,21 +140,22 @@ class Pages:
         return PageGuard(self, identity, *self._index[identity][:2])
 
     def read(self, identity: str) -> KVBlock:
-        """Map a block; the pages of a layer are verified when the block's tensors are first sliced there."""
+        """Map a block; a page is verified when rows in it are first sliced."""
         start, stop, namespace, created = self._index[identity]
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
-        return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
+        k, v = (self.page_format.join(rows, side, guard) for side in ("k", "v"))
+        return KVBlock(identity, k, v, namespace, created)
 
     def are_verified(self, layers: Any, start: int, stop: int) -> bool:
         """Tell whether these rows of the file have been verified, for a number, slice or list of ``layers``."""
         return start >= stop or bool(self._verified[layers, start // PAGE : -(-stop // PAGE)].all())
 
     def verify(self, layers: Any, start: int, stop: int) -> None:
-        """Verify these rows. Raises `CorruptError` at the first damaged page."""
+        """Verify rows ``start:stop`` of the file. Raises `CorruptError` at the first damaged page."""
         if self.are_verified(layers, start, stop):
             return
         first, last = start // PAGE, -(-stop // PAGE)
-        for layer in np.atleast_1d(np.arange(self.form.layers)[layers]).tolist():
+        for layer in np.atleast_1d(np.arange(self.page_format.layers)[layers]).tolist():
             self._file.verify(layer * self._pages + first, layer * self._pages + last)
             self._verified[layer, first:last] = True
 

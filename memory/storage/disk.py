@@ -58,7 +58,7 @@ class Disk(BlockStore):
         self._model = ""
         self._waiting = 0  # bytes of the blocks in memory
         self._pages: Pages | None = None
-        self._form: PageFormat | None = None
+        self._page_format: PageFormat | None = None
         self._loss_lock = threading.Lock()
         self._counts["corrupt"] = 0
 
@@ -92,9 +92,9 @@ class Disk(BlockStore):
 
     def form(self, block: KVBlock) -> KVBlock:
         """Return the block as it is stored. Raises ConfigError if its shape or format differs from the file's."""
-        if self._form is None:
-            self._form = PageFormat.of(block, self.format)
-        return self._form.convert(block)
+        if self._page_format is None:
+            self._page_format = PageFormat.of(block, self.format)
+        return self._page_format.convert(block)
 
     def put(self, block: KVBlock) -> None:
         if not self._model:
@@ -122,7 +122,7 @@ class Disk(BlockStore):
         stored = [self._verified(entry.key) for entry in list(self.ledger)]
         blocks = [block for block in stored if block is not None]
         if blocks:
-            save_pages(self.folder, self.agent, self._key, self._form, blocks)
+            save_pages(self.folder, self.agent, self._key, self._page_format, blocks)
             self._map()
         else:
             forget(self.folder, self.agent, self._key)
@@ -141,7 +141,7 @@ class Disk(BlockStore):
 
     def _map(self) -> None:
         self._pages = Pages(open_agent(self.folder, self.agent, self._key), self._drop_damaged)
-        self._form = self._pages.form
+        self._page_format = self._pages.page_format
 
     def _insert(self, block: KVBlock, entry: Entry) -> None:
         super()._insert(block, entry)
@@ -164,7 +164,7 @@ class Disk(BlockStore):
         return block
 
     def _drop_damaged(self, pages: Pages, identity: str, error: CorruptError) -> None:
-        """Delete a block that is damaged in the file of ``pages``, and report it once, from any thread."""
+        """Delete a block that is damaged in the file of ``pages``, and log this once. Any thread may call it."""
         with self._loss_lock:
             replaced = pages is not self._pages or identity in self._blocks
             if replaced or identity not in self.ledger:

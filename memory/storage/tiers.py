@@ -24,8 +24,8 @@ class Tiers:
     and counted. ``flush`` copies all missing blocks into the last tier, if that persists.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives namespaces a share of every
-    tier's budget: within its share, no block is evicted for another namespace. A block older than ``ttl_seconds``
-    expires, also while no process runs.
+    tier's budget: as long as its blocks take no more, none is evicted for another namespace. A block expires
+    ``ttl_seconds`` after it was stored, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -56,7 +56,7 @@ class Tiers:
         self._add_stored()
 
     def pin(self, identity: str) -> None:
-        """Keep a block in its tier until `unpin` or `delete`; the block may be stored later."""
+        """Keep a block in its tier until `unpin` or `delete`; a block may be pinned before it is stored."""
         self._pinned.add(identity)
 
     def unpin(self, identity: str) -> None:
@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Make blocks outlive the process, the most recently used first, as far as they fit into the last tier."""
+        """Copy blocks (if not all fit, the most recently used) into the last tier, if it persists; flush every tier."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -145,7 +145,7 @@ class Tiers:
         if min(self.quotas.values(), default=0) < 0 or sum(self.quotas.values()) > 1:
             problems.append(f"quotas={self.quotas} are shares of a tier: use 0 or more, together at most 1")
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
-            problems.append(f"ttl_seconds={self.ttl_seconds} lets no block live: use more than 0, or null")
+            problems.append(f"ttl_seconds={self.ttl_seconds} must be more than 0 seconds, or null for no limit")
         return problems
 
     def _levels(self, identity: str) -> list[int]:
@@ -153,7 +153,6 @@ class Tiers:
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _add_stored(self) -> None:
-        """Add the blocks that the tiers already store."""
         ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
         ages |= {entry.key: entry for entry in self._ages}
         self._ages = CacheLedger(sorted(ages.values(), key=lambda entry: entry.timestamp))
@@ -173,14 +172,14 @@ class Tiers:
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        Blocks beyond their namespace's quota are evicted first (the new block counts), then others of ``namespace``.
+        Blocks beyond their namespace's quota are evicted first, then others of ``namespace``. The new block counts.
         """
         try:
             block = self.tiers[level].form(block.in_memory())
         except DamagedError:  # read from a disk tier, where it is damaged
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # first: if demoted blocks evict its copy in a lower tier, it is not the last copy
+        ledger.add(new)  # before demotions: they may evict the block's copy in a lower tier, as it is not the last one
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:

@@ -2,12 +2,12 @@
 
 Segments are whole lines, so that parts of a prompt can be tokenised separately and joined by token ids.
 
-Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``), so that every
-look-up amounts to "find type and entity, copy the next words".
+Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``). So every
+look-up is "find type and entity, copy the next words".
 
 * ``plain``: every line is self-contained. A changed fact replaces its line; the line of a removed entity is deleted.
-* ``linked``: a receptacle is a header, the objects in it are member lines that refer back to it (``there mug mug_2``),
-  and later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, so that
+* ``linked``: a receptacle is a header. The objects in it are member lines that refer back to it (``there mug mug_2``).
+  Later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, so that
   this style loses most when KV blocks are reused without recomputation.
 """
 

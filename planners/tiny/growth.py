@@ -17,8 +17,8 @@ from planners.tiny.checkpoint import build
 def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
     """Add embedding rows, in place, for new tokens of the tokenizer.
 
-    :param new: ids of the pieces of each new token. A new row is the mean of the pieces' rows plus noise as large as
-        the old rows, divided by the root of 2. The noise makes names distinct, as look-ups by content need
+    :param new: ids of the pieces of each new token. Its row is (m + n) / sqrt(2), where m is the mean of the pieces'
+        rows, and n is noise with the old rows' standard deviation: look-ups by content need distinct rows
     """
     rows = -(-tokenizer.get_vocab_size() // 64) * 64
     old = model.get_input_embeddings().weight.clone()  # (rows, hidden)

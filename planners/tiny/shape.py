@@ -27,7 +27,7 @@ CONFIG_KEYS = (  # names in Qwen2Config, in the order of the fields of `Shape`
 
 
 def is_planner(folder: Path) -> bool:
-    """Return whether the folder holds a trained planner, of any version."""
+    """Return whether the folder, or its latest version, holds a trained planner."""
     return (latest(folder) / HISTORY).is_file()
 
 

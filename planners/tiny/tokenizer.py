@@ -21,13 +21,13 @@ BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # prefix of a piece that continues a word
 MIN_COUNT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
-INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # of one character each
+INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that continue a word
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
     """Train BPE on ``texts`` (lower-cased words) with every name in ``entities`` as one token.
 
-    The result is deterministic: token ids break ties between merges, and ``INNER_PIECES`` get their ids before the
+    The result is deterministic: token ids break ties between merges. ``INNER_PIECES`` get their ids before the
     training, since the trainer would number them in the random order of a hash map.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Add a token for each entity, and each word with `MIN_COUNT` occurrences in ``texts``, that has several pieces.
+    """Add tokens for entities, and words with `MIN_COUNT` occurrences in ``texts``, that consist of several pieces.
 
     Existing ids are kept, so that weights can be trained further. Returns the piece ids of each new token.
     """

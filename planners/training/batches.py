@@ -44,7 +44,7 @@ LEVELS = (
 RECALL_SHARE = 0.1  # share of recall probes among the batches that are neither look-ups nor plans
 LESSON_SHARE = 0.2  # share of batches with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
-WINDOWS = 6  # windows (packs of one kind) that are shuffled together, else the model unlearns the previous kind
+WINDOWS = 6  # windows (packs of one kind) whose batches are shuffled, else the model unlearns the previous kind
 GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts skipped for plans: annotators' wordings take longest to learn
 TYPE_LEVEL_SKIP_SHARE = 0.3  # share of type-level rollouts used for plans only
 DECISION_SHARE = 0.6  # share of single decisions among the remaining batches; the others are trajectories
@@ -57,7 +57,7 @@ ANNOTATED_PREFIX = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectory_mix(transcript: int) -> SlotMix:
-    """Return the mix for trajectories. Long ones of the same stream of tasks overlap, so only two tasks start one."""
+    """Return the mix for trajectories. Long ones overlap, so they start at only two tasks of a rollout."""
     if transcript <= TRANSCRIPT_TOKENS:
         return SlotMix(trajectories=2, steps=0, probes=0, transcript=transcript, single_object_share=0.5)
     return SlotMix(trajectories=1, steps=0, probes=0, transcript=transcript, starts_per_rollout=2)

@@ -1,10 +1,10 @@
 """Induction-seeded initialisation, from which small models learn memory look-ups on a CPU.
 
-In layer 0 the first heads attend, by bias alone and through RoPE, to the tokens 1, 2 and 3 positions back, and write
-each through its own rotation R_o into the residual stream. In later layers the same heads match a query token
-against keys read through R_o^T, and copy the result: "find the word, copy the next one". Training only has to
-sharpen this; standard initialisations did not learn it in feasible CPU time. The model needs biases on q and k,
-as in Qwen2, and as many KV heads as heads.
+In layer 0 the first three heads attend to the tokens 1, 2 and 3 positions back, through biases and RoPE alone. Each
+head writes its token through a rotation R_o of its own into the residual stream. In later layers the same heads match
+a query token against keys read through R_o^T, and copy the token at the match: "find the word, copy the next". Training
+only has to sharpen this; standard initialisations did not learn it in feasible CPU time. The model needs biases on q
+and k, as in Qwen2, and as many KV heads as heads.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MAX_STEPS = 3  # maximum steps of a draw
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """An annotated task: instruction and goal, and those of its steps."""
+    """An annotated task: its instruction and goal, and the instruction and goal of each of its steps."""
 
     text: str
     goal: str  # "find mug heat mug put coffeemachine"
@@ -61,7 +61,7 @@ def read_lessons(path: Path) -> Iterator[Lesson]:
 
 
 def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[PackedExample]:
-    """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows or a single slot."""
+    """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows per pack, or one slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
         return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)

@@ -24,7 +24,7 @@ Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the sl
 class PackedBatch:
     """B packs as tensors, padded: M rows of the memory, then S slots of Q rows.
 
-    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the additive mask of a slot over memory and slot.
+    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), each slot's additive mask over memory and slot.
     ``causal``: the batch is one pack without hidden lines, with one slot or long slots; its slot_bias is empty.
     memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """
@@ -96,7 +96,7 @@ def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _same_line_mask(lines: torch.Tensor) -> torch.Tensor:
-    """Return (B, M, M): whether a row sees another, of its line or BOS. ``lines`` (B, M): line number of each row."""
+    """Return (B, M, M): a row sees BOS, itself and earlier rows of its line. ``lines`` (B, M): line of each row."""
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
 
@@ -161,7 +161,7 @@ def _kernel_attention(
 def _matmul_attention(
     query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
-    """Compute the same by matrix products, of which one multiplies the queries of all slots with the memory's keys."""
+    """Replace `_kernel_attention` by matrix products, one of them for all slots' queries and the memory's keys."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)

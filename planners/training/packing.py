@@ -1,15 +1,16 @@
 """Packing of rollouts for training: one memory, and query slots that see it but not each other.
 
-A pack is ``[memory][slot][slot]...``; every slot attends to the memory and to itself. There are six kinds of slots:
+A pack is ``[memory][slot][slot]...``, where the memory may be empty. Every slot attends to the memory and to itself.
+Skills are targets unless they are perturbed (random). There are six kinds of slots:
 
-* *plan*: all skills of a type-level task, without a memory. Perturbed (random) skills are not targets;
+* *plan*: the goal of a type-level instruction and all skills of the task, without a memory;
 * *goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
-* *trajectory*: a growing transcript (`append` layout) of a task and the following ones, with targets at every step;
-* *step*: one decision, with a query that is rebuilt at every step (`memory` layout). Lines that changed after the
-  memory was written are hidden from the slot, which begins with their new versions. Instance-level skills follow the
-  *focus*: type, name and place of the target;
-* *probe*: short questions about the memory, before or after things have moved: where a thing is, if its place is open;
-* *recall*: questions about an artificial memory (`planners.training.recall_probes`); one question may precede it.
+* *trajectory*: the transcript (`append` layout) of a task and of the tasks after it, with targets at every step;
+* *step*: one decision (`memory` layout). Lines that changed after the memory was written are hidden from the slot,
+  which begins with their new versions. Before an instance-level skill comes the *focus*, also a target: type, name and
+  place of the object that the plan needs next;
+* *probe*: short questions about objects, before or after they are moved: the place, whether it is open, the state;
+* *recall*: questions about an artificial memory (`planners.training.recall_probes`), which may begin with one of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from planners.training.task_replay import TaskMemory, TaskReplay, TextPart
 
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
-VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the verb of the label
+VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the expert's verb
 LATER_OBJECT_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
 
 
@@ -78,17 +79,17 @@ class SlotMix:
     trajectories: int = 2
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
-    questions: int = 6
+    questions: int = 6  # maximum questions of a slot
     plans: int = 0  # number of wordings of a plan or goal; a pack with plans has no other slots
     after_memory: bool = False  # goals after the memory at the start of the task
     recall: bool = False  # artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
-    single_object_share: float = 1.0  # share of the tasks with a single object that start a pack
-    starts_per_rollout: int = 0  # number of randomly drawn tasks per rollout that start a pack; 0: all
+    single_object_share: float = 1.0  # share of the single-object tasks at which a pack starts
+    starts_per_rollout: int = 0  # number of a rollout's tasks, drawn at random, at which packs start; 0: all
 
 
 class Packer:
-    """Packer of rollouts: at most one pack per task and style. State: the mix, a random generator, a token cache."""
+    """Packer of rollouts: at most one pack starts at each task."""
 
     def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0) -> None:
         self.mix = mix
@@ -110,7 +111,7 @@ class Packer:
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered_turns += len(task.steps)
             new_ids = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
-        # a task with several objects always starts a pack, since plans fail most there
+        # only single-object tasks are left out at random, since plans fail most with several objects
         share = self.mix.single_object_share
         starts = [
             number for number, task in enumerate(rollout.tasks)
@@ -121,7 +122,7 @@ class Packer:
         yield from (self._pack(replays[start:]) for start in starts)
 
     def recall(self, segments: int) -> PackedExample:
-        """Pack an artificial memory of about ``segments`` lines; half of the packs begin with a slot's question."""
+        """Pack an artificial memory of about ``segments`` lines; half of these memories begin with a question."""
         scene = make_scene(self.random.choice(list(KINDS)), segments, self.random)
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
         slots, count = [], self.mix.probes
@@ -165,9 +166,9 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps sorted by distance to it, since near steps have similar lengths.
+        """Draw a step; return all steps by distance to it, since padding is small if slots have similar lengths.
 
-        Steps after the first put of several objects are drawn more often: plans tend to pick up the same object again.
+        With several objects, steps after the first put are drawn more often: plans often pick the first object again.
         """
         steps = range(len(task.steps))
         weights = [VERB_WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
@@ -244,7 +245,7 @@ class Packer:
 
 
 def _pick_count(task: TaskRecord) -> int:
-    """Count the successful pick-ups that follow their label; labels alone repeat after perturbed steps."""
+    """Count the expert's successful pick-ups. Labels alone count too many: after a perturbed step they repeat."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 

@@ -7,8 +7,8 @@ All three kinds need attention between lines:
   give the place of the keychain;
 * *tracking*: ``did go to shelf_3``, ``did put mug_2``: things are moved repeatedly, and the latest line holds.
 
-By its *cue*, the question follows the lines, precedes them as a separate line, or both. If it only precedes them, the
-prompt ends in ``where it``.
+The *cue* of a probe is the place of its question: after the lines, before them as a separate line, or both. If it is
+only before them, the prompt ends in ``where it`` (two_hop: ``under it``).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def tracking(segments: int, rng: random.Random) -> Scene:
 
 
 def filler(lines: int, rng: random.Random) -> list[str]:
-    """Make lines without a place: doors opened and closed."""
+    """Make lines that no question asks about: receptacles opened and closed."""
     return [
         f"did {rng.choice(('open', 'close'))} {rng.choice(RECEPTACLES)}_{rng.randint(1, MAX_NUMBER)}\n"
         for _ in range(lines)

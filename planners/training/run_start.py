@@ -129,7 +129,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
 
 
 def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
-    """Raise ConfigError for an ``--init`` that the resumed run did not start from, or that is missing."""
+    """Raise ConfigError for an ``--init`` that the resumed run did not start from, or that does not exist."""
     if not args.init:
         return
     digests = [call["init"] for call in calls if "init" in call]

@@ -9,7 +9,7 @@ from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
-TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the preceding steps
+TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # their object is also the target of the steps before
 TextPart = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
@@ -50,7 +50,7 @@ class TaskReplay:
     """One replayed task: the memory at its start, and the texts and changes of each step.
 
     :param memory: memory at the start, to which the replay applies the changes of each step
-    :param numbered_turns: turns of earlier tasks, which count in the numbers of history lines
+    :param numbered_turns: number of turns of earlier tasks; the first history line has the next number
     :param known: facts at the start, by id
     :param new_ids: ids of the lines written since the end of the previous task
     """
@@ -118,7 +118,7 @@ class TaskReplay:
         return foci
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
-        """Return type and number of the last entity in the first label from step ``index`` on with one of ``verbs``."""
+        """Find the first label with one of ``verbs`` from step ``index`` on; return its last entity, (type, number)."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
 

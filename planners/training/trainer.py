@@ -102,7 +102,7 @@ class Trainer:
             write_planner(self.average, self.tokenizer, history, folder, more)
 
     def rate(self, share: float, steps: int) -> float:
-        """Return the learning rate after a ``share`` of this call's time and ``steps``.
+        """Return the learning rate after a ``share`` of this call's time, and after ``steps`` steps of it.
 
         The rate warms up (faster after a resume), stays constant, then falls to 2 % over the last ``--decay`` share.
         """
@@ -175,7 +175,7 @@ class Trainer:
             mean.lerp_(parameter, share)
 
     def _advance(self, level: int, exact: Exactness) -> None:
-        """Update the running accuracy, and start the next level if it suffices; the leading process decides for all."""
+        """Update the running accuracy; above the pass mark start the next level. The leading process decides."""
         progress, judge = self.progress, LEVELS[level].judged_kind
         if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return

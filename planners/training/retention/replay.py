@@ -37,9 +37,9 @@ class TurnExample:
 class EvictionPoint:
     """State of the replay after an eviction."""
 
-    example: TurnExample  # from before the eviction
+    example: TurnExample  # of the turn, before the eviction
     cache: SessionCache
-    next_turn: ToolTurn | None  # next turn of the transcript
+    next_turn: ToolTurn | None  # next turn of the transcript; None at its end
 
 
 class ArgumentMatcher:

@@ -34,7 +34,7 @@ HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.js
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD_NEGATIVES = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha (the head's weight), relative to training
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried values of alpha, the head's weight / trained alpha
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
@@ -48,7 +48,7 @@ class Progress:
     rows: int = 0  # turns trained on
     dropped: int = 0  # turns without both positive and negative rows
     curve: list[dict] = field(default_factory=list)
-    weighed: list[dict] = field(default_factory=list)  # candidates for alpha, with the surprisal of each
+    weighed: list[dict] = field(default_factory=list)  # tried values of alpha, with the mean surprisal of each
 
 
 def write_state(
@@ -264,7 +264,7 @@ class Trainer:
 
 
 def _recall(head: ResidualHead, example: TurnExample) -> tuple[float, float]:
-    """Return the recall of positive rows in the top quarter, for the head and for the rule alone."""
+    """Return the share of positive rows that are in the top quarter of all, by the head and by the rule alone."""
     best, labels = max(1, example.labels.numel() // 4), example.labels
     with torch.no_grad():
         scores = head(example.features, example.span, example.rule)
