@@ -39,7 +39,7 @@ class MemorySession:
 
     :param encode_text: function from a segment's text to its token ids, without special tokens
     :param budget: most segments in a prompt
-    :param context_ids: the context prefix of every prompt; with ``context=bos`` its first token is the start token
+    :param context_ids: the context prefix of every prompt; with ``context=bos`` it must begin with the start token
     :param namespace: scope within which blocks are shared
     """
 
@@ -87,14 +87,14 @@ class MemorySession:
     ) -> Prefill:
         """Prefill ``[context][front_ids][memory][query_ids]``; the memory is chosen by ``query_text``.
 
-        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
-        with the query that ``restart`` returns, which has to repeat earlier turns.
+        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. When it is full, a new one
+        begins with the query that ``restart`` returns, which has to repeat what the old one said.
 
         :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
-            construction that harvests (copies rows from the cache) then does so even if ``persist`` is False; any other
-            computes all rows and keeps none. Transcripts and latent retrieval ignore it
-        :param instruction_ids: the task; a retention stage keeps these rows of the last query that begins with them
+            construction that harvests (copies rows from the cache) stores the rows even if ``persist`` is False; with
+            any other all rows are computed and none is stored. Ignored in layout `append` and by latent retrieval
+        :param instruction_ids: the task. Of the last query that begins with these tokens, no retention stage drops them
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
@@ -130,14 +130,14 @@ class MemorySession:
         return self._close(prompt, result, query_ids, timer, persist)
 
     def update(self, settle: bool = False) -> None:
-        """Update the groups with the segments changed so far, as every prompt does; they count as written together.
+        """Update the groups with the segments changed so far, as every prompt does; these count as written together.
 
         :param settle: let groups without recent changes become static, as a prompt does
         """
         self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
-        """Encode ahead about ``tokens`` missing tokens of a prompt for ``query_text``, at least one unit.
+        """Encode about ``tokens`` missing tokens ahead of a prompt for ``query_text``: at least one unit.
 
         Results of later prompts stay the same. Call `update` first. Only isolated units can be encoded ahead.
 
@@ -164,7 +164,7 @@ class MemorySession:
         self._graph.restore(self.store, snapshot)
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Encode texts of segments before `load`, for an encoder that caches vectors."""
+        """Encode texts of segments, so that an encoder that caches vectors has them at a later `load`."""
         self._encoder.encode(texts)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
@@ -176,7 +176,7 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return each candidate's log-likelihood after the prompt; with ``best``, all but the ``best`` may be -inf.
+        """Return each candidate's log-likelihood after the prompt; with ``best``, only the ``best`` highest for sure.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
@@ -186,7 +186,7 @@ class MemorySession:
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
     ) -> list[int]:
-        """Continue the prompt greedily, within the model's positions; ``keep`` makes the tokens part of the prompt.
+        """Continue the prompt greedily, within the model's positions; ``keep`` leaves their rows in the cache.
 
         :raises CapacityError: no position is left
         """
@@ -274,7 +274,7 @@ class MemorySession:
         persist: bool,
         budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], PromptBuilder]:
-        """Return the units of the chosen segments, in prompt order, the query after them, and the builder of both."""
+        """Return the units of the chosen segments, in prompt order, the query after them, and the builder to use."""
         budget = self.budget if budget is None else min(budget, self.budget)
         ids = self.method.retrieval.select(query_text, self.store, budget)
         segments = [self.store.get(id) for id in ids]
@@ -338,7 +338,7 @@ class MemorySession:
                 return result
             result = self.engine.prefill(
                 layout,
-                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # a stage holds one prompt's state
+                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # a copy holds this prompt's state
                 copy.copy(self.method.loading),
                 prompt.context_block,
                 self._builder.harvests,

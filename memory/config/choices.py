@@ -1,4 +1,4 @@
-"""Values of settings of memory and engine. This module imports no torch, so that a command line is checked early."""
+"""Allowed values of memory and engine settings. Imports no torch, so that a command line can be checked without it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # applied to full-precision checkpoints while they are read
-RENAMED = {  # classes, settings and options of config groups of earlier versions, and their names now
+RENAMED = {  # name in earlier versions -> name now, of classes, settings and options of config groups
     "memory.frozen.FrozenPool": "memory.kv_cache.pinned_blocks.PinnedPool",
     "memory.graph.Grouping": "memory.segments.groups.Grouping",
     "memory.schedule.Schedule": "memory.recompute.multi_hop.Schedule",
@@ -17,7 +17,7 @@ RENAMED = {  # classes, settings and options of config groups of earlier version
     "memory=keep_lean": "memory=keep_contextual",
     "memory/recompute=multi_hop_lean": "memory/recompute=multi_hop_limited",
 }
-REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
+REDUCTIONS = ("sum", "mean")  # of the log-probabilities of a candidate's tokens
 
 
 def new_name(key: str) -> str:

@@ -45,7 +45,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
 def check_classes(values: Any, place: str = "") -> None:
     """Raise ConfigError for a class named in ``values``, at any depth, that by its name cannot be a component.
 
-    Nothing is imported: an existing class is checked when it is made.
+    Nothing is imported; `memory.config.components.component` later checks that the class has a stage's methods.
     """
     for key, name in named_classes(values, place):
         if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")) or "." not in name:

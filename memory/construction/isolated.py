@@ -1,4 +1,4 @@
-"""Isolated units: each has a block of its own, found by identity or encoded separately.
+"""Isolated units: each has a block of its own, which is looked up by its identity, or encoded if missing.
 
 Missing blocks are encoded in one packed forward pass. If they have few tokens, the prefill that reads them encodes them
 (they are *fused*), which saves a pass over the model's weights. Keys and values are the same either way.
@@ -28,7 +28,7 @@ MAX_CACHED_NAMES = 50_000  # identities cached by unit
 
 
 class Invalidation:
-    """Comparison of a prompt's named units with those of the last prompt. Units without a name have no block."""
+    """Comparison of a prompt's units with the last prompt's. A unit's name is its block's identity; "": no block."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        first_exact = self._lossless and context.unit_context_ids == context.ids  # same position and context
+        first_exact = self._lossless and context.unit_context_ids == context.ids  # as if encoded in place
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = first_exact and not placements and not unit.preceding and (block is not None or bool(new))
@@ -138,11 +138,11 @@ class IsolatedBuilder(PromptBuilder):
         return encoded, _tokens(missing.values()) - _tokens(batch.values())
 
     def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Remember the units, to count invalidated tokens in the next prompt; blocks were stored when encoded."""
+        """Keep the units for the next prompt's count of invalidated tokens; blocks were stored when encoded."""
         self._invalidation.commit()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode and store units: those without preceding lines in one packed pass, others with their missing chain."""
+        """Encode and store units: log lines with the missing lines before them, all others in one packed pass."""
         alone = {name: unit for name, unit in units.items() if not unit.preceding}
         requests = [(context.unit_context, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
@@ -153,7 +153,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Map the only missing chained unit to the joined blocks before it; {} for several, or if one is not stored."""
+        """Map the only missing log line to the joined blocks before it; {} if more lines or any block are missing."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}
@@ -163,13 +163,13 @@ class IsolatedBuilder(PromptBuilder):
         return {name: join_blocks(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
-        """Return the chain of ``unit`` by name: the units that it is computed after, in order, and itself."""
+        """Return the chain of ``unit``: the lines that it is encoded after, as units by name, in order, and itself."""
         ids = [*unit.preceding, unit.token_ids]
         links = [replace(unit, token_ids=ids[i], preceding=unit.preceding[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode the unit and its chain, from the first link on that is not stored."""
+        """Encode the unit and the lines before it, from the first that is not stored on."""
         ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]

@@ -29,7 +29,7 @@ class BlockChoice:
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
-        """Return the numbers of the chosen blocks, ascending, one per copy, and the pass's rows x layers."""
+        """Return the chosen blocks' numbers, ascending, one per copy, and the rows x layers computed for the choice."""
         if self.retrieval.chooses_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):
@@ -55,9 +55,10 @@ class UnitChoice:
         token_ids: Sequence[int],
         timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Return the numbers of the units that ``token_ids`` choose, ascending, and the pass's rows x layers.
+        """Return the numbers of the chosen units, ascending, and the rows x layers computed for the choice.
 
         :param names: name of each unit's block in ``blocks``; a unit with an empty name is always chosen
+        :param token_ids: the new rows, whose query states choose
         """
         copies, index = Counter(filter(None, names)), self._choice.index
         index.keep([number for number, name in enumerate(self._names) if name in copies])
@@ -84,7 +85,7 @@ def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
 
 
 class RetrievedRows:
-    """Prompt rows that hold, at every layer, the blocks chosen by that layer's queries; all blocks are of one size."""
+    """Prompt rows in which each layer puts the blocks that its own queries choose; all blocks are of one size."""
 
     def __init__(self, choice: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
         """:param block: function that reads a block by its number"""

@@ -1,7 +1,7 @@
-"""Block file: tensors in blocks in one memory-mapped safetensors file with a checksum of every block.
+"""Block file: tensors in one memory-mapped safetensors file, divided into blocks with a checksum each.
 
 Block i is row i of every tensor's first axis. Its checksum is CRC-32 over its number and its bytes: it detects all
-damage within 32 successive bits, and all but one in 2^32 cases of other damage. It detects accidents, not forgery.
+damage within 32 successive bits, and misses one in 2^32 cases of other damage. It detects accidents, not forgery.
 Nothing is ever unpickled.
 """
 
@@ -42,12 +42,12 @@ class TensorSpan:
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
+    """Content of a header. ``blocks`` and ``extra`` have the checksums of blocks and extra tensors, in hexadecimal."""
 
     spans: Mapping[str, TensorSpan]  # by the name of the tensor, in the order of the file
     header: Mapping[str, Any]  # the caller's own values
-    blocks: Sequence[str]
-    extra: Mapping[str, str]
+    blocks: Sequence[str]  # by number of the block
+    extra: Mapping[str, str]  # by name of the tensor
 
     @property
     def data(self) -> int:
@@ -77,9 +77,9 @@ class FileHeader:
 
     @classmethod
     def decode(cls, buffer: Any, where: object) -> tuple[FileHeader, int]:
-        """Decode the header of a file, and its length in bytes. ``buffer`` returns bytes for a slice.
+        """Return the decoded header of a file, and its length in bytes. ``buffer``: the file's bytes, or its mapping.
 
-        Raises `CorruptError` for any changed bit, `DataError` for a newer schema; both name ``where``.
+        Raises `CorruptError` for any changed bit, `DataError` for a newer schema; both name the file as ``where``.
         """
         size = int.from_bytes(buffer[:LENGTH], "little")
         raw = bytes(buffer[LENGTH : LENGTH + size])

@@ -48,9 +48,10 @@ def latest(folder: Path) -> Path:
 
 @contextmanager
 def new_version(folder: Path, name: str) -> Iterator[Path]:
-    """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the block.
+    """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the ``with`` statement.
 
-    It then survives a power cut. The previous version stays, older ones are removed. An error leaves the old version.
+    From then on it survives a power cut. The previous version stays, older ones are removed. After an error the
+    previous version is still the latest.
 
     :raises CapacityError: the disk is full
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links
@@ -78,7 +79,7 @@ def _settle(folder: Path) -> None:
     """Remove files of a killed writer, and restore links that a copy or an editor replaced by files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
-        _remove(link.parent, ())  # first, so that between the next two changes the only version is the latest
+        _remove(link.parent, ())  # first: while there is no link, `latest` needs a single version
         link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
     version = latest(folder)
     if version != folder:

