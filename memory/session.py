@@ -88,13 +88,13 @@ class MemorySession:
         """Prefill ``[context][front_ids][memory][query_ids]``; the memory is chosen by ``query_text``.
 
         In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. When it is full, a new one
-        begins with the query that ``restart`` returns, which has to repeat what the old one said.
+        begins with the query that ``restart`` returns, which has to repeat the task and its latest turns.
 
         :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
             construction that harvests (copies rows from the cache) stores the rows even if ``persist`` is False; with
             any other all rows are computed and none is stored. Ignored in layout `append` and by latent retrieval
-        :param instruction_ids: the task. Of the last query that begins with these tokens, no retention stage drops them
+        :param instruction_ids: the task. No retention stage drops these rows of the last query that begins with them
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
@@ -176,7 +176,7 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return each candidate's log-likelihood after the prompt; with ``best``, only the ``best`` highest for sure.
+        """Return each candidate's log-likelihood after the prompt; all but the ``best`` highest may be -inf.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
@@ -186,7 +186,7 @@ class MemorySession:
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
     ) -> list[int]:
-        """Continue the prompt greedily, within the model's positions; ``keep`` leaves their rows in the cache.
+        """Continue the prompt greedily, within the model's positions; ``keep`` leaves the new rows in the cache.
 
         :raises CapacityError: no position is left
         """
@@ -200,7 +200,7 @@ class MemorySession:
     def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Encode tokens, and keep their block beyond this session for all sessions that use the same extra key.
 
-        :param extra_key: the session's namespace if empty
+        :param extra_key: "": the session's namespace
         :raises CapacityError: they do not fit into the method's pinned pool
         """
         self._pinning().pin(token_ids, extra_key, self._need_context())

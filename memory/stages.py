@@ -47,12 +47,12 @@ class Capabilities:
     selectable: bool = False  # a latent retrieval may choose among its blocks
     uniform: bool = False  # its blocks are of one size and fit any position, so that layers may choose different ones
     pins: bool = False  # its sessions may pin blocks that outlive them
-    keeps_cache: bool = False  # the session's own cache continues with the next turn
+    keeps_cache: bool = False  # the session keeps one cache from turn to turn
     in_memory: bool = False  # blocks are in the memory of this process only
 
 
 class Probe(Protocol):
-    """State of a layer after its attention, for recompute stages. All values are computed on demand."""
+    """State of the current layer, by which a recompute stage chooses rows. All values are computed on demand."""
 
     layer: int
 
@@ -61,7 +61,7 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), all segments) attention from the active rows of each of ``segments``; 0 without any.
+        """Return (len(segments), all segments) attention, a mean as above; 0 from a segment without active rows.
 
         :param causal: False: also score segments after the source, to which the model itself never attends
         """
@@ -148,7 +148,7 @@ class Recompute(Protocol):
         ...
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        """Return the rows active at ``layer + 1``, a subset of ``active``; called after the attention of ``layer``."""
+        """Return the rows active at ``layer + 1``, a subset of ``active``, by the state of ``layer``."""
         ...
 
 
@@ -156,7 +156,7 @@ class Loading(Protocol):
     """Schedule of the transfers of each block's layer slices to the compute device."""
 
     capabilities: Capabilities
-    overlaps: bool  # `schedule` is called as soon as a layer's active rows are known; False: just before it runs
+    overlaps: bool  # True: `schedule` is called once a layer's active rows are known; False: just before the layer
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         """Return transfers that may start once the rows active at ``layer`` are known; called for layers 0, 1, ...
@@ -167,7 +167,7 @@ class Loading(Protocol):
 
 
 class Retention(Protocol):
-    """Selection of the rows that survive a turn, after every prefill; rows never move."""
+    """Selection of the rows that survive a turn, made after each prefill."""
 
     capabilities: Capabilities
     budget: int | None  # most rows that stay; None: all
@@ -179,7 +179,7 @@ class Retention(Protocol):
         ...
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        """Return (live rows,) bool: True for the rows that stay; ``view.forced`` rows have to."""
+        """Return (live rows,) bool: True for the rows that stay, among them all ``view.forced`` rows."""
         ...
 
 

@@ -17,10 +17,10 @@ RENAMED = {  # name in earlier versions -> name now, of classes, settings and op
     "memory=keep_lean": "memory=keep_contextual",
     "memory/recompute=multi_hop_lean": "memory/recompute=multi_hop_limited",
 }
-REDUCTIONS = ("sum", "mean")  # of the log-probabilities of a candidate's tokens
+REDUCTIONS = ("sum", "mean")  # how log-probabilities of tokens become a candidate's score
 
 
 def new_name(key: str) -> str:
-    """Return a remark on the new name of a class, a setting (or part of it) or ``GROUP=OPTION``; "" if not renamed."""
+    """Return a remark for error texts on the new name of a class, setting or ``GROUP=OPTION``; "" if not renamed."""
     old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
     return "" if old is None else f"; {old} is called {RENAMED[old]} now"

@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompts leave this one unchanged. Default: itself, if only `store_rows` changes it."""
+        """Return a builder whose prompts do not change this one; by default itself, if only `store_rows` changes it."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:

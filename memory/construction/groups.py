@@ -22,8 +22,8 @@ class Groups(Segments):
     dynamic, it is divided into other units, which are computed again.
 
     The meaning of a log line depends on the actions before it: "went to the sink" with empty hands differs from the
-    same line with a mug in them. So a stored log line is reused only if the earlier lines of its task are the same (at
-    most ``log`` tokens of them; 0: after any text).
+    same line with a mug in them. So a stored log line is reused only if the earlier lines of its task are the same, up
+    to ``log`` tokens of them. With ``log=0`` it is reused after any text.
     """
 
     refresh: float = 0.1

@@ -78,7 +78,7 @@ class HarvestPool:
         return block
 
     def sync(self, transcript: Tokens) -> int:
-        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` has other tokens there.
+        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` begins differently.
 
         Returns the number of dropped tokens.
         """

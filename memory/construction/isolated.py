@@ -169,7 +169,7 @@ class IsolatedBuilder(PromptBuilder):
         return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode the unit and the lines before it, from the first that is not stored on."""
+        """Encode the unit, together with the lines before it from the first missing one on."""
         ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]

@@ -55,10 +55,9 @@ class UnitChoice:
         token_ids: Sequence[int],
         timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Return the numbers of the chosen units, ascending, and the rows x layers computed for the choice.
+        """Return the ascending numbers of the units that new rows ``token_ids`` choose, and the rows x layers computed.
 
         :param names: name of each unit's block in ``blocks``; a unit with an empty name is always chosen
-        :param token_ids: the new rows, whose query states choose
         """
         copies, index = Counter(filter(None, names)), self._choice.index
         index.keep([number for number, name in enumerate(self._names) if name in copies])

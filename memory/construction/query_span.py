@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions and tokens of an instruction, and the sum of its saved query states, which are of ``rows`` rows."""
+    """Positions and tokens of an instruction, and the sum of the query states saved for ``rows`` of its rows."""
 
     places: slice
     tokens: list[int]

@@ -223,7 +223,7 @@ class AnyOffsetBuilder(PromptBuilder):
         """Store the rows of each missing unit as a block of its own, and index it."""
         rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
         harvested = self._engine.harvest(result.cache, rows)
-        ids = layout.token_ids.cpu().numpy().astype("<u4")  # for `_identity`
+        ids = layout.token_ids.cpu().numpy().astype("<u4")  # `_identity` hashes parts of them
         origin, first = self._origin(layout), 0
         for name, p in missing.items():
             part = harvested.part(first, first + len(p.unit.token_ids))

@@ -27,7 +27,7 @@ class Turns(SingleUnitMemory):
     slot and position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
     compressors; the next turn computes the rows after the first gap again.
 
-    Exact rows, computed before any was dropped, are shared between sessions as prefixes in blocks of ``block_size``
+    Exact rows (computed before any row was dropped) are shared between sessions as prefixes in blocks of ``block_size``
     tokens; beyond ``prefix_tokens`` tokens the least recently used blocks are no longer shared.
     """
 
@@ -96,7 +96,7 @@ class TurnsBuilder(PromptBuilder):
         """Share exact rows, then evict rows beyond the budget."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
-        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # with earlier transcripts'
+        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # also of earlier transcripts
         self._shared = [name for name in union if self._provider.shares(name)]
         if self._retention.budget is None:
             return

@@ -1,7 +1,7 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
 A file's name contains the agent's id, its header agent and model; its modification time is the last use. The index
-saves reading the headers, and is rewritten if it differs from the files. Files are `memory.files.block_file`s.
+saves reading the headers, and is rewritten if it differs from the files. File format: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from memory.kv_cache.block_store import CacheLedger
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # keys of a header that describe its owner
-MODEL_DIGITS = 16  # of SHA-256
+MODEL_DIGITS = 16  # hexadecimal digits of the model key's SHA-256
 FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}{re.escape(SUFFIX)}")
 
 
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # may fail
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -160,7 +160,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
     if agent is None or S_ISDIR(state.st_mode):
         return None
     old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
-    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # model "": a bad header
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # no model: a bad header, read again
         return old
     try:
         header = open_blocks(path).header

@@ -128,7 +128,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Yield a hidden path beside ``path``, for a file or folder that will replace it; an error removes this."""
+    """Yield a hidden path beside ``path`` for its replacement, a file or folder, which is removed after an error."""
     temporary = path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
     try:
         yield temporary

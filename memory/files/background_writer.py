@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Thread that runs queued functions. A new one takes the place of a pending one under the same key."""
+    """Thread that runs queued functions. A new function takes the queue place of a pending one under the same key."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")

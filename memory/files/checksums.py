@@ -33,7 +33,7 @@ def write_sums(path: Path, digests: Mapping[str, str]) -> None:
 
 
 def read_sums(path: Path) -> dict[Path, str]:
-    """Read a list of SHA-256 by file, in lower case; {} where there is no list. None of the files is opened.
+    """Read the SHA-256 (lower case) of each file from a list; {} if there is no list. The files are not opened.
 
     :raises ModelError: the list cannot be read or lists nothing, or names a file that is not in its folder
     """

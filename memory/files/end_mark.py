@@ -82,7 +82,7 @@ class MarkedFile(LineFile):
         self._write_mark()
 
     def _write_mark(self) -> None:
-        """Mark the last line, unsynced: after a power cut the mark may be of an earlier line, never of a later one."""
+        """Mark the last line without syncing: after a power cut an earlier line may be marked, never a later one."""
         end = end_of(self.path)
         with writing(end), end.open("r+b", buffering=0) as stream:
             os.ftruncate(stream.fileno(), write_all(stream.fileno(), bytes(self.mark)))
@@ -95,7 +95,7 @@ def end_of(path: Path) -> Path:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """Read the marks of a file; none if their file is missing or has another format."""
+    """Read the marks of a file; [] if the file with the marks is missing or has another format."""
     end = end_of(path)
     raw = read_bytes(end) if end.exists() else b""
     marks = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]

@@ -26,7 +26,7 @@ VERSIONS, LATEST = "checkpoints", "latest"
 def latest(folder: Path) -> Path:
     """Find the newest version of ``folder``; the folder itself if it has none.
 
-    Without a link the only version is the newest: a copy may lack the link, or a writer was killed.
+    Without the link a single version counts as the newest: a copy may lack the link, or the writer was killed.
 
     :raises DataError: the newest one is missing, or there are several and no link
     """
@@ -50,8 +50,7 @@ def latest(folder: Path) -> Path:
 def new_version(folder: Path, name: str) -> Iterator[Path]:
     """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the ``with`` statement.
 
-    From then on it survives a power cut. The previous version stays, older ones are removed. After an error the
-    previous version is still the latest.
+    From then on it survives a power cut, and only the previous version stays beside it. An error leaves all as it was.
 
     :raises CapacityError: the disk is full
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links

@@ -9,7 +9,7 @@ from keep_agent.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # devices on Windows
-AGENT_DIGITS = 8  # of SHA-256
+AGENT_DIGITS = 8  # hexadecimal digits of the id's SHA-256
 
 
 def safe_id(agent: str) -> str:

@@ -15,7 +15,7 @@ from memory.stages import Capabilities, Probe
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit that is not exact, at every layer.
+    """EPIC's LegoLink-k (arXiv 2410.15332): every layer computes the first ``k`` rows of each unit that is not exact.
 
     In a unit that was encoded alone the first tokens are attention sinks, although they do not begin the prompt. The
     memory's first unit is exact if it was encoded after the whole context; exact rows are never recomputed.

@@ -72,7 +72,7 @@ class MultiHop:
     Segments are first ranked by attention from the query. Each hop then ranks them by attention from the segments just
     selected. Hops end when the selection stays the same, or after ``max_hops`` (0: only the query selects). Attention
     is a mean over heads, rows and a segment's tokens. In each hop the query's attention has weight ``query_weight``,
-    because a segment that only the query attends to would be dropped without it; the paper corresponds to 0.
+    because a segment that only the query attends to would be dropped without it; the paper has 0.
     ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
@@ -145,7 +145,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._is_relative else mass  # in the unit of `_propagate`
+        direct_mass = mass * self._layout.rows if self._is_relative else mass  # relative to even attention
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
@@ -177,7 +177,7 @@ class MultiHop:
 def _edges(
     selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return one edge to each selected segment: from the query (-1) to those in ``direct``, else the strongest."""
+    """Return one edge to each selected segment: from the query (-1) if it is in ``direct``, else the strongest."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
     sources, from_query = ways.argmax(0), set(direct.tolist())

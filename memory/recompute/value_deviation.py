@@ -20,9 +20,8 @@ SELECTIONS = ("gradual", "single")
 class ValueDeviation:
     """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
 
-    After layer i, a row's deviation is the squared difference between its newly computed values (or keys, or both) at
-    layer i + 1 and those of its block, summed over heads and dimensions. Keys are compared before RoPE, which does not
-    change distances.
+    After layer i, a row's deviation is the squared difference between its new values (or keys, or both) at layer i + 1
+    and its block's, summed over heads and dimensions. Keys are compared before RoPE, which does not change distances.
 
     ``selection=gradual`` is the paper's: the number of active rows falls from layer to layer by a `Schedule` of
     ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is the published

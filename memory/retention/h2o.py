@@ -17,8 +17,7 @@ class H2O(BudgetedRetention):
     """Heavy-Hitter Oracle (arXiv 2306.14048): attention summed over all queries so far, and a recent window.
 
     The paper keeps rows per layer and head. Here a row survives in all layers or none, so its attention is summed over
-    layers, heads and all queries, those of dropped rows too. The last rows get the share ``recent`` of the budget that
-    forced rows leave.
+    layers, heads and all queries. The last rows get the share ``recent`` of the budget that forced rows leave.
     """
 
     recent: float = 0.5

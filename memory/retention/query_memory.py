@@ -20,7 +20,7 @@ from memory.retention.residual_head import ResidualHead, load_head
 log = logging.getLogger(__name__)
 
 SESSIONS = 1024  # most sessions whose query memory is kept; the least recently used is dropped
-FIRST_TOKENS = 256  # tokens that identify a session without a name or query span
+FIRST_TOKENS = 256  # number of first tokens that identify a session without a name or query span
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class QueryMemory(BudgetedRetention):
         return memory
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-        """Compute (history rows,) s_j: the rule, plus the head's residual if there is a head."""
+        """Compute (history rows,) scores: those of `rule_scores`, plus the head's output if there is a head."""
         rule = rule_scores(view, memory)
         if self._head is None:
             return rule
@@ -112,7 +112,7 @@ def session_key(view: CacheView) -> str:
 
 
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-    """Compute the (history rows,) scores of equation 3: attention from the query memory, over layers and query heads.
+    """Compute (history rows,) scores by equation 3: attention from the query memory, summed over layers and heads.
 
     No sliding windows, softcaps or sinks are applied: a layer also votes for rows outside its window.
     """

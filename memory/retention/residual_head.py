@@ -26,8 +26,8 @@ FORMAT = "keep-agent retention head 2"
 class ResidualHead(nn.Module):
     """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); before training the MLP gives 0.
 
-    ``phi_j`` are the features of row j (`query_memory.head_features`), ``+`` joins vectors. ``c_j`` is four-headed
-    attention of these features over the mean keys of the query span, without an output projection. The head has 214,274
+    ``phi_j`` are the features of row j (`query_memory.head_features`), which are concatenated with ``c_j``: four-headed
+    attention of the features over the mean keys of the query span, without an output projection. The head has 214,274
     parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``, because a mean query memory
     is ten times smaller than a mean key.
     """

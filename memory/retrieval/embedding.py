@@ -30,8 +30,8 @@ class Embedding:
     """The best segments within a budget of segments, with their parents and the segments that amend them.
 
     ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), static groups are chosen as a whole, dynamic segments singly.
-    Its members are chosen singly instead if the group with its parents and amendments exceeds the budget, or if part of
-    the group was already chosen with another segment. An amendment is a segment whose parent has the same category: a
+    Members of a static group are chosen singly if the group with its parents and amendments exceeds the budget, or if
+    part of it was already chosen with another segment. An amendment is a segment whose parent has the same category: a
     later text about the same thing. The paper does not define a group's score: it is that of the best member, or with
     ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its ``recent`` last actions in
     this task, up to a quarter of the budget. Ties go to the older segment.
@@ -48,7 +48,7 @@ class Embedding:
             raise ConfigError(f"recent={self.recent} is a number of actions: use 0 or more")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
-        """Return at most ``budget`` ids in prompt order (more only if there are more of the agent's own)."""
+        """Return ids in prompt order: at most ``budget``, unless the agent's own segments alone are more."""
         if len(store) <= budget:
             return prompt_order(store.ids, store)
         scores = store.graph.scores(query)
@@ -120,7 +120,7 @@ class Embedding:
 
 
 def _ranked_rows(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
-    """Yield ``rows`` by their values, the highest first, ties to the older; the best are sorted before the rest."""
+    """Yield ``rows``, the highest value first, ties to the older; sort the rest only when the best are used up."""
     least = np.partition(values[rows], -SORTED_FIRST)[-SORTED_FIRST] if len(rows) > SORTED_FIRST else -np.inf
     for part in (rows[values[rows] >= least], rows[values[rows] < least]):
         yield from part[np.lexsort((created[part], -values[part]))].tolist()

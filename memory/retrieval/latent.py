@@ -35,7 +35,7 @@ class Latent:
     and then aggregated over tokens. With ``layers=each`` every layer chooses by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
-    block. A block that occurs several times in the memory is ranked once; each copy that is chosen counts.
+    block. A block that occurs several times in the memory is ranked once; each chosen copy counts towards ``top_k``.
     """
 
     top_k: int = 128

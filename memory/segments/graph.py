@@ -43,8 +43,8 @@ class SegmentGraph:
         """Delete all groups; the next update reads the whole store."""
         self.graph = nx.Graph()
         self.groups: dict[int, Group] = {}
-        self.group_of: dict[str, Group] = {}  # by segment
-        self.next_group = 0  # groups ever created
+        self.group_of: dict[str, Group] = {}  # by segment id
+        self.next_group = 0  # number of groups ever created
         self._cursor = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that may grow by similarity
         self._due: list[tuple[int, int]] = []  # heap of (step of last change, group id), an entry per change

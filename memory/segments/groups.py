@@ -26,9 +26,9 @@ class Grouping:
     """Options of the grouping, which all methods of a comparison share."""
 
     threshold: float = 0.5  # least mean cosine to a group's members at which a segment joins it
-    bound: int = 8  # members at which a group is closed to joins by similarity
+    bound: int = 8  # number of members from which on no segment joins by similarity
     window: int = 10  # steps without changes after which a group is static (the paper's t)
-    neighbours: int = 3  # similarity edges per segment
+    neighbours: int = 3  # most similarity edges that a segment gets
 
     def __post_init__(self) -> None:
         if not -1 <= self.threshold <= 1:
@@ -78,7 +78,7 @@ class SegmentGroups(Protocol):
     """Groups of a store's segments, as stages read them."""
 
     groups: dict[int, Group]  # by id
-    group_of: dict[str, Group]  # by segment
+    group_of: dict[str, Group]  # by segment id
     next_group: int  # id of the next group: the number of groups ever created
 
     def clear(self) -> None: ...

