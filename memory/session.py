@@ -92,7 +92,7 @@ class MemorySession:
 
         :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
-            construction that harvests (copies rows from the cache) stores the rows even if ``persist`` is False; with
+            construction that harvests (copies rows from the cache) stores the rows even if ``persist`` is False. With
             any other all rows are computed and none is stored. Ignored in layout `append` and by latent retrieval
         :param instruction_ids: the task. No retention stage drops these rows of the last query that begins with them
         :param budget: most segments in this prompt, if fewer than the session's

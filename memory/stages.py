@@ -38,7 +38,7 @@ class Capabilities:
     moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # copies computed rows from the prompt's cache into blocks, after the turn
     evicts: bool = False  # drops rows, so that later rows cannot attend to them
-    per_layer: bool = False  # each layer may attend to other stored rows
+    per_layer: bool = False  # layers may attend to different stored rows
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
     by_mass: bool = False  # chooses rows by attention weights alone, so the choice can precede the layer's attention

@@ -38,7 +38,7 @@ class Segments(SingleUnitMemory):
     No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
     the rows before them in that prompt. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
 
-    ``refresh`` is the minimum share of a prompt's memory that is computed: if new segments are a smaller share, the
+    ``refresh`` is the minimum share of a prompt's memory that is computed. If new segments are a smaller share, the
     segments with the oldest rows are computed again, and the new rows replace the old. The paper does not do this (0).
     """
 

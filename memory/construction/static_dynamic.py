@@ -40,7 +40,7 @@ class StaticDynamic(Isolated):
     When a group becomes static or dynamic, it is divided into other units, which are encoded again.
 
     The paper does not mention an action log, which gets a line at every step. A line is encoded after the task's
-    earlier lines, even if these are not in the prompt; their stored rows are reused, so only the new line is computed.
+    earlier lines, even if these are not in the prompt. Their stored rows are reused, so only the new line is computed.
     After ``log`` tokens the next line is encoded after no other. With ``log=0`` lines are ordinary segments.
     """
 

@@ -124,8 +124,8 @@ NONE: Tensors = MappingProxyType({})
 def write_blocks(path: Path, tensors: Tensors, header: Mapping[str, Any], extra: Tensors = NONE) -> None:
     """Replace ``path`` by a file of ``tensors``, ``(blocks, ...)`` each, and ``header``, which must be valid JSON.
 
-    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid, and
-    no tensor may change, because each is read twice, for its checksums and for the file. Raises `ConfigError` for
+    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid.
+    Tensors must not change until then: each is read twice, for its checksums and for the file. Raises `ConfigError` for
     tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks, all_tensors = _blocks_of(tensors, extra), {**tensors, **extra}

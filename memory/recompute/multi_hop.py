@@ -25,7 +25,7 @@ class Schedule:
     The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
     last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
     ``step`` falls once: the first ``until`` share of layers 1 to the last recomputes everything, if the average allows
-    it, because attention in early layers is a poor estimate of a segment's importance.
+    it. The reason is that attention in early layers is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -77,8 +77,8 @@ class MultiHop:
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
     default) averages only over rows that can attend to a segment, and divides a row's attention by what it would be if
-    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c): c are the
-    selected segments not before m, end(c) the number of rows up to the end of c. The paper has ``relative=false``.
+    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c). Here c are
+    the selected segments not before m, end(c) is the number of rows up to the end of c. The paper: ``relative=false``.
 
     ``limit`` is the share of a prompt's rows x layers that may be computed. The query, new rows and layer 0 come first;
     the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller

@@ -23,9 +23,9 @@ class ValueDeviation:
     After layer i, a row's deviation is the squared difference between its new values (or keys, or both) at layer i + 1
     and its block's, summed over heads and dimensions. Keys are compared before RoPE, which does not change distances.
 
-    ``selection=gradual`` is the paper's: the number of active rows falls from layer to layer by a `Schedule` of
-    ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is the published
-    code's: the rows chosen for layer 1 stay active. Fresh rows are always active.
+    ``selection=gradual`` is the paper's: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
+    to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single`` is the published code's:
+    the rows chosen for layer 1 stay active. Fresh rows are always active.
     """
 
     ratio: float = 0.15

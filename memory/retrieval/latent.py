@@ -26,13 +26,13 @@ class Latent:
     """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
     A box around a block's unrotated keys gives an upper bound of a query token's product with any of them. Each query
-    token normalises the bounds over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``); the
+    token normalises the bounds over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``). The
     ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula, bounds are not divided
     by the root of head_dim, so the softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
-    normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them) and summed,
-    and then aggregated over tokens. With ``layers=each`` every layer chooses by its own query states.
+    normalised for each head of each of ``layers``, summed, and then aggregated over tokens. ``layers`` are numbers,
+    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each`` every layer chooses by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. A block that occurs several times in the memory is ranked once; each chosen copy counts towards ``top_k``.
