@@ -201,12 +201,12 @@ class MemorySession:
         """Encode tokens, and keep their block beyond this session for all sessions that use the same extra key.
 
         :param extra_key: "": the session's namespace
-        :raises CapacityError: they do not fit into the method's pinned pool
+        :raises CapacityError: the block does not fit into the method's pinned pool
         """
         self._pinning().pin(token_ids, extra_key, self._need_context())
 
     def unpin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Unpin tokens; a prompt that is being assembled from them keeps them."""
+        """Unpin tokens; a prompt that already uses their block keeps it."""
         self._pinning().unpin(token_ids, extra_key)
 
     def is_pinned(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
@@ -297,7 +297,7 @@ class MemorySession:
     def _compute(
         self, builder: PromptBuilder, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer
     ) -> tuple[PreparedPrompt, PrefillResult]:
-        """Build a prompt and compute it, again for each block that turns out to be damaged.
+        """Build and compute a prompt; do both again for each block that turns out to be damaged.
 
         All blocks of a damaged prompt are verified before the next attempt. Timings include failed attempts, and counts
         include the blocks that they encoded.

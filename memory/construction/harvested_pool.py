@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # run a harvest that is still queued here: the worker prefers prompts, so waiting for it would never end
+        # run a harvest that is still queued here: the worker runs prompts first, so this prompt would wait forever
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):

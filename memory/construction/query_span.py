@@ -20,7 +20,7 @@ class Instruction:
     rows: int
 
     def precedes(self, tokens: list[int], query: int) -> bool:
-        """Tell whether ``tokens`` have the instruction before position ``query``; a new transcript has not."""
+        """Tell whether ``tokens`` have the instruction before position ``query``; a restarted transcript does not."""
         return self.places.stop <= query and tokens[self.places] == self.tokens
 
 

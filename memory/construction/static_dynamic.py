@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Map each log line's id to the earlier lines that it is encoded after: with itself at most ``most`` tokens."""
+    """Map each log line's id to the earlier lines that it is encoded after: at most ``most`` tokens with itself."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():
@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make a unit of each static group and each other segment; ``log`` as in `log_units`."""
+    """Make a unit of each static group and each other segment; ``log``: most tokens of a log line and the lines before it."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

@@ -28,7 +28,7 @@ class Turns(SingleUnitMemory):
     compressors; the next turn computes the rows after the first gap again.
 
     Exact rows (computed before any row was dropped) are shared between sessions as prefixes in blocks of ``block_size``
-    tokens. At most ``prefix_tokens`` tokens are shared; the least recently used blocks are then withdrawn.
+    tokens. At most ``prefix_tokens`` tokens are shared: beyond these the least recently used blocks are withdrawn.
     """
 
     prefix_tokens: int = 4096

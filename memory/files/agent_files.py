@@ -105,7 +105,7 @@ def total_bytes(root: Path) -> int:
 
 
 def forget(root: Path, agent: str, model_key: str | None = None) -> int:
-    """Delete an agent's file for a model, or for all models, damaged ones too. Returns their number."""
+    """Delete an agent's file for a model, or for all models, damaged ones too. Returns the number of files."""
     pattern = f"{agent_stem(agent)}.*{SUFFIX}" if model_key is None else agent_path(root, agent, model_key).name
     paths = [path for path in root.glob(pattern) if _owner(path) == agent and not path.is_dir()]
     _remove(root, paths)

@@ -39,5 +39,5 @@ class BudgetedRetention:
         return keep_best(view, self.budget, lambda: self._scores(view), self.grain)
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Score the rows of the history, (rows,); called only if the budget is too small for all rows."""
+        """Return (history rows,) scores; called only if the budget is too small for all rows."""
         raise NotImplementedError

@@ -91,7 +91,7 @@ class SegmentGraph:
                 self._schedule(group)
 
     def update(self, store: SegmentStore, settle: bool = True) -> list[Flip]:
-        """Read the store's changes since the last update; returns the groups that changed their kind.
+        """Read the store's changes since the last update; returns the groups that became static or dynamic.
 
         :param settle: let groups without recent changes become static now, else at a later update
         """
@@ -154,7 +154,7 @@ class SegmentGraph:
         return flips
 
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """Put a new segment into a group; ``values`` (row + 1,) are its cosines to all rows up to its own."""
+        """Put a new segment into a group, a ``header`` never by similarity; ``values`` (row + 1,): its cosines by row."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
         if group is None or group.family != family:  # a child joins its parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
