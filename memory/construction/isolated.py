@@ -148,7 +148,7 @@ class IsolatedBuilder(PromptBuilder):
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
         chained = [(name, unit) for name, unit in units.items() if unit.preceding]
         for name, unit in sorted(chained, key=lambda item: len(item[1].preceding), reverse=True):
-            if name not in {block.identity for block in blocks}:  # a longer chain includes its shorter ones
+            if name not in {block.identity for block in blocks}:  # not yet encoded in a longer chain
                 blocks += self._store(self._encode_chain(unit, context, priority))
         return blocks
 

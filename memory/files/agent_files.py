@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # may fail
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # the index is optional
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -160,7 +160,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
     if agent is None or S_ISDIR(state.st_mode):
         return None
     old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
-    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # no model: a bad header, read again
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # otherwise the header is read again
         return old
     try:
         header = open_blocks(path).header

@@ -154,9 +154,9 @@ class SegmentGraph:
         return flips
 
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """Put a new segment into a group, a ``header`` never by similarity; ``values`` (row + 1,): its cosines by row."""
+        """Put a new segment into a group, a ``header`` never by similarity; ``values`` (row + 1,): cosines by row."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
-        if group is None or group.family != family:  # a child joins its parent's group, even a full one
+        if group is None or group.family != family:  # otherwise it joins the parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
             group = self.groups[self.next_group] = Group(self.next_group, family, segment.last_changed)
