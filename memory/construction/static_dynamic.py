@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make a unit of each static group and each other segment; a log line follows others up to ``log`` tokens in all."""
+    """Make a unit of each static group and each other segment; a log line follows others up to ``log`` tokens."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # the index is optional
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # it is optional
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
