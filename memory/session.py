@@ -180,7 +180,7 @@ class MemorySession:
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
-        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # its last token needs no row
+        self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # its last token needs no row
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
@@ -192,7 +192,7 @@ class MemorySession:
         """
         cache = prefill.cache
         length, logits = cache.length, cache.logits
-        ids = self.engine.generate(cache, logits, min(max_new_tokens, self._room_behind(prefill, 1)), stop_ids)
+        ids = self.engine.generate(cache, logits, min(max_new_tokens, self._room_after(prefill, 1)), stop_ids)
         if not keep:
             cache.rewind(length, logits)
         return ids
@@ -392,15 +392,15 @@ class MemorySession:
                 remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
             raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
 
-    def _room_behind(self, prefill: Prefill, needed: int) -> int:
+    def _room_after(self, prefill: Prefill, needed: int) -> int:
         """Return the positions left after the prompt. Raises CapacityError for fewer than ``needed``."""
         latent = self.method.retrieval.capabilities.latent  # True: rows may have any position in the transcript
         rows = prefill.cache.length if latent else prefill.cache.next_position
         limit = self.engine.info.max_positions
         if limit - rows < needed:
             raise CapacityError(
-                f"{needed} more after a prompt of {rows} do not fit into the model's {limit} positions; lower "
-                f"prompt.budget={self.budget}"
+                f"{needed} more tokens after a prompt of {rows} tokens do not fit into the model's {limit} positions; "
+                f"lower prompt.budget={self.budget}"
             )
         return limit - rows
 

@@ -70,7 +70,7 @@ class HistoryBuilder(PromptBuilder):
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._rules = repr((construction, session.method.recompute))  # these and earlier rows determine new rows
+        self._settings = repr((construction, session.method.recompute))  # these and earlier rows determine new rows
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -112,7 +112,7 @@ class HistoryBuilder(PromptBuilder):
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
         selected = (self._pool.blocks[number].name for layer in result.trace.chosen_blocks for number in layer)
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
-        origin = " ".join([self._rules, *where, *(p.identity for p in prompt.layout.placements), *selected])
+        origin = " ".join([self._settings, *where, *(p.identity for p in prompt.layout.placements), *selected])
         name = identity(self._engine.model_key, ids[: layout.context], (), origin)
         self._pool.extend(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 

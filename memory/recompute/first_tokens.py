@@ -33,11 +33,11 @@ class FirstTokens:
                 raise ConfigError(f"{name}={value} is negative: it counts rows of a unit, use 0 or more")
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        seams = np.zeros(layout.rows, bool)
+        boundaries = np.zeros(layout.rows, bool)
         for unit in layout.placements:
-            seams[unit.start : min(unit.start + self.k, unit.stop)] = True
-            seams[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
-        repairs = torch.from_numpy(seams).to(layout.fresh.device) & layout.reused
+            boundaries[unit.start : min(unit.start + self.k, unit.stop)] = True
+            boundaries[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
+        repairs = torch.from_numpy(boundaries).to(layout.fresh.device) & layout.reused
         return (layout.fresh | repairs).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:

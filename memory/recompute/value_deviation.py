@@ -39,8 +39,8 @@ class ValueDeviation:
             raise ConfigError(f"ratio={self.ratio} is the share of memory rows to recompute: use 0 to 1")
         check_choice("deviation", self.deviation, DEVIATIONS)
         check_choice("selection", self.selection, SELECTIONS)
-        falls = {} if self.selection == "gradual" else {"last": 1.0}
-        self._schedule = Schedule(self.shape, self.ratio, **falls)
+        last_share = {} if self.selection == "gradual" else {"last": 1.0}
+        self._schedule = Schedule(self.shape, self.ratio, **last_share)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         self._layout = layout
@@ -52,17 +52,17 @@ class ValueDeviation:
         count = self._counts[layer + 1] if layer + 1 < len(self._counts) else memory.numel()
         if count >= memory.numel():
             return active
-        fresh = active[self._layout.fresh[active]]
+        fresh_rows = active[self._layout.fresh[active]]
         if not count:
-            return fresh
+            return fresh_rows
         # a stable sort: ties go to the earlier row
         furthest = self._deviations(layer + 1, memory, probe).sort(descending=True, stable=True).indices[:count]
-        return torch.cat([fresh, memory[furthest]]).sort().values
+        return torch.cat([fresh_rows, memory[furthest]]).sort().values
 
     def _deviations(self, layer: int, rows: torch.Tensor, probe: Probe) -> torch.Tensor:
         """Compute (len(rows),) deviations in float32 or float64."""
-        fresh, cached = probe.fresh_kv(layer, rows, self.deviation), probe.cached_kv(layer, rows, self.deviation)
-        return sum(map(_squared_distance, fresh, cached))
+        new, stored = probe.fresh_kv(layer, rows, self.deviation), probe.cached_kv(layer, rows, self.deviation)
+        return sum(map(_squared_distance, new, stored))
 
 
 def _squared_distance(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

@@ -34,17 +34,17 @@ class SnapKV(BudgetedRetention):
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Sum the votes for history rows; rows of the window get infinity, so they survive."""
-        votes = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
-        window = votes.new_full((view.rows - votes.numel(),), float("inf"))
-        return torch.cat([votes, window])[view.history]
+        """Sum `votes` over layers and heads for history rows; rows of the window get infinity, so they survive."""
+        scores = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
+        window = scores.new_full((view.rows - scores.numel(),), float("inf"))
+        return torch.cat([scores, window])[view.history]
 
     def votes(self, view: CacheView, layer: int) -> torch.Tensor:
         """Compute (heads, rows before the window): the window's mean attention, pooled."""
         queries, places = view.queries(layer)[:, -self.window :].float(), view.query_positions[-self.window :]
         before = int(torch.searchsorted(view.positions, places[0]))
-        votes = attention_weights(view, layer, queries, places)[:, :, :before].mean(1)
+        scores = attention_weights(view, layer, queries, places)[:, :, :before].mean(1)
         if not before:
-            return votes
+            return scores
         pool = functional.max_pool1d if self.pooling == "max" else functional.avg_pool1d
-        return pool(votes, self.kernel, 1, self.kernel // 2)
+        return pool(scores, self.kernel, 1, self.kernel // 2)

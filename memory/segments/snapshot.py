@@ -82,8 +82,10 @@ class Snapshot:
         problems = {
             f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
             "two segments have the same id": len(set(ids)) < len(ids),
-            "two segments are of one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
-            "two groups have the same id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.next_group,
+            "creation numbers are not unique, or above 'created'": len(set(ages)) < len(ages)
+            or max(ages, default=0) > self.created,
+            "group ids are not unique, or not below 'founded'": len(set(groups)) < len(groups)
+            or max(groups, default=-1) >= self.next_group,
             "a group has no segment, or a segment no group": set(groups) != set(self.group_of),
             "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),
