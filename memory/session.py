@@ -92,9 +92,9 @@ class MemorySession:
 
         :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
-            construction that harvests (copies rows from the cache) stores the rows even if ``persist`` is False. With
-            any other all rows are computed and none is stored. Ignored in layout `append` and by latent retrieval
-        :param instruction_ids: the task. No retention stage drops these rows of the last query that begins with them
+            construction that harvests (copies rows from the cache) stores them even if ``persist`` is False. With any
+            other all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
+        :param instruction_ids: the task. Its rows are never dropped from the last query that begins with these tokens
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
@@ -130,7 +130,7 @@ class MemorySession:
         return self._close(prompt, result, query_ids, timer, persist)
 
     def update(self, settle: bool = False) -> None:
-        """Update the groups with the segments changed so far, as every prompt does; these count as written together.
+        """Update the groups with the segments changed since the last update, which count as written together.
 
         :param settle: let groups without recent changes become static, as a prompt does
         """
@@ -180,7 +180,7 @@ class MemorySession:
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
-        self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # its last token needs no row
+        self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # a last token needs no row
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
@@ -254,7 +254,7 @@ class MemorySession:
         return self._builder
 
     def _need_context(self) -> Context:
-        """Return the context, encoded at first use; the next prompt counts its tokens."""
+        """Return the context, encoded at first use; the next prompt counts its tokens as encoded."""
         if self._context is None:
             ids, block, prefix, visible = self._context_ids, None, None, 0
             if ids and self._builder.reads_context:

@@ -61,7 +61,7 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), all segments) attention, a mean as above; 0 from a segment without active rows.
+        """Return (len(segments), all segments) attention from ``segments``: the same mean; 0 without active rows.
 
         :param causal: False: also score segments after the source, to which the model itself never attends
         """

@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompts do not change this one; by default itself, if only `store_rows` changes it."""
+        """Return a builder whose prompts do not change this one; by default itself, which only `store_rows` changes."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:

@@ -50,7 +50,7 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # a future, and its function
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # its future and its function
         self.blocks: list[PooledBlock] = []
         self.clear()
 
@@ -88,7 +88,7 @@ class HarvestPool:
             self.clear()
             return before
         stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
-        self._lease.keep(self.blocks[number].name for number in stored)  # counted as used, chosen or not
+        self._lease.keep(self.blocks[number].name for number in stored)  # they count as used, chosen or not
         if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # run a harvest that is still queued here: the worker runs prompts first, so this prompt would wait forever
+        # a queued harvest runs now: the worker prefers prompts, so this prompt would wait for the harvest forever
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):

@@ -24,7 +24,7 @@ from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
 MAX_FUSED_TOKENS = 512  # most tokens that a prefill encodes, so that its activations stay bounded
-MAX_CACHED_NAMES = 50_000  # identities cached by unit
+MAX_CACHED_NAMES = 50_000  # most block identities in the cache, which is keyed by unit
 
 
 class Invalidation:
@@ -42,8 +42,8 @@ class Invalidation:
     def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
         """Count the tokens of the last prompt's blocks that became useless.
 
-        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task, which ends
-        its log. A block whose segments were not retrieved this time is still valid.
+        Reasons are a changed segment, shifted tokens, a group that became static or dynamic, and the end of a task,
+        which ends its log. A block whose segments were not retrieved this time is still valid.
         """
         changed = set(self._store.changed_ids(self._cursor))
         retrieved = {span.segment for unit in units for span in unit.spans}
@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        first_exact = self._lossless and context.unit_context_ids == context.ids  # as if encoded in place
+        first_exact = self._lossless and context.unit_context_ids == context.ids  # the first unit sees all rows before
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = first_exact and not placements and not unit.preceding and (block is not None or bool(new))
@@ -153,7 +153,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Map the only missing log line to the joined blocks before it; {} if more lines or any block are missing."""
+        """Map the only missing log line to the joined blocks before it; {} if another line or a block is missing."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}

@@ -202,7 +202,7 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """Place ``piece`` (``unit`` from ``row`` on) with stored rows if there are any: exact after the same tokens."""
+        """Place ``piece`` (``unit`` from ``row`` on) with any stored rows; exact if stored after the same tokens."""
         whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
         if whole is None and name:
             whole = self._segments.find(name, self._lease)
@@ -212,7 +212,7 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Return the identity of the rows of ``unit`` after ``before``; ``origin``: of `_origin`, "" for exact rows."""
+        """Return the identity of the rows of ``unit`` after ``before``; ``origin``: `_origin`, "" for exact rows."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-A file's name contains the agent's id, its header agent and model; its modification time is the last use. The index
-saves reading the headers, and is rewritten if it differs from the files. File format: `memory.files.block_file`.
+A file's name contains the agent's id, and its header the agent and the model. Its modification time is its last use.
+The index saves reading headers, and is rewritten if it differs from the files. Format: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # it is optional
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 

@@ -51,7 +51,7 @@ def create_folder(folder: Path) -> Iterator[Path]:
     """Make a folder to fill. It gets its name at the end of the ``with`` statement, or, after an error, never.
 
     From then on it survives a power cut. All files are written before the first is synced, so that the disk writes them
-    together. It replaces an empty folder; for one with files it raises OSError.
+    together. An empty folder of that name is replaced; one with files raises OSError.
     """
     _make_folder(folder.parent)
     with _temporary(folder) as temporary:

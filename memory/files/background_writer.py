@@ -66,7 +66,7 @@ class Writer:
         except Exception:
             logger.exception("background work for %r failed", self._running)
         finally:
-            del work  # release its rows while the thread is idle
+            del work  # otherwise its rows stay in memory while the thread is idle
             with self._state:
                 self._running = None
                 self._state.notify_all()

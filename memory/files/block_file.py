@@ -24,8 +24,8 @@ from memory.files.atomic import replace_file
 
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
-PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the other bytes, comes first
-LENGTH, SEAL = 8, 64  # bytes of the JSON's length, and hexadecimal digits of the seal, at the start of a file
+PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the header's bytes after it, comes first
+LENGTH, SEAL = 8, 64  # bytes of the number that begins a file, the length of its JSON; hexadecimal digits of the seal
 ALIGNMENT = 64  # of the first tensor, in bytes
 LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 

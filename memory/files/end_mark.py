@@ -3,7 +3,7 @@
     5b1fd0a4 000000003 9ad0c2e7     start of the chain, number of acknowledged lines, checksum of the last of them
 
 The mark detects lines missing at the end, and a file or mark of another owner, whose chain (`json_lines.Chain`) starts
-differently. While a file is replaced by one with another start (`MarkedFile.prepare_restart`) it has a mark for each.
+differently. While a file is replaced by one with another start (`MarkedFile.prepare_restart`) it has two marks.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]
 
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """
-    mark = find_mark(path, start, owner, remedy)  # read first: its lines were written before it
+    mark = find_mark(path, start, owner, remedy)  # read before the lines, because lines are written before their mark
     before = any(_begins_with(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)
     lines = [] if before else list(read_lines(path, remedy, start))
     mark.check(lines, path, remedy)

@@ -5,7 +5,7 @@
     RUN/checkpoints/latest     -> step-200             the link that is renamed
     RUN/config.json            -> checkpoints/latest/config.json
 
-Readers of RUN's files read those of one version. One writer at a time is allowed (`memory.files.atomic.lock_folder`).
+Readers of RUN see the files of a single version. One writer at a time is allowed (`memory.files.atomic.lock_folder`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _settle(folder: Path) -> None:
     """Remove files of a killed writer, and restore links that a copy or an editor replaced by files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
-        _remove(link.parent, ())  # first: while there is no link, `latest` needs a single version
+        _remove(link.parent, ())  # other versions: `latest` needs a single one while the link is missing
         link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
     version = latest(folder)
     if version != folder:

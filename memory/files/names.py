@@ -23,7 +23,7 @@ def safe_id(agent: str) -> str:
 
 
 def agent_stem(agent: str) -> str:
-    """Make the agent's part of a name: its id and a hash of it, which distinguishes upper and lower case."""
+    """Make the agent's part of a file name: its id and a hash of it, which distinguishes upper and lower case."""
     return f"{safe_id(agent)}-{short_hash(agent, AGENT_DIGITS)}"
 
 

@@ -50,7 +50,7 @@ class Unit:
 
     @classmethod
     def join(cls, units: Sequence[Unit]) -> Unit:
-        """Concatenate units to one unit of the last one's kind."""
+        """Concatenate units into one, of the last unit's kind."""
         tokens: list[int] = []
         spans: list[SegmentSpan] = []
         for unit in units:
@@ -91,7 +91,7 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # stored before this prompt: in ``block``, in blocks per layer, or in the session's cache
+    hit: bool = False  # stored before this prompt: in ``block``, in blocks chosen per layer, or in the session's cache
     exact: bool = False  # the block was computed after exactly the rows that precede it here
     fused: str = ""  # identity of the block that the prefill itself encodes (``block`` is None); "" if none
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context

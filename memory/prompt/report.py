@@ -86,7 +86,7 @@ class Counts:
 
     @property
     def recomputed_ratio(self) -> float:
-        """Recomputed share of memory rows x layers, without layer 0 and without rows that have no block."""
+        """Recomputed rows that had a block, summed over layers 1 to the last / (memory rows x these layers)."""
         possible = self.memory_tokens * (self.layers - 1)
         return self.recomputed_token_layers / possible if possible else 0.0
 

@@ -49,7 +49,7 @@ class Schedule:
         falls = [self._fall(i, count) for i in range(count)]
         mean = sum(falls) / count
         high = low + (self.average - low) / mean
-        if high > 1:  # ``step``: layers before the fall recompute everything, the others what remains
+        if high > 1:  # ``step``: layers before the fall recompute everything, the others share the rest
             high, low = 1.0, (self.average - mean) / (1 - mean)
         return [low + (high - low) * fall for fall in falls]
 
@@ -77,8 +77,9 @@ class MultiHop:
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
     default) averages only over rows that can attend to a segment, and divides a row's attention by what it would be if
-    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c). Here c are
-    the selected segments not before m, end(c) is the number of rows up to the end of c. The paper: ``relative=false``.
+    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
+    selected segments c not before m. mass(c, m) is the mean attention from c to m, and end(c) the number of prompt rows
+    up to the end of c. ``relative=false`` is the paper's mean.
 
     ``limit`` is the share of a prompt's rows x layers that may be computed. The query, new rows and layer 0 come first;
     the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller
@@ -177,7 +178,7 @@ class MultiHop:
 def _edges(
     selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return one edge to each selected segment: from the query (-1) if it is in ``direct``, else the strongest."""
+    """Return (source, segment, attention) per selected segment: the query (-1) for ``direct``, else the top source."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
     sources, from_query = ways.argmax(0), set(direct.tolist())

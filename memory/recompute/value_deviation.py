@@ -21,11 +21,11 @@ class ValueDeviation:
     """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
 
     After layer i, a row's deviation is the squared difference between its new values (or keys, or both) at layer i + 1
-    and its block's, summed over heads and dimensions. Keys are compared before RoPE, which does not change distances.
+    and those in its block, summed over heads and dimensions. Keys are compared before RoPE: it changes no distance.
 
-    ``selection=gradual`` is the paper's: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
-    to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single`` is the published code's:
-    the rows chosen for layer 1 stay active. Fresh rows are always active.
+    ``selection=gradual``, as in the paper: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
+    to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single``, as in the published
+    code: the rows chosen for layer 1 stay active. Fresh rows are always active.
     """
 
     ratio: float = 0.15

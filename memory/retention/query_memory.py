@@ -114,7 +114,7 @@ def session_key(view: CacheView) -> str:
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
     """Compute (history rows,) scores by equation 3: attention from the query memory, summed over layers and heads.
 
-    No sliding windows, softcaps or sinks are applied: a layer also votes for rows outside its window.
+    No sliding windows, softcaps or sinks are applied: a layer also scores rows outside its window.
     """
     history = view.history
     total = torch.zeros(history.numel(), dtype=torch.float32, device=history.device)

@@ -1,4 +1,4 @@
-"""SnapKV: rows that the last window of queries attends to survive."""
+"""SnapKV: the rows that the last queries attend to most survive."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ class Embedding:
 
     ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), static groups are chosen as a whole, dynamic segments singly.
     Members of a static group are chosen singly if the group with its parents and amendments exceeds the budget, or if
-    part of it was already chosen with another segment. An amendment is a segment whose parent has the same category: a
-    later text about the same thing. The paper does not define a group's score: it is that of the best member, or with
-    ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its ``recent`` last actions in
-    this task, up to a quarter of the budget. Ties go to the older segment.
+    part of it was chosen with another segment and the rest does not fit. An amendment is a segment whose parent has the
+    same category: a later text about the same thing. The paper does not define a group's score: it is that of the best
+    member, or with ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its ``recent``
+    last actions in this task, up to a quarter of the budget. Ties go to the older segment.
     """
 
     mixed: bool = True
@@ -76,7 +76,7 @@ class Embedding:
         return tuple(group.members) if whole else (segment.id,)
 
     def _ranking(self, scores: Scores, store: SegmentStore, budget: int) -> Iterator[Candidate]:
-        """Yield all items, the best first; ties go to the older first segment."""
+        """Yield all items, the best first; ties go to the item whose first segment is older."""
         first_rows = self._first_rows(scores, store, budget)
         values = self._values(scores, first_rows)
         for row in _ranked_rows(values, scores.created, np.flatnonzero(first_rows == np.arange(len(first_rows)))):

@@ -25,7 +25,7 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 class Latent:
     """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
-    A box around a block's unrotated keys gives an upper bound of a query token's product with any of them. Each query
+    A box around a block's unrotated keys gives an upper bound of a query token's product with any key. Each query
     token normalises the bounds over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``). The
     ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula, bounds are not divided
     by the root of head_dim, so the softmax is sharper than that of attention.
@@ -92,7 +92,7 @@ class Latent:
         return sorted(self._fill(ranking, index))
 
     def _votes(self, bound: torch.Tensor) -> torch.Tensor:
-        """Return the (tokens, blocks) logarithm of the normalised ``bound`` (heads, tokens, blocks), summed over heads.
+        """Normalise ``bound`` (heads, tokens, blocks), sum over heads, and return the logarithm (tokens, blocks).
 
         Logarithms still rank blocks whose softmax rounds to zero.
         """
@@ -115,7 +115,7 @@ class Latent:
         return numbers
 
     def _prices(self, index: KeyBoxIndex) -> Sequence[int]:
-        """Return the part of ``top_k`` that a copy of each block takes."""
+        """Return, for each block, how much of ``top_k`` one copy of it takes."""
         return [1] * len(index) if self.unit == "blocks" else index.tokens
 
 

@@ -154,7 +154,7 @@ class SegmentGraph:
         return flips
 
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """Put a new segment into a group, a ``header`` never by similarity; ``values`` (row + 1,): cosines by row."""
+        """Put a new segment into a group, a ``header`` (a parent) never by similarity; ``values``: cosines by row."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
         if group is None or group.family != family:  # otherwise it joins the parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
@@ -185,7 +185,7 @@ class SegmentGraph:
             self.graph.add_node(segment.id, created=segment.created, version=segment.version)
 
     def _most_similar(self, family: str, values: NDArray[np.float32]) -> Group | None:
-        """Return the open group with the highest mean of ``values``, cosines by row, if that reaches the threshold.
+        """Return the open group with the highest mean cosine, if it reaches the threshold; ``values``: cosines by row.
 
         Static groups are closed to joins by similarity, which would invalidate their blocks.
         """
@@ -284,6 +284,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has a line of the log, which comes last in prompts until the task is finished."""
+    """Tell whether a group has a line of the current task's log; they come last in prompts, not with static groups."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.last_finished

@@ -15,8 +15,8 @@ class Transcript:
     """Segments and turns, oldest first, ``limit`` tokens at most.
 
     Each turn adds the chosen segments whose current version is not in the transcript yet, then the query; old versions
-    stay in place. A `history` segment written since the first turn is left out, because the turn that decided this
-    skill contains it. ``newline`` (token ids) precedes new segments if the transcript does not end with it.
+    stay in place. A `history` segment written since the first turn is left out, because an earlier turn contains
+    its skill as the answer. ``newline`` (token ids) precedes new segments if the transcript does not end with it.
     """
 
     def __init__(self, limit: float, newline: Sequence[int] = ()) -> None:

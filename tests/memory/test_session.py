@@ -332,7 +332,7 @@ def test_candidates_and_answers_take_positions(engine: Engine) -> None:
     with pytest.raises(CapacityError, match=message):
         session.score(prefill, [[1], [2, 3, 4, 5]])
     assert len(session.generate(prefill, 9)) == len(session.generate(prefill, 9, keep=True)) == 2
-    with pytest.raises(CapacityError, match="1 more after"):
+    with pytest.raises(CapacityError, match="1 more tokens after"):
         session.generate(prefill, 1)
 
 
