@@ -164,7 +164,7 @@ class MemorySession:
         self._graph.restore(self.store, snapshot)
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Encode texts of segments, so that an encoder that caches vectors has them at a later `load`."""
+        """Encode texts of segments: a caching encoder then has their vectors at a later `load`."""
         self._encoder.encode(texts)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:

@@ -79,7 +79,7 @@ class Probe(Protocol):
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read the same from the blocks of ``rows``. Raises ConfigError if there are no rows, or a row has no block."""
+        """Read stored keys or values, shaped as above. Raises ConfigError for no rows, or a row without a block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
@@ -156,10 +156,10 @@ class Loading(Protocol):
     """Schedule of the transfers of each block's layer slices to the compute device."""
 
     capabilities: Capabilities
-    overlaps: bool  # True: `schedule` is called once a layer's active rows are known; False: just before the layer
+    overlaps: bool  # True: `schedule` is called when a layer's active rows are known; False: just before the layer
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
-        """Return transfers that may start once the rows active at ``layer`` are known; called for layers 0, 1, ...
+        """Return transfers that may start when the rows active at ``layer`` are known; called for layers 0, 1, ...
 
         The call for a layer, or an earlier call, must request that layer's slices of all rows not active at it.
         """

@@ -57,7 +57,7 @@ class History(SingleUnitMemory):
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Return the ends of the blocks that tokens ``start:stop`` fill; the turn after ``memory`` is one segment."""
+        """Return the ends of the blocks in tokens ``start:stop``; with ``cut=segment`` the last turn is one block."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})

@@ -1,6 +1,6 @@
 """Isolated units: each has a block of its own, which is looked up by its identity, or encoded if missing.
 
-Missing blocks are encoded in one packed forward pass. If they have few tokens, the prefill that reads them encodes them
+Missing blocks are encoded in one packed forward pass. If they have few tokens, the prompt's own prefill encodes them
 (they are *fused*), which saves a pass over the model's weights. Keys and values are the same either way.
 """
 
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class IsolatedBuilder(PromptBuilder):
-    """Builder of prompts of isolated units, among which a latent retrieval, if the method has one, chooses by keys."""
+    """Builder of prompts of isolated units; a latent retrieval, if the method has one, chooses among them by keys."""
 
     harvests = False
 

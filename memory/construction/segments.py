@@ -64,7 +64,7 @@ class AnyOffsetBuilder(PromptBuilder):
     After the prefill, whole blocks with no approximate row in or before them enter the exact prefix index. The rows of
     every unit that no look-up would find are copied from the cache (harvested) and stored under its segment hash. The
     block's identity includes the tokens before the unit: after the same tokens its rows are exact. Repaired rows are
-    not stored: a unit keeps the rows of the first prompt that computed it, or of the last that refreshed it.
+    not stored: a unit keeps the rows of the first prompt that computed it, or last refreshed it.
     """
 
     harvests = True

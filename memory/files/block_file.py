@@ -165,8 +165,8 @@ def open_blocks(path: Path) -> BlockFile:
 class BlockFile:
     """A mapped file, made by `open_blocks`. Its content stays valid after the file is replaced or deleted.
 
-    The mapping is private: a write into a tensor does not change the file. It is closed with the last tensor that
-    refers to it, and holds one file descriptor until then. Threads may share it.
+    The mapping is private: a write into a tensor does not change the file. The mapping is closed with the last
+    tensor that refers to it, and holds one file descriptor until then. Threads may share it.
     """
 
     def __init__(self, path: Path, head: FileHeader, memory: mmap.mmap, start: int) -> None:

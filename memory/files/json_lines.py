@@ -100,7 +100,7 @@ def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None
 
 
 class LineFile:
-    """File of checked lines, opened at its end to append to. The next append cuts off everything after its last line.
+    """File of checked lines, opened at its end to append to. The next append cuts off everything after ``last``.
 
     :param last: the last line that stays; None: no line stays
     :param start: start of the file's chain; None: that of a file without an owner

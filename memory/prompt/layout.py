@@ -81,7 +81,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return int(different[0]) if different.size else size
 
 
-BRIDGE = 16  # a gap of fewer rows between two runs of rows is transferred with them
+BRIDGE = 16  # gaps of fewer rows between two runs of rows are transferred with the runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class Layout:
     ) -> list[tuple[int, tuple[int, int]]]:
         """Return runs of the marked ``rows`` that have a block: ``(index in placements, (start, stop) in the unit)``.
 
-        Gaps of fewer than `BRIDGE` rows within a unit are part of a run, unless some of them are ``loaded``, because
-        one more copy costs more than a few rows. If a layer computes rows of a gap, it overwrites what was transferred.
+        One more copy costs more than a few rows. So a gap of fewer than `BRIDGE` rows within a unit is part of a run,
+        unless some of its rows are ``loaded``. If a layer computes rows of a gap, it overwrites what was transferred.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()

@@ -67,7 +67,7 @@ class Schedule:
 
 @dataclass
 class MultiHop:
-    """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the top share of segments stays active.
+    """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the most important segments stay active.
 
     Segments are first ranked by attention from the query. Each hop then ranks them by attention from the segments just
     selected. Hops end when the selection stays the same, or after ``max_hops`` (0: only the query selects). Attention

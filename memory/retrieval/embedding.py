@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Item = tuple[str, ...]  # ids of segments that are scored and chosen together
-Candidate = tuple[float, int, Item, bool]  # negative score, first segment's creation number, item, may be split
+Candidate = tuple[float, int, Item, bool]  # -score, creation number of the first segment, item, whether it may be split
 GROUP_SCORES = ("max", "mean")
 SORTED_FIRST = 256  # number of best items that are sorted first; a selection rarely needs more
 
@@ -30,11 +30,11 @@ class Embedding:
     """The best segments within a budget of segments, with their parents and the segments that amend them.
 
     ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), static groups are chosen as a whole, dynamic segments singly.
-    Members of a static group are chosen singly if the group with its parents and amendments exceeds the budget, or if
-    part of it was chosen with another segment and the rest does not fit. An amendment is a segment whose parent has the
-    same category: a later text about the same thing. The paper does not define a group's score: it is that of the best
-    member, or with ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its ``recent``
-    last actions in this task, up to a quarter of the budget. Ties go to the older segment.
+    Members of a static group are chosen singly if the group with its parents and amendments exceeds the budget. So are
+    they if part of the group was chosen with another segment and the rest does not fit. An amendment is a segment whose
+    parent has the same category: a later text about the same thing. The paper defines no score of a group: it is that
+    of the best member, or with ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its
+    ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
     """
 
     mixed: bool = True

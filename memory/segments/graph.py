@@ -2,7 +2,7 @@
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family (the
-categories that may share a group), else it starts one. A parent written together with its children does not join by
+categories that may share a group), else it starts one. A parent written together with its children never joins one by
 similarity. A segment stays in its group until it is removed, so that grouping alone never invalidates a stored block.
 The graph is the same for every memory method, also for methods that do not use groups.
 """
