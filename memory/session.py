@@ -180,7 +180,7 @@ class MemorySession:
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
-        self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # a last token needs no row
+        self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # the last token needs no row
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
@@ -312,7 +312,7 @@ class MemorySession:
             try:
                 prompt = builder.build(units, query, context, timer)
                 placements = prompt.layout.placements
-                if encoded:  # blocks of earlier attempts are no hits
+                if encoded:  # blocks that earlier attempts encoded are no hits
                     placements = tuple(replace(p, hit=p.hit and p.identity not in encoded) for p in placements)
                     layout = replace(prompt.layout, placements=placements)
                     prompt = replace(prompt, layout=layout, encoded=prompt.encoded + sum(encoded.values()))

@@ -50,7 +50,7 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # its future and its function
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # the harvest's future and function
         self.blocks: list[PooledBlock] = []
         self.clear()
 

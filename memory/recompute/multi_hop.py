@@ -128,7 +128,7 @@ class MultiHop:
         selection = self._select(count, probe) if count else np.zeros(0, np.int64)
         self._candidates[:] = False
         self._candidates[selection] = True
-        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # for index -1: no segment
+        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # False for -1: no segment
         return active[stays[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
     def _within_limit(self, layout: Layout, layers: int) -> Schedule | None:

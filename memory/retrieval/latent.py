@@ -18,7 +18,7 @@ NORMALISERS = ("softmax", "rank")
 AGGREGATES = ("max", "sum")
 BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # in thirds of the layers
 DECIMALS = {torch.float32: 4, torch.float64: 9}  # scores are rounded, so that blocks of equal text tie
-CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
+CHUNK = 64  # query tokens per tensor (heads, tokens, blocks), so that its memory is bounded
 
 
 @dataclass(frozen=True)

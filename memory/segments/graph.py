@@ -47,7 +47,7 @@ class SegmentGraph:
         self.next_group = 0  # number of groups ever created
         self._cursor = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that may grow by similarity
-        self._due: list[tuple[int, int]] = []  # heap of (step of last change, group id), an entry per change
+        self._due: list[tuple[int, int]] = []  # heap of (step, group id): a group's changes
         self._row: dict[str, int] = {}
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] = np.zeros((0, 0), np.float32)
