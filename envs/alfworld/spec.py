@@ -20,7 +20,7 @@ EXCLUDED = ("movable", "Sliced")  # parts of names of task folders that ALFWorld
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them drawn with ``seed``.
+    """Load one episode per game that ALFWorld itself would play, sorted by path; with ``limit`` a draw with ``seed``.
 
     Raises ConfigError for invalid settings, DataError for a folder without games or a damaged file.
     """

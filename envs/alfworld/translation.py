@@ -15,7 +15,7 @@ from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
 from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in our skills and facts, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
