@@ -28,7 +28,7 @@ MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
 class WahSetting:
     """Setting of Watch-And-Help. Raises ConfigError for invalid choices.
 
-    ``rules`` and ``messages`` apply to type-level skills; instance-level skills are strict and give reasons of failure.
+    ``rules`` and ``messages`` apply to type-level skills. Instance-level skills are always strict, with reasons.
     """
 
     skills: str = "lota"

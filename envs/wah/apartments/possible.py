@@ -34,7 +34,7 @@ def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
 
 
 def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
-    """Raise DataError unless, for each class of places, one instance can satisfy all its predicates."""
+    """Raise DataError if a goal's place has no instance with the properties that all predicates of the place need."""
     for name in dict.fromkeys(predicate.place for predicate in goal if predicate.place):
         _check_name(name, graph.classes, "this apartment")
         kinds = dict.fromkeys(predicate.kind for predicate in goal if predicate.place == name)
@@ -45,7 +45,7 @@ def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
 
 
 def check_catalog(goal: Sequence[Predicate]) -> None:
-    """Raise DataError for things that cannot be placed in any apartment, and for too many of a class."""
+    """Raise DataError for things that cannot be placed in any apartment, and for more than `MAX_COUNT` of a class."""
     for predicate in goal:
         if predicate.thing:
             _check_name(predicate.thing, CLASSES, "any apartment")

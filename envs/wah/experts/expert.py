@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Stateless expert. ``full`` uses the whole state, ``partial`` only the agent's knowledge."""
+    """Stateless expert that knows the whole state; ``partial`` limits it only if the skills are instance-level."""
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:
         if skills not in ("lota", "grounded"):
