@@ -65,7 +65,7 @@ class Words(Text):
 
 
 class SharedTexts(Sequence[str]):
-    """View of a vector environment's shared memory as a sequence of one text per environment; deepcopy gives a tuple."""
+    """View of a vector environment's shared memory: a sequence of one text per environment. A deep copy is a tuple."""
 
     def __init__(self, rows: np.ndarray) -> None:
         """``rows``: (environments, max_length) code points, padded with `len(UNICODE)`."""
