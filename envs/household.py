@@ -1,4 +1,4 @@
-"""Gymnasium environment of a household: an action is a skill as a string, an observation instruction and feedback."""
+"""Gymnasium environment of a household: actions are skills as strings, observations are instruction and feedback."""
 
 from __future__ import annotations
 

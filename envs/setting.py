@@ -68,7 +68,7 @@ class Setting(Protocol):
 
     @property
     def hides_failures(self) -> bool:
-        """Whether failures are reported to the planner as successes, because a benchmark reports no failures."""
+        """Whether failures are reported to the planner as successes, as in LoTA-Bench."""
 
     @property
     def space(self) -> SkillSet: ...

@@ -40,7 +40,7 @@ class WorldSpec:
         return self.load(data, split, stream, seed, limit)
 
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
-        """Load episodes for training or for worked examples."""
+        """Load episodes for training, or for the worked examples in a prompt."""
         return self.load(data, "train", stream, seed, limit)
 
     def play_setting(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:

@@ -61,7 +61,7 @@ class Engine:
 
 
 class _GrammarError(Exception):
-    """Forbidden expression; no ValueError, which TextWorld would turn into the answer "Nothing happens."."""
+    """Forbidden expression. It is no ValueError, since TextWorld turns those into the answer "Nothing happens."."""
 
 
 class EnginePool:
@@ -108,7 +108,7 @@ def _make_players() -> tuple[Any, Any]:
 
 @contextmanager
 def _restored_arguments() -> Iterator[None]:
-    """Restore ``sys.argv`` afterwards: Fast Downward's translator overwrites it."""
+    """Restore ``sys.argv`` after the block: Fast Downward's translator overwrites it."""
     arguments = sys.argv
     try:
         yield
@@ -119,7 +119,7 @@ def _restored_arguments() -> Iterator[None]:
 def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
     """Evaluate an expression in a game's grammar safely; TextWorld would pass it to ``eval``, which runs any code.
 
-    Games only read an attribute of a thing, join texts, and choose the first non-empty text:
+    The grammars only read an attribute of an object, join texts, and choose the first non-empty text:
     ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for anything else and for unknown names.
     """
     if len(text) > MAX_EXPRESSION:

@@ -22,7 +22,7 @@ MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's ow
 
 @dataclass
 class AlfworldSetting:
-    """Setting of ALFWorld: the agent knows only the text, the expert the whole state. Invalid choices: ConfigError."""
+    """Setting of ALFWorld. The agent knows only what the text says. Raises ConfigError for invalid choices."""
 
     skills: str = "grounded"
     observability: Observability = "partial"

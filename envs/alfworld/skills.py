@@ -90,7 +90,7 @@ def _place(world: GameWorld) -> str | None:
 
 
 def _single_commands(world: GameWorld) -> dict[str, str]:
-    """Map the skills that one command can do now to it; not a lamp's second "turn on", which ALFWorld ignores."""
+    """Map skills to the single commands that do them now, except to turn on a lit lamp, which ALFWorld ignores."""
     lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
     commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
     if world.lamp is None:
@@ -128,7 +128,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
 
 
 def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
-    """Return the reason why starting an appliance would not treat its content now, or None."""
+    """Return the reason why starting an appliance would heat, cool or clean nothing now; None if it would."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
         return f"{to_words(treatment.switch_of(place))} is already on"
@@ -142,7 +142,7 @@ def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
 
 
 def _start(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
-    """Start an appliance. If this would not treat its content, a fridge is only closed, and other appliances fail."""
+    """Start an appliance. If `_obstacle` gives a reason, a fridge is only closed, and other appliances fail."""
     reason = _obstacle(world, treatment, place)
     if reason is not None:
         return failed(reason) if treatment.switch else world.do(f"close {to_words(place)}")

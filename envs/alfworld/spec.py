@@ -20,7 +20,7 @@ EXCLUDED = ("movable", "Sliced")  # parts of names of task folders that ALFWorld
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load one episode per game that ALFWorld itself would play, sorted by path; with ``limit`` a draw with ``seed``.
+    """Load one episode per game that ALFWorld itself would play, sorted by path, or ``limit`` drawn with ``seed``.
 
     Raises ConfigError for invalid settings, DataError for a folder without games or a damaged file.
     """
@@ -31,7 +31,7 @@ def load_episodes(
     if stream != 1:
         raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
     check_request(None, stream, limit, "game")
-    files = [  # without those that ALFWorld excludes by task folder, or marks as unsolved
+    files = [  # games of the excluded tasks, and games that are not marked as solvable, are left out
         file
         for file in _files(Path(data).expanduser(), split)
         if not any(word in file.parts[-3] for word in EXCLUDED) and Game(file).read().get("solvable") is True

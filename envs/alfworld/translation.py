@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @dataclass(frozen=True)
 class Treatment:
-    """The effect of an appliance on the objects in it, and the skill that starts it."""
+    """Heating, cooling or cleaning: an appliance's effect on the objects in it, and the skill that starts it."""
 
     verb: str  # in ALFWorld's commands
     place: str  # type of the appliance in AI2-THOR
@@ -83,7 +83,7 @@ def skill_of(command: str) -> str | None:
 
 
 def single_commands(world: GameWorld) -> dict[str, str]:
-    """Map each skill that a single command can do now to that command; only for things that the text mentions."""
+    """Map each skill that a single command can do now to that command; only for objects that the text has mentioned."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 

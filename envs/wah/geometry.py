@@ -65,7 +65,7 @@ def standing_point(target: Box, room: Box | None) -> Vector:
     if room is None:
         return x, 0.0, z - depth / 2 - ARM_LENGTH
     dx, dz = room.center[0] - x, room.center[2] - z
-    if abs(dx) * depth > abs(dz) * width:  # that side is at the box's low or high x
+    if abs(dx) * depth > abs(dz) * width:  # the side that faces the middle is at low or high x
         x += np.copysign(width / 2 + ARM_LENGTH, dx)
     else:
         z += np.copysign(depth / 2 + ARM_LENGTH, dz)

@@ -89,7 +89,7 @@ def goal_counts(home: HomeState, goal: Sequence[Predicate]) -> tuple[int, ...]:
 
 
 def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
-    """Return the instance of the goal's place with the best score, the first one if several have it."""
+    """Return the instance of the goal's place with the best score, the sum of count / required count; or the first."""
 
     def score(place: int) -> float:
         pairs = zip(counts_at(home, goal, place), goal, strict=True)

@@ -49,7 +49,7 @@ SEATS = ("sofa", "chair", "bed", "bench")
 
 
 class LotaSkills:
-    """Type-level skills; ``rules`` decide checks and instances, ``messages`` the texts of failures."""
+    """Type-level skills; ``rules`` determine checks and the choice of instances, ``messages`` the failures' texts."""
 
     def __init__(self, rules: Rules = "lota", messages: Messages = "reasons") -> None:
         self.rules: Rules = rules

@@ -49,7 +49,7 @@ class WatchAndHelpSpec(WorldSpec):
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Draw the rules, but use ``strict`` for goals with two things of a class: ``lota`` finds only the last one."""
+        """Draw the rules. Goals with several things of a class get ``strict``, since ``lota`` finds only the last."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")

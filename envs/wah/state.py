@@ -139,10 +139,10 @@ class HomeState:
     def holder(self, thing: int) -> int | None:
         """Return the container that a thing is directly in, else the thing that it is on.
 
-        None if it is on the floor, on a wall or carried.
+        None for a thing on the floor, on a wall or in the agent's hand.
         """
         graph = self.graph
-        if containers := graph.containers(thing):  # the innermost container is in the most containers
+        if containers := graph.containers(thing):  # the innermost one is itself in the most containers
             return containers[0] if len(containers) == 1 else max(containers, key=lambda c: len(graph.containers(c)))
         surfaces = [below for below in graph.targets(thing, ON) if not is_never_close(graph[below])]
         return min(surfaces, default=None)

@@ -26,9 +26,9 @@ HEIGHTS = (2.5, 3.0)
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of one class in a room's clutter: one of these entries is drawn
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of one portable class in a room's clutter: one entry is drawn
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: one per room
+_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: at most one
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from envs.splits import finite_number
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
-# Current class names by those of the older simulator (before 2.0).
+# Current class names, by the names in the older simulator (before 2.0).
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
 FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # read for all nodes; CLOSE only for the character
 

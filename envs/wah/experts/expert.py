@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Stateless expert that knows the whole state; ``partial`` limits it only if the skills are instance-level."""
+    """Stateless expert. It knows the whole state, with ``partial`` and instance-level skills what the agent knows."""
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:
         if skills not in ("lota", "grounded"):

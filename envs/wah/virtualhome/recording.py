@@ -127,8 +127,8 @@ class Replay:
         """Raises DataError for a file that cannot be read."""
         self.name = f"recording {path}"
         self._path = Path(path)
-        self._number = 0  # of the last line read
-        self._entry: dict[str, Any] | None = None  # its content, until it has been replayed
+        self._number = 0  # number of lines read
+        self._entry: dict[str, Any] | None = None  # content of the last line read, until it has been replayed
         with reading(self._path, "name a recording"):
             self._stream: IO[bytes] = (gzip.open if self._path.suffix == ".gz" else open)(self._path, "rb")
 

@@ -130,7 +130,7 @@ class HttpTransport:
 
 
 def _may_repeat(error: SimulatorError) -> bool:
-    """Return whether a retry is safe: a busy simulator has done nothing; other failures only of idempotent actions."""
+    """Return whether a retry is safe: always after a busy answer, after other failures only for idempotent actions."""
     if isinstance(error, SimulatorBusy):
         return True
     temporary = isinstance(error, SimulatorTimeout | SimulatorGone) or error.status == 500

@@ -103,7 +103,7 @@ def _read(response: HTTPResponse, limit: int) -> bytes:
 
 
 class _BoundedSocket(io.RawIOBase):
-    """Connection whose reads end with the clock's time or after ``limit`` bytes; HTTPResponse uses it as a socket."""
+    """Connection that is read until the clock's limit, up to ``limit`` bytes; HTTPResponse uses it as a socket."""
 
     def __init__(self, connection: socket.socket, clock: Clock, limit: int) -> None:
         self._connection = connection
