@@ -44,7 +44,7 @@ class Wall:
     length: float  # metres
 
     def box(self, along: float, height: float, depth: float, size: Vector) -> Box:
-        """Return the box of a thing whose middle is ``along`` the wall, ``height`` up, ``depth`` inwards (in metres)."""
+        """Return the box of a thing whose middle is ``along`` the wall, ``height`` up, ``depth`` inwards, in metres."""
         x, _, z = self.corner
         if self.axis == 0:
             return round_box((x + along, height, z + self.inward * depth), size)
