@@ -86,7 +86,7 @@ _BY_ID = {world.id: world for world in WORLDS.values()}
 
 
 def register_worlds() -> None:
-    """Register with gymnasium the ids that it does not know yet."""
+    """Register the worlds' ids with gymnasium, unless it has them already."""
     from gymnasium.envs.registration import register, registry  # lazy: specs need no gymnasium
 
     for world in WORLDS.values():

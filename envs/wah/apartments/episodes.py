@@ -21,6 +21,7 @@ SNACKS = ("apple", "cupcake", "juice", "pudding", "wine")
 MEALS = ("apple", "coffeepot", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
 TABLEWARE = ("cutleryfork", "plate", "waterglass", "wineglass")
 GROCERIES = ("apple", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
+# By task type: the relation, the class of the place, and the classes of things.
 PUT_TASKS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     {
         "prepare_snack": ("on", "coffeetable", SNACKS), "prepare_food": ("on", "kitchentable", MEALS),
