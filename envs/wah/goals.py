@@ -89,7 +89,7 @@ def goal_counts(home: HomeState, goal: Sequence[Predicate]) -> tuple[int, ...]:
 
 
 def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
-    """Return the instance of the goal's place with the best score, the sum of count / required count; or the first."""
+    """Return the instance of the goal's place with the largest sum of count / required count; the first on a tie."""
 
     def score(place: int) -> float:
         pairs = zip(counts_at(home, goal, place), goal, strict=True)

@@ -88,7 +88,7 @@ def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
 
 
 def _draw_goal(kind: str, free: list[str], limit: int, rng: Random, most: int, used_predicates: set[str]) -> Goal:
-    """Draw a goal for at most ``limit`` classes and `MAX_THINGS` things; ``put_dishwasher`` mostly adds turnOn."""
+    """Draw a goal for at most ``limit`` classes and `MAX_THINGS` things; ``put_dishwasher`` mostly adds a turnOn."""
     relation, place, _ = PUT_TASKS[kind]
     amount = rng.choices([amount for amount, _ in CLASS_COUNTS], [weight for _, weight in CLASS_COUNTS])[0]
     things = sorted(rng.sample(free, min(amount, limit, len(free))))

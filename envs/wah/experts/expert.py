@@ -15,7 +15,10 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Stateless expert. It knows the whole state, with ``partial`` and instance-level skills what the agent knows."""
+    """Stateless expert that knows the whole state.
+
+    With ``partial`` and instance-level skills it fetches only things that the agent knows, and searches for others.
+    """
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:
         if skills not in ("lota", "grounded"):
