@@ -43,7 +43,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Start the episode ``options["episode"]``, an index or an episode; without it one drawn with the seed."""
+        """Start the episode ``options["episode"]``, an index or an episode; by default one drawn with the seed."""
         super().reset(seed=seed)
         self._finished = True  # ends the current episode, even if the next one fails to start
         episode = self._choose((options or {}).get("episode"))

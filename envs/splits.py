@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # houses per value of `seed`; a higher limit also uses houses of the next value
+EPISODES_PER_SEED = 10_000  # houses per value of `seed`; a higher limit continues into the next value's houses
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 
@@ -99,5 +99,5 @@ def draw_entries(entries: Sequence[E], limit: int | None, seed: int) -> Sequence
 def finite_number(value: Any) -> float:
     """Return a number from a JSON file as a float. Raises ValueError for booleans, texts, NaN and infinities."""
     if type(value) not in (int, float) or not abs(value) < float("inf"):
-        raise ValueError(f"{value!r:.40} is no finite number")
+        raise ValueError(f"{value!r:.40} is not a finite number")
     return float(value)

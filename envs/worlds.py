@@ -1,4 +1,4 @@
-"""Worlds: the class `WorldSpec`, whose instances are ``SPEC`` in ``envs/NAME/spec.py``, and their gymnasium ids."""
+"""Worlds: their gymnasium ids, and the class `WorldSpec`; each world has an instance ``SPEC`` in envs/NAME/spec.py."""
 
 from __future__ import annotations
 

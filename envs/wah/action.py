@@ -51,7 +51,7 @@ _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
 def refusal(home: HomeState, action: Action, rules: Rules) -> str:
     """Return the reason why the action is impossible now; "" if possible. Raises SkillError for an unknown verb."""
     if action.verb not in _CHECKS:
-        raise SkillError(f"{action.verb!r} is no verb of this world; use one of {', '.join(_CHECKS)}")
+        raise SkillError(f"{action.verb!r} is not a verb of this world; use one of {', '.join(_CHECKS)}")
     return _CHECKS[action.verb](home, action, rules == "strict")
 
 
@@ -84,7 +84,7 @@ def _grab(home: HomeState, action: Action, strict: bool) -> str:
 
 
 def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
-    """Return why a closed container blocks grabbing, else "". Only ``strict`` also checks containers around it."""
+    """Return why a closed container blocks grabbing, else "". ``strict`` also checks the containers around that one."""
     containers = home.graph.containers(node.id)
     if strict:
         outermost = home.hidden_in(node.id)

@@ -74,7 +74,7 @@ def _predicate(text: str, count: int) -> Predicate:
             return Predicate(kind, "", place, 1)
         case "holds", [thing]:
             return Predicate(kind, thing, "", count)
-    raise DataError(f"goal {text!r} is no predicate; use {FORMS}")
+    raise DataError(f"goal {text!r} is not a predicate; use {FORMS}")
 
 
 def unmet_predicates(goal: Sequence[Predicate], counts: Iterable[int]) -> list[Predicate]:

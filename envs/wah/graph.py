@@ -1,7 +1,4 @@
-"""VirtualHome's environment graph: nodes and the relations between them, as dicts and sets.
-
-Relations are indexed in both directions.
-"""
+"""VirtualHome's environment graph: nodes, and relations between them that are indexed in both directions."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING,
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # ids 1 to 10 belong to characters in the simulator, but not in graphs of its older versions
+AGENT = 1  # the simulator keeps ids 1 to 10 for characters; in its older versions other nodes can have them
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
@@ -78,7 +78,7 @@ class Home(HomeState):
             return self._sit(action.thing)
         if action.verb in STATES:
             return self._switch(action.thing, *STATES[action.verb])
-        raise SkillError(f"{action.verb!r} is no verb of this world")
+        raise SkillError(f"{action.verb!r} is not a verb of this world")
 
     # effects of actions
 

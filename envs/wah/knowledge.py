@@ -54,7 +54,7 @@ class Knowledge:
         return node.category == ROOMS or (node.closed and node.container)
 
     def update(self) -> list[Fact]:
-        """Observe; return every fact that is new or different since the last call, by node id, the agent's last."""
+        """Observe; return the facts that are new or changed since the last call, by node id, the agent's fact last."""
         self._look()
         pending, self._pending = (self._pending | self.home.changed) & self.known, set()
         self.home.changed = set()
@@ -74,7 +74,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
                 self._explore(thing)
-        self._see(filter(self._in_explored_room, home.changed))  # things that stay when the agent takes their box
+        self._see(filter(self._in_explored_room, home.changed))  # such as contents left behind when a box is taken
         self._see(home.inventory)
 
     def _in_explored_room(self, thing: int) -> bool:

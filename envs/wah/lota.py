@@ -89,11 +89,11 @@ class LotaSkills:
         rank = _RANKS[verb]
         return min(ids, key=lambda thing: (*rank(home, thing), home.distance(thing), thing))
 
-    def target(self, home: HomeState, thing: str) -> int | None:
-        """Return the place where a thing of the class ``thing`` would be put down now; None if there is none."""
+    def target(self, home: HomeState, kind: str) -> int | None:
+        """Return the place where a thing of the class ``kind`` would be put down now; None if there is none."""
         if self.rules == "strict":
             return home.history.target
-        return self.choose(home, PUT, home.history.class_name or thing)
+        return self.choose(home, PUT, home.history.class_name or kind)
 
     def _parse(self, home: HomeState, skill: str) -> tuple[str, str]:
         match = _FORM.fullmatch(skill)

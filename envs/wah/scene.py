@@ -23,7 +23,7 @@ class Task:
 class Scene:
     """An apartment: VirtualHome's graph JSON, which is never changed, and the start room.
 
-    ``scene`` is the number of the scene that the simulator loads and then changes to ``graph``, if there is one.
+    ``scene`` is the number of the scene that a simulator loads and then changes into ``graph``; None if unknown.
     """
 
     id: str

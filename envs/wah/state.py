@@ -31,7 +31,7 @@ def _tangible(node: Node) -> bool:
 
 
 def _holds_things(graph: Graph, node: Node) -> bool:
-    """Return whether furniture holds something now: a wall shelf may be no surface by its properties."""
+    """Return whether a node is furniture that holds things now, such as a wall shelf, which lacks SURFACES."""
     contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
     return _furniture(node) and any(is_movable(graph[thing]) for thing in contents)
 

@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class ObjectClass:
-    """A class of nodes. ``size``: metres along x, y (up) and z of a thing whose back is at a wall along x."""
+    """A class of nodes. ``size``: width, height and depth in metres; the depth is measured from the thing's back."""
 
     category: str
     properties: tuple[str, ...]
@@ -23,7 +23,7 @@ class ObjectClass:
 
 
 def object_class(class_name: str) -> ObjectClass:
-    """Return the entry of a class. Raises DataError for a class that no embedded apartment has."""
+    """Return the entry of a class. Raises DataError for a class that no generated apartment has."""
     try:
         return CLASSES[class_name]
     except KeyError:

@@ -26,7 +26,7 @@ _HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A placed thing; ``relation``: ON or INSIDE the fixture of the same room with index ``holder``."""
+    """A placed thing. It may be ON or INSIDE (``relation``) the fixture with index ``holder`` in its room."""
 
     kind: str
     box: Box
@@ -95,7 +95,7 @@ def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) 
     widest_first = sorted(content.walls, key=lambda piece: -CLASSES[piece.kind].size[0])
     if not all(fitting.against_a_wall(piece) for piece in widest_first):
         return None
-    if not all(fitting.in_the_middle(piece) for piece in content.middle):
+    if not all(fitting.anywhere_in_the_room(piece) for piece in content.middle):
         return None
     for kind in content.on_walls:
         fitting.add_on_wall(kind)
@@ -132,7 +132,7 @@ class _Fitting:
                 return True
         return False
 
-    def in_the_middle(self, piece: Piece) -> bool:
+    def anywhere_in_the_room(self, piece: Piece) -> bool:
         """Place a piece anywhere in the room: a rug may lie under other things, furniture needs a passage around it."""
         width, height, depth = CLASSES[piece.kind].size
         flat = piece.kind == "rug"
@@ -200,7 +200,7 @@ class _Fitting:
             self._add("curtains", wall.box(along, height, size[2] * 1.5, CLASSES["curtains"].size))
 
     def add_overhead(self, kind: str, share: float) -> None:
-        """Add a thing under the ceiling, at a share of the room's length."""
+        """Add a thing under the ceiling, at ``share`` (0 to 1) of the room's extent along x."""
         (x, _, z), (width, height, _) = self.room.center, self.room.size
         size = CLASSES[kind].size
         self._add(kind, round_box((x + (share - 0.5) * width, height - size[1] / 2, z), size))

@@ -28,7 +28,7 @@ CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of one portable class in a room's clutter: one entry is drawn
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: at most one
+_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: one per room
 
 
 @dataclass(frozen=True, slots=True)

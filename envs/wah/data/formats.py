@@ -27,7 +27,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
         graph = Graph(_node(row) for row in sorted(content["nodes"], key=lambda row: row["id"]))
         edges = [(_id(row["from_id"]), str(row["relation_type"]), _id(row["to_id"])) for row in content["edges"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph again") from error
+        raise DataError(f"{where} is not a VirtualHome graph ({error!r}); export environment_graph again") from error
     if len(graph.nodes) != len(content["nodes"]):
         raise DataError(f"{where} has {len(content['nodes'])} nodes but {len(graph.nodes)} ids; give each its own")
     for source, relation, target in edges:

@@ -41,7 +41,7 @@ def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
     for name in names:
         if name in row:
             return row[name]
-    raise DataError(f"{where} has no {' or '.join(repr(name) for name in names)}; it is no task of Watch-And-Help")
+    raise DataError(f"{where} has no {' or '.join(repr(name) for name in names)}; it is not a task of Watch-And-Help")
 
 
 def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:

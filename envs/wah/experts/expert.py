@@ -17,7 +17,7 @@ from keep_agent.errors import ConfigError
 class Expert:
     """Stateless expert that knows the whole state.
 
-    With ``partial`` and instance-level skills it fetches only things that the agent knows, and searches for others.
+    With observability ``partial`` and instance-level skills, it searches for things that the agent does not know yet.
     """
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:

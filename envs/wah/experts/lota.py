@@ -83,7 +83,7 @@ class LotaPlan:
         return skill_text(FIND, spare[0]) if spare else DONE
 
     def _fetch(self, to_put: Sequence[Predicate]) -> str:
-        """Return the next step to open the destination, then to fetch the first available thing."""
+        """Return the next step: the destination is opened first, then the first available thing is fetched."""
         steps = [step for predicate in to_put if (step := self._take(predicate.thing))]
         if not steps:
             return ""

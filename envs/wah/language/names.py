@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 # LoTA-Bench's names of VirtualHome's classes (its file wah_objects_sim2nl.json), if they differ from the class name.
-# This list has the names that differ only by spaces and capitals. Those in its last line are not in that file.
+# This list has the names that differ only by spaces and capitals. The file lacks the names in the last line.
 _SPACED_NAMES = """
     balance ball, bar soap, bathroom cabinet, bathroom counter, bell pepper, board game, candy bar, ceiling fan,
     cell phone, Chinese food, chocolate syrup, closet drawer, coat rack, coffee maker, coffee pot, coffee table,

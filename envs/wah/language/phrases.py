@@ -20,7 +20,7 @@ Choose = Callable[[Sequence[Any]], Any]  # choice among options, of which the fi
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
 _WORD_COUNTS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
-# Class meant by "the table" in a task.
+# By task type: the class that "the table" means.
 _THE_TABLE = {
     "prepare_snack": "coffeetable", "prepare_food": "kitchentable", "setup_table": "kitchentable",
     "read_book": "coffeetable",

@@ -2,9 +2,9 @@
 
 Slots: ``{things}`` are the objects ("an apple and two cupcakes"), ``{items}`` the same objects as a list after a colon,
 ``{first}`` the first object and ``{rest}`` the others. Patterns with ``{items}`` or ``{rest}`` need several objects.
-``{them}`` ("it") and ``{are}`` ("is") agree with their number. ``{place}`` is the destination ("the fridge"), ``{on}``
-"in the fridge", ``{onto}`` "into the fridge", ``{to}`` "to the fridge". ``{book}`` is the thing to hold, ``{seat}`` the
-seat. A word in brackets, such as ``[put]``, is replaced by one of its synonyms in `WORDS`, which may contain slots.
+``{them}`` ("it") and ``{are}`` ("is") agree with the number of objects. ``{place}`` is the destination ("the fridge"),
+``{on}`` "in the fridge", ``{onto}`` "into the fridge", ``{to}`` "to the fridge". ``{book}`` is held, ``{seat}`` is the
+seat. A word in brackets, such as ``[put]``, is replaced by one of its synonyms in `WORDS`; synonyms may contain slots.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ _READ_WISHES = (
     "it is reading time, so [take] {book} and [sit] on {seat}", "you should be sitting on {seat} with {book}",
     "reading {book} on {seat}", "sitting on {seat} with {book}",
 )  # fmt: skip
-# Patterns for reading with snacks: %s is one of the patterns above.
+# Patterns for reading with snacks: %s is a pattern of _READ.
 _SNACK_AND_READ = (
     "[put] {things} {onto}, [then] %s", "[put] {things} {onto} and %s", "[move] {things} {to}, [then] %s",
     "[get] {things}, [put] {them} {onto} and %s", "%s after [putting] {things} {on}",
@@ -183,7 +183,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "put_fridge": WISHES + _STORE_WISHES, "read_book": _READ_WISHES,
     "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ_WISHES),
 }  # fmt: skip
-# Phrases around a command. The late ones are not used around a command that ends with a list.
+# Phrases around a command. The late ones, which end after the command, are not used if it contains a colon.
 WRAPPERS: tuple[str, ...] = (
     "{}", "{}", "{}", "{}", "please {}", "please {}", "could you {}?", "could you please {}?", "can you {}?",
     "would you {}?", "would you please {}?", "I would like you to {}", "I'd like you to {}", "I want you to {}",

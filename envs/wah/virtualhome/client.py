@@ -55,7 +55,7 @@ def parse_reply(fields: Mapping[str, Any]) -> SimulatorReply:
     known = {name: fields[name] for name in _TYPES if fields.get(name) is not None}
     for name, value in known.items():
         if type(value) is not _TYPES[name]:  # isinstance would accept a bool as int
-            raise SimulatorAnswer(f"{name} is no {_TYPES[name].__name__}: {excerpt(repr(value))}", status=200)
+            raise SimulatorAnswer(f"{name} is not of type {_TYPES[name].__name__}: {excerpt(repr(value))}", status=200)
     return SimulatorReply(**known)
 
 

@@ -124,7 +124,7 @@ class Replay:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Raises DataError for a file that cannot be read."""
+        """Open the recording. Raises DataError for a file that cannot be read."""
         self.name = f"recording {path}"
         self._path = Path(path)
         self._number = 0  # number of lines read

@@ -39,9 +39,9 @@ def parse_address(url: str) -> Address:
         host = (parts.hostname or "").encode("idna").decode()
         address = Address(host, parts.port or DEFAULT_PORT, quote(parts.path or "/", safe="/%"))
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no address of a simulator ({error}); use http://HOST:PORT") from error
+        raise ConfigError(f"{url!r} is not the address of a simulator ({error}); use http://HOST:PORT") from error
     if parts.scheme != "http" or not host:
-        raise ConfigError(f"{url!r} is no address of a simulator; use http://HOST:PORT")
+        raise ConfigError(f"{url!r} is not the address of a simulator; use http://HOST:PORT")
     return address
 
 
