@@ -165,12 +165,12 @@ def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -
     if not isinstance(kind, str) or kind not in NEEDED:
         raise DataError(f"task_type={kind!r:.60} is unknown{did_you_mean(str(kind), NEEDED)}")
     if not isinstance(params[SLICED], bool):
-        raise DataError(f"{SLICED}={params[SLICED]!r:.60} is no boolean; set true or false")
+        raise DataError(f"{SLICED}={params[SLICED]!r:.60} is not a boolean; set true or false")
     for name in NEEDED[kind]:
         value, known = params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name]
         if not isinstance(value, str) or value not in known:
             hint = did_you_mean(value, known) if isinstance(value, str) else ""
-            raise DataError(f"{name}={value!r:.60} is no type that a task can name here{hint}")
+            raise DataError(f"{name}={value!r:.60} is not a type that a task can name here{hint}")
     counts = Counter(things)
     for name in counts.keys() - objects.KNOWN_TYPES:
         raise DataError(f"a thing is of the unknown type {name!r:.60}{did_you_mean(name, objects.KNOWN_TYPES)}")

@@ -80,7 +80,7 @@ def test_a_random_planner_plays_alfworld_commands(engine: None, call: Command) -
     ("overrides", "sentence"),
     [
         ((), "env.data is not set; name ALFWorld's folder json_2.1.1, or write games with python -m eval.games"),
-        (("env.data=nowhere",), "nowhere is no folder"),
+        (("env.data=nowhere",), "nowhere is not a folder"),
         (("env.data=.",), "no games of ALFWorld in ."),
     ],
 )

@@ -183,7 +183,7 @@ def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
     try:
         return read(*arguments)
     except _MALFORMED as error:
-        raise DataError(f"{file} is no trajectory ({type(error).__name__}: {error}); {_REMEDY}") from error
+        raise DataError(f"{file} is not a trajectory ({type(error).__name__}: {error}); {_REMEDY}") from error
 
 
 def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:

@@ -43,10 +43,10 @@ class ThorOptions:
         for name in ("width", "height", "tries"):
             self._check(name, _positive(getattr(self, name), int), "does not work; give a whole number above 0")
         for name in ("executable", "display"):
-            self._check(name, isinstance(getattr(self, name), str | None), "is no text; write it in quotes")
-        self._check("quality", isinstance(self.quality, str), "is no text; write it in quotes")
+            self._check(name, isinstance(getattr(self, name), str | None), "is not a text; write it in quotes")
+        self._check("quality", isinstance(self.quality, str), "is not a text; write it in quotes")
         self._check("headless", isinstance(self.headless, bool), "does not work; give true or false")
-        self._check("gpu", self.gpu is None or _positive(self.gpu, int, 0), "is no GPU; give its number, or null")
+        self._check("gpu", self.gpu is None or _positive(self.gpu, int, 0), "is not a GPU; give its number, or null")
         choices = f"is unknown; use one of {', '.join(PLATFORMS)}, or null"
         self._check("platform", self.platform is None or self.platform in PLATFORMS, choices)
         self._check("server", self.server in SERVERS, f"is unknown; use one of {', '.join(SERVERS)}")

@@ -106,7 +106,7 @@ def test_a_record_without_instructions_gets_a_generated_one(tmp_path: Path) -> N
         ({"init_room": 3}, "init_room=3; the rooms"),
         ({"task_goal": {"inside_apple_coffeetable": 1}}, "'coffeetable' cannot fulfil 'inside'.*CONTAINERS"),
         ({"task_goal": {"turnOn_coffeetable": 1}}, "'coffeetable' cannot fulfil 'turnOn'.*HAS_SWITCH"),
-        ({"init_graph": {}}, r"record 1.* is no VirtualHome graph \(KeyError"),
+        ({"init_graph": {}}, r"record 1.* is not a VirtualHome graph \(KeyError"),
         ({"env_id": True}, "env_id=True; give a whole number"),
         ({"task_goal": [1]}, r"record 1 has the goal \[1\]"),
         ({"task_goal": {"on_apple_coffeetable": 0}}, r"record 1: .* without predicates"),
