@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import wah_tasks
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.apartments.placing import lay_out
@@ -164,6 +165,15 @@ def test_plans_are_laid_out_with_the_seed(tmp_path: Path) -> None:
         load(folder, "train")
     assert [e.scene for e in episodes] != [e.scene for e in load(folder, seed=1)]
     assert len({episode.scene.id.rpartition("-")[2] for episode in episodes}) > 1
+
+
+def test_the_benchmark_lists_the_tasks_of_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["wah_tasks", "--data", str(folder_of_plans(tmp_path))])
+    assert wah_tasks.main() == 0
+    *lines, count = capsys.readouterr().out.splitlines()
+    assert count == f"{len(lines)} tasks" and all("on_apple_coffeetable:1" in line for line in lines)
 
 
 def test_a_folder_without_plans_is_an_error(tmp_path: Path) -> None:
