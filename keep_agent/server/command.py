@@ -25,10 +25,10 @@ from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedPro
 from keep_agent.server.settings import AgentLimits, Settings
 
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
-QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query of any URL
+QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query string of a URL
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SHUTDOWN_SECONDS = 30  # seconds for running requests at shutdown
-MAX_HEADER_BYTES = 64 << 10  # bytes of a request's head
+SHUTDOWN_SECONDS = 30  # seconds that running requests have at shutdown
+MAX_HEADER_BYTES = 64 << 10  # maximum size of a request line with its headers
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # fails early if it is locked; the registry locks it for good
+        lock_folder(options.folder).close()  # fails now if a server uses it; the registry locks it again
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
@@ -92,7 +92,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class WithoutTokens(logging.Filter):
-    """Log filter: replaces URL queries, and values after ``token=``, by ``***``."""
+    """Log filter: puts ``***`` in place of URL queries and of values after ``token=``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()

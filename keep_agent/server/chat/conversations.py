@@ -1,4 +1,4 @@
-"""Conversations: turns of many agents on one model, sequential per agent, parallel across agents."""
+"""Conversations: turns of many agents on one model. The turns of one agent run in order, of several in parallel."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage
 
 
 class Generation:
-    """Async view of a turn: its prefill, then pieces of text, then its end."""
+    """Async view of a turn's events: the reuse of its prompt's rows, then pieces of text, then its end."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[PromptReuse | str | TurnEnd | Exception] = asyncio.Queue()
@@ -74,7 +74,7 @@ class Generation:
             self.waiting.cancel()
 
     async def begin(self) -> None:
-        """Wait until the prompt is accepted; raise its error otherwise."""
+        """Wait until the prompt is accepted, and set ``prefilled``. Raises the error of a rejected prompt."""
         item = await self._events.get()
         if isinstance(item, Exception):
             raise item
@@ -82,7 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; set ``end``. Raises the turn's error."""
+        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; then set ``end``. Raises its error."""
         while self.end is None:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
@@ -100,13 +100,13 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents on one engine, each on its own thread. A prompt reuses any prefix of the stored text.
+    """Turns of many agents on one engine, each turn on a thread. A prompt reuses the agent's rows of a common prefix.
 
-    :param engine: the caller closes it, after this object
-    :param limiter: counts a turn from its request to its end, even after its client has disconnected
+    :param engine: remains open; the caller closes it after this object
+    :param limiter: bounds the turns; a turn counts until it ends, even if its client has disconnected
     :param model: name of the model in requests
-    :param folder: for the agents' rows on disk; None: none are written
-    :param special: the model's special tokens; None: as `special_tokens` finds them
+    :param folder: folder of the agents' KV rows on disk; None: no rows are written
+    :param special: the model's special tokens; None: the result of `special_tokens`
     :param knobs: further options of `AgentMemories`
     """
 
@@ -152,7 +152,7 @@ class Conversations:
         return generation
 
     async def count(self, messages: Sequence[ChatMessage], continue_last: bool = False) -> int:
-        """Count the prompt tokens of messages for an agent without a memory. Raises as `chat` does."""
+        """Count the prompt tokens of messages for an agent without a memory. Raises BadMessages, TooLarge, Busy."""
 
         def count() -> int:
             text = prompt_of(self.tokenizer, messages, continue_last)
@@ -190,7 +190,7 @@ class Conversations:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def forget(self, agent: str) -> bool:
-        """Delete an agent's rows after its waiting turns; return whether there were any."""
+        """Delete an agent's KV rows, after the turns that wait; return whether it had any."""
         async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 

@@ -19,10 +19,10 @@ MAX_RETRY_SECONDS = 60  # maximum retry time in seconds
 
 
 class ConcurrencyLimiter:
-    """Limiter of ``most`` concurrent requests, and ``share`` per owner (agent or token). For one event loop.
+    """Limiter of concurrent requests: ``most`` in total, ``share`` per owner (an agent or a token). For one event loop.
 
-    :param what: name of the requests in messages
-    :param owner: name of an owner in messages
+    :param what: noun for the requests in error messages
+    :param owner: noun for an owner in error messages
     """
 
     def __init__(self, most: int, share: int | None = None, what: str = "requests", owner: str = "this agent") -> None:
@@ -39,7 +39,7 @@ class ConcurrencyLimiter:
 
     @asynccontextmanager
     async def slot(self, agent: str | None = None) -> AsyncIterator[None]:
-        """Admit a request of ``agent``. Raises Busy if the limiter, or the agent's share, is full."""
+        """Count a request of the owner ``agent`` during the block. Raises Busy if the total or the share is used up."""
         if agent is not None and self._active.count(agent) >= self.share:
             raise self._busy(f"{self._what} of {self._owner}", self.share, 1)
         if self.active >= self.most:
@@ -58,7 +58,7 @@ class ConcurrencyLimiter:
             yield
 
     def _busy(self, what: str, most: int, parallel: int) -> Busy:
-        """Return the error; the retry time is the mean duration divided by ``parallel``."""
+        """Return the error. Its retry time is the mean duration / ``parallel``, rounded up, 1 to 60 s."""
         mean = fmean(self._durations) if self._durations else 1.0
         seconds = max(1, min(MAX_RETRY_SECONDS, math.ceil(mean / parallel)))
         return Busy(f"{what} at once: {most} at most; try again in {seconds} s", seconds)
