@@ -1,4 +1,4 @@
-"""``keep-agent`` and its commands. Imports are lazy, so that help and lists load no torch."""
+"""``keep-agent`` and its commands. A command imports its module when it runs, so that help and lists load no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 def methods_table() -> Table:
     """Make a table of the memory methods: the component of each stage, and whether results equal full recomputation."""
-    from memory.config.component_names import STAGES  # lazy: imported only after `start_up` has checked the packages
+    from memory.config.component_names import STAGES  # lazy: `start_up` first checks that the package is ours
 
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
     for heading in ("name", *STAGES, "layout", "paper", "result"):

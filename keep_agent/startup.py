@@ -35,9 +35,10 @@ def start_up() -> None:
 
 
 def spin_openmp_threads() -> None:
-    """Let OpenMP threads spin between operations, unless the user has set it: a prefill takes 10 to 40 % less time.
+    """Let OpenMP threads spin between operations, unless the user has set how they wait. Prefills take 10 to 40 % less.
 
-    By default they sleep, as the engine's thread makes threads outnumber cores. torch's import reads the variables.
+    By default these threads sleep, since together with the engine's thread there are more threads than cores. torch
+    reads the variables when it is imported.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})
