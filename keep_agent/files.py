@@ -19,7 +19,7 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 LOAD_LOCK = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-SHAPE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # raised by values of a wrong structure
+SHAPE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # values of a wrong structure
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
 
 

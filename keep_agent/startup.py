@@ -35,7 +35,7 @@ def start_up() -> None:
 
 
 def spin_openmp_threads() -> None:
-    """Let OpenMP threads spin between operations, unless the user has set how they wait. Prefills take 10 to 40 % less.
+    """Let OpenMP threads spin between operations, unless the user set how they wait: prefills take 10 to 40 % less time.
 
     By default these threads sleep, since together with the engine's thread there are more threads than cores. torch
     reads the variables when it is imported.

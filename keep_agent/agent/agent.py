@@ -191,7 +191,6 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def segments(self) -> int:
-        """Number of remembered segments."""
         return len(self._session.store)
 
     def close(self) -> None:

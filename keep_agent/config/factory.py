@@ -15,13 +15,13 @@ from planners.base import DONE, ExpertPlanner, Planner, RandomPlanner
 if TYPE_CHECKING:
     import gymnasium
 
-EMBEDDED_EPISODES = 20  # default number of embedded houses; official splits are played completely
+EMBEDDED_EPISODES = 20  # default number in the embedded houses; official splits are played completely
 DEMONSTRATION_LIMIT = 199  # maximum number of skills in a demonstration of the scripted expert
 Oracle = Callable[[Mapping[str, Any]], str]  # from the info of an environment's step to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the first ``eval.episodes`` of the data, which ``env.limit`` reduces before (null: all). Loads lazily."""
+    """Return the first ``eval.episodes`` episodes of the data, at most ``env.limit`` of them. Each is loaded lazily."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES

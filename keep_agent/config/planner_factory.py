@@ -1,4 +1,4 @@
-"""Factory of planners with a model. Loads weights, tokenizer, memory method, session and prompt format of a config."""
+"""Factory of planners with a model: weights, tokenizer, memory method, session and prompt format from a config."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # the first call finishes loading: do it before the first step
+        encoder.encode(["ready\n"])  # encoder and engine finish loading at their first call: make it now
         engine.encode([(None, prompt_format.line("ready\n"))])
         engine.run(lambda: method.storage.open(engine.model_key))  # otherwise `forget` would not find blocks on disk
         cleanup.pop_all()

@@ -1,4 +1,4 @@
-"""Checks of settings (numbers, switches and words) before a model is loaded."""
+"""Settings checks: numbers, switches and words, before a model is loaded."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
-# paths that begin so answer errors in the vendor's format
+# paths with these prefixes answer errors in the vendor's format
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 MAX_MESSAGE = 600  # maximum characters of a message, which may quote a long value of the request
@@ -147,7 +147,7 @@ def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
 
 
 def error_response(path: str, error: KeepError, closing: bool = False) -> Response:
-    """Return the response to a KeepError. ``closing``: it asks to close the connection."""
+    """Return the response to a KeepError. ``closing``: the connection ends after it."""
     status, kind = status_of(error), type(error).__name__
     headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSE_HEADERS if closing else {})}
     if status == 503:
@@ -210,7 +210,7 @@ class ErrorMiddleware:
         except asyncio.CancelledError:
             if scope["type"] == "lifespan":
                 raise
-            if not has_begun:  # if the response has begun, uvicorn closes the connection
+            if not has_begun:  # otherwise uvicorn closes the connection
                 await error_response(scope["path"], Unavailable(SHUTTING_DOWN))(scope, receive, send)
         except Exception as error:
             if scope["type"] == "lifespan" or has_begun:

@@ -34,7 +34,7 @@ error_event = partial(event, name="error")  # for formats with named events
 
 
 class EventStream(StreamingResponse):
-    """Streamed answer. When it ends or its client disconnects, ``generation`` is cancelled, which frees its place."""
+    """Streamed answer. ``generation`` is cancelled when the stream ends or the client disconnects."""
 
     media_type = "text/event-stream"
 

@@ -21,7 +21,7 @@ from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSE_HEADERS, Refused, TooLarge, TooSlow, error_response, status_of
 
 MAX_LIMIT = 1 << 40  # maximum of every limit
-DRAIN_SECONDS = 2.0  # a rejected body is read so long, since many clients read no response before they have sent it
+DRAIN_SECONDS = 2.0  # seconds of reading a rejected body, since many clients send it all before they read
 JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # matches up to the first escape that is a NUL or half of a surrogate pair
 VALID_ESCAPES = re.compile(
