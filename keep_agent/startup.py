@@ -35,10 +35,9 @@ def start_up() -> None:
 
 
 def spin_openmp_threads() -> None:
-    """Let OpenMP threads spin between operations, unless the user set how they wait: prefills take 10 to 40 % less time.
+    """Let OpenMP threads spin between operations, unless the user set how they wait: a prefill takes 10 to 40 % less.
 
-    By default these threads sleep, since together with the engine's thread there are more threads than cores. torch
-    reads the variables when it is imported.
+    By default they sleep: the engine's thread makes more threads than cores. Importing torch reads the variables.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})

@@ -191,6 +191,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def segments(self) -> int:
+        """Number of remembered segments."""
         return len(self._session.store)
 
     def close(self) -> None:

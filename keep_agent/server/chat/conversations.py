@@ -1,4 +1,4 @@
-"""Conversations: turns of many agents on one model. Turns of one agent run in order, of different agents in parallel."""
+"""Conversations: turns of many agents on one model. Turns of one agent run in order, turns of others in parallel."""
 
 from __future__ import annotations
 
