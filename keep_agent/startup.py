@@ -35,9 +35,9 @@ def start_up() -> None:
 
 
 def spin_openmp_threads() -> None:
-    """Let OpenMP threads spin between operations, unless the user set how they wait: a prefill takes 10 to 40 % less.
+    """Let OpenMP threads spin between operations, unless the user set it otherwise: prefills take 10 to 40 % less time.
 
-    By default they sleep: the engine's thread makes more threads than cores. Importing torch reads the variables.
+    By default they sleep if there are more threads than cores, as with the engine's. Importing torch reads the setting.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})
