@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 GROUNDED = "grounded"
 MAX_MESSAGE = 200  # maximum characters of a failure message in a prompt
 HISTORY = 1000  # maximum number of remembered skills, and of remembered finished tasks
-EMBED_BATCH = 32  # texts per job on the engine's thread, so that a plan of another agent waits for one job at most
+EMBED_BATCH = 32  # texts embedded per job on the engine's thread: another agent's plan waits for one job at most
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def last_decision(self) -> dict[str, str]:
-        """Arguments of `replay_decision` for the last decision. The journal's key ``asked`` is its ``request``."""
+        """Arguments of `replay_decision` for the last decision. Its key ``asked`` is ``request`` there."""
         assert self._open is not None
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": self._open.decision.skill,
@@ -175,7 +175,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision within `replay`. ``skills`` names the skill set, ``request`` is the request's digest."""
+        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: `request_digest`."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer
 RETRY_TIME = 30.0  # seconds after the first failure, during which a request is retried
-RETRY_PAUSE = 0.5  # seconds before a retry, if the server gives none
+RETRY_PAUSE = 0.5  # seconds before a retry, if the server sends no Retry-After
 # errors that a retry cannot fix
 PERMANENT_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Error response of a server, or none. ``retry_after``: seconds until a retry may succeed; None: it cannot."""
+    """Failed request: an error response, or none. ``retry_after``: seconds until a retry may succeed; None: never."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -162,7 +162,7 @@ class RemoteAgent:
 
     def __init__(self, client: Client, name: str) -> None:
         self.name, self._client, self._path = name, client, _path(name)
-        self._number: int | None = None  # of the last decision
+        self._number: int | None = None  # number of the last decision; None: not known
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
         self._post("observe", {"facts": [fields_of(fact) for fact in as_list(facts)]})

@@ -151,7 +151,7 @@ class DurableAgent:
             self._write()
 
     def close(self, write: bool = True) -> None:
-        """Write the memory if it has changed and ``write`` is true, and release it. May be called twice."""
+        """Write the memory if it has changed and ``write`` is true, then close the agent. May be called twice."""
         with self._lock:
             if not self._stream.closed:
                 if write and (self._incomplete or self._journal.size):
@@ -180,7 +180,7 @@ class DurableAgent:
         self._incomplete = True  # until both files are written, no call may be appended
         content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
-        self._journal.prepare_restart(start)  # until `restart` the journal fits the old and the new memory file
+        self._journal.prepare_restart(start)  # until `restart` the journal is valid for both memory files
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)

@@ -26,7 +26,7 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def compose_agent(overrides: Sequence[str]) -> DictConfig:
-    """Compose ``configs/agent.yaml`` with ``overrides``, without the model. Raises ConfigError, or a Hydra error."""
+    """Compose ``configs/agent.yaml`` with ``overrides``; loads no model. Raises ConfigError, or a Hydra error."""
     config = compose_settings("agent", expand_model(overrides))
     check_settings(config, AGENT_MINIMUMS, ("eval.threads",), ())
     if config.planner.kind != "kv":

@@ -15,7 +15,7 @@ from planners.base import DONE, ExpertPlanner, Planner, RandomPlanner
 if TYPE_CHECKING:
     import gymnasium
 
-EMBEDDED_EPISODES = 20  # default number in the embedded houses; official splits are played completely
+EMBEDDED_EPISODES = 20  # default number of episodes in embedded houses; official splits are played whole
 DEMONSTRATION_LIMIT = 199  # maximum number of skills in a demonstration of the scripted expert
 Oracle = Callable[[Mapping[str, Any]], str]  # from the info of an environment's step to a skill
 

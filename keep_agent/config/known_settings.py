@@ -53,7 +53,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         _check_key(item, tree, groups, custom)
         for value in _values(item):
             if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
-                check_word(item.key_or_group, parse_value(value))  # others later: in composing, or on Ray's nodes
+                check_word(item.key_or_group, parse_value(value))  # others later: when composed, or on Ray's nodes
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
@@ -103,7 +103,7 @@ class ConfigGroups:
 
 
 def _is_hydra_setting(override: Override) -> bool:
-    """Return whether an override is for a setting of Hydra. Raises ConfigError if it would replace all of these."""
+    """Return whether an override is for a setting of Hydra. Raises ConfigError if it would replace them all."""
     if override.key_or_group == HYDRA_GROUP:
         raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRA_GROUP}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRA_GROUP

@@ -39,7 +39,7 @@ EXTRA_KINDS = {  # kinds of values that a setting accepts beside that of its def
         *("eval.ray.address", "eval.resume", "eval.shard", "model.quantization", "model.tokenizer", "prompt.start"),
         *("wandb.entity", "wandb.group", "wandb.name", "bertscore", "data", "overrides[]"),
     ),
-    ValueKind.LIST: ("overrides",),  # in the saved config of a run
+    ValueKind.LIST: ("overrides",),  # it is in a run's saved config
     ValueKind.INT: (
         *("env.limit", "env.max_steps", "env.thor.gpu", "eval.episodes", "eval.shard", "eval.threads"),
         *("limit", "max_tokens"),

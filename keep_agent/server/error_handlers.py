@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
-# paths with these prefixes answer errors in the vendor's format
+# errors of paths with these prefixes have the vendor's format
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 MAX_MESSAGE = 600  # maximum characters of a message, which may quote a long value of the request
@@ -173,7 +173,7 @@ def any_error_response(scope: Scope, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Install handlers for KeepError, invalid bodies and HTTPException; `ErrorMiddleware` answers all other errors."""
+    """Install handlers for KeepError, HTTPException and invalid requests; `ErrorMiddleware` answers all others."""
 
     async def handle(connection: HTTPConnection, error: Exception) -> Response:
         return any_error_response(connection.scope, error)

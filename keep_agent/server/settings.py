@@ -36,7 +36,7 @@ class ChatLimits:
 class AgentLimits:
     """Limits of planning agents: maximum numbers."""
 
-    agents: int = 1000  # at this number only tokens for certain agents may create another
+    agents: int = 1000  # agents above which only a token for certain agents may create more
     awake: int = 64  # agents in memory with segments and KV blocks; the least recently used are unloaded
     things: int = 5000  # things (objects and receptacles) that an agent remembers
 

@@ -57,7 +57,7 @@ def check_this_machine(headers: Headers) -> None:
 
 
 def check_own_page(headers: Headers) -> None:
-    """Raise Forbidden for a request of another site's page (``Origin``, ``Sec-Fetch-Site``). Its links are allowed."""
+    """Raise Forbidden for a request of another site's page (``Origin``, ``Sec-Fetch-Site``). Links are allowed."""
     site = headers.get("host", "").lower()
     if any(_split(origin).netloc.lower() != site for origin in headers.getlist("origin")):
         raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")

@@ -1,4 +1,4 @@
-"""Conversations: turns of many agents on one model. Turns of one agent run in order, turns of others in parallel."""
+"""Conversations: turns of many agents on one model. Turns of one agent run in order, those of several in parallel."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; then set ``end``. Raises its error."""
+        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; set ``end``. Raises the turn's error."""
         while self.end is None:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
@@ -100,7 +100,7 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents on one engine, each turn on a thread. A prompt reuses the agent's rows of a common prefix.
+    """Turns of many agents on one engine, each on its own thread. A prompt reuses any prefix of the agent's rows.
 
     :param engine: remains open; the caller closes it after this object
     :param limiter: bounds the turns; a turn counts until it ends, even if its client has disconnected
@@ -120,7 +120,7 @@ class Conversations:
         self.memories = AgentMemories(engine, coder, folder=folder, threshold=REUSE, start=start, **knobs)
         self.special = special or special_tokens(tokenizer, engine.model.module)
         self.scheduler, self._limiter, self._metrics = Scheduler(engine), limiter, metrics
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent; unused ones disappear
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent; unused locks disappear
         self._threads = anyio.CapacityLimiter(math.inf)
         self._running: dict[asyncio.Task[None], Generation] = {}
         self._is_closed = False
@@ -190,7 +190,7 @@ class Conversations:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def forget(self, agent: str) -> bool:
-        """Delete an agent's KV rows, after the turns that wait; return whether it had any."""
+        """Delete an agent's KV rows after its waiting turns; return whether it had any."""
         async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 

@@ -47,7 +47,7 @@ class TurnEnd:
     reason: str
     generated: int
     stopped_by: str | None
-    ttft_ms: float | None  # from the request to the first token
+    ttft_ms: float | None  # ms from the request to the first token
     decode_ms: float
 
 

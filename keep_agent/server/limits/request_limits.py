@@ -21,7 +21,7 @@ from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSE_HEADERS, Refused, TooLarge, TooSlow, error_response, status_of
 
 MAX_LIMIT = 1 << 40  # maximum of every limit
-DRAIN_SECONDS = 2.0  # seconds of reading a rejected body, since many clients send it all before they read
+DRAIN_SECONDS = 2.0  # seconds of reading a rejected body: many clients read no response before they have sent it
 JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # matches up to the first escape that is a NUL or half of a surrogate pair
 VALID_ESCAPES = re.compile(
@@ -105,7 +105,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for a length above ``most``, and for Content-Length with Transfer-Encoding (smuggling)."""
+    """Raise Refused for a length above ``most``, and for Content-Length with Transfer-Encoding (request smuggling)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` for a body in parts. Raises HTTPException, which FastAPI answers, for a large or slow body."""
+    """ASGI ``receive`` for a body in parts. Raises HTTPException, which FastAPI answers, if it is too large or slow."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds

@@ -61,7 +61,7 @@ class AgentRegistry:
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
-        """Create an agent, above the limit only if ``reserved``. Raises Conflict, CapacityError, ConfigError."""
+        """Create an agent, even above the limit if ``reserved``. Raises Conflict, CapacityError, ConfigError."""
         place = self._agent_folder(name)
         with self._lock:
             if place.exists():
