@@ -27,7 +27,7 @@ from keep_agent.server.settings import AgentLimits, Settings
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
 QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query string of a URL
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SHUTDOWN_SECONDS = 30  # seconds that running requests have at shutdown
+SHUTDOWN_SECONDS = 30  # seconds that running requests have left at shutdown
 MAX_HEADER_BYTES = 64 << 10  # maximum size of a request line with its headers
 
 
@@ -45,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
     p.add_argument("--agents", type=int, default=AgentLimits.agents, help="maximum number (%(default)s)")
-    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="maximum agents in memory (%(default)s)")
+    awake = "maximum number of agents in memory (%(default)s); the least recently used are on disk only"
+    p.add_argument("--awake", type=int, default=AgentLimits.awake, help=awake)
     p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
     parallel = "maximum concurrent requests (%(default)s)"
     p.add_argument("--requests", type=int, default=RequestLimits.requests, help=parallel)
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # fails now if a server uses it; the registry locks it again
+        lock_folder(options.folder).close()  # fails now if another server uses it; the registry locks it again
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service

@@ -89,7 +89,7 @@ class Busy(Refused):
         self.headers = {"Retry-After": str(seconds)}
 
 
-# 507 and not 413 for CapacityError: the server's memory or disk is full, the request's size is allowed
+# CapacityError is 507, not 413: the server's memory or disk is full, while the request's size is allowed
 STATUS: Mapping[type[KeepError], int] = {
     KeepError: 400,
     StaleError: 409,
@@ -147,7 +147,7 @@ def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
 
 
 def error_response(path: str, error: KeepError, closing: bool = False) -> Response:
-    """Return the response to a KeepError. ``closing``: the connection ends after it."""
+    """Return the response to a KeepError. ``closing``: the connection ends after the response."""
     status, kind = status_of(error), type(error).__name__
     headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSE_HEADERS if closing else {})}
     if status == 503:

@@ -9,7 +9,7 @@ from keep_agent.server.auth.access_rules import AGENTS
 from keep_agent.server.limits.request_limits import RequestLimits
 
 MEMORY_BYTES = 16 << 20  # maximum bytes of an uploaded memory
-MAX_LIMIT = 1 << 31  # maximum value of each limit of `AgentLimits`
+MAX_AGENT_LIMIT = 1 << 31  # maximum value of each limit of `AgentLimits`
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class ChatLimits:
 class AgentLimits:
     """Limits of planning agents: maximum numbers."""
 
-    agents: int = 1000  # agents above which only a token for certain agents may create more
+    agents: int = 1000  # at this number a token for all agents may create no more; a token for certain agents may
     awake: int = 64  # agents in memory with segments and KV blocks; the least recently used are unloaded
     things: int = 5000  # things (objects and receptacles) that an agent remembers
 
     @property
     def memory_values(self) -> int:
-        return 200 * self.things + 10_000  # JSON values of an uploaded memory; real ones have far fewer
+        return 200 * self.things + 10_000  # JSON values of an uploaded memory; real memories have far fewer
 
     def __post_init__(self) -> None:
         for name, count in asdict(self).items():
-            if not 1 <= count <= MAX_LIMIT:
-                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MAX_LIMIT}")
+            if not 1 <= count <= MAX_AGENT_LIMIT:
+                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MAX_AGENT_LIMIT}")
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is revoked")  # as for a connection that the client has closed
+                raise OSError("the token is revoked")  # the error of a connection that the client has closed
             await send(message)
 
         await app(scope, receiving, sending)

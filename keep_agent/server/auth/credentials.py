@@ -17,7 +17,7 @@ OTHER_SITE = "this is a page of another site; only pages of this server may send
 
 
 def from_headers(headers: Headers) -> str:
-    """Return the bearer token; without a bearer header that of ``x-api-key`` (Anthropic's clients), else ""."""
+    """Return the bearer token, or without a bearer header the ``x-api-key`` (Anthropic's clients); "" if missing."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 

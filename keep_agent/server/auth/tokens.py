@@ -81,7 +81,7 @@ def digest(token: str) -> str:
 
 
 def check_bind(host: str, tokens: Tokens) -> None:
-    """Raise ConfigError for an invalid address, and without tokens for one that other machines can reach."""
+    """Raise ConfigError for an invalid address, and for one that other machines can reach if no token is needed."""
     if not is_local(host) and tokens.open:
         raise ConfigError(
             f"host={host!r} can be reached from other machines, and no token is needed: set {TOKEN_VARIABLE}, or give "

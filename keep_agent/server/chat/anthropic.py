@@ -42,8 +42,6 @@ class Metadata(VendorModel):
 
 
 class MessagePrompt(VendorModel):
-    """The parts of a prompt."""
-
     ignored_values: ClassVar = {
         "tools": ([],), "tool_choice": ({"type": "none"}, {"type": "auto"}), "mcp_servers": ([],),
         "thinking": ({"type": "disabled"},), "cache_control": (ANY_VALUE,),

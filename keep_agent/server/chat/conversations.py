@@ -1,4 +1,4 @@
-"""Conversations: turns of many agents on one model. Turns of one agent run in order, those of several in parallel."""
+"""Conversations: turns of many agents on one model. One agent's turns run in order, different agents' in parallel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
-    """Render messages without BOS; with ``continue_last`` the answer continues the last one. Raises BadMessages."""
+    """Render messages without BOS; with ``continue_last`` the answer continues the last message. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if continue_last else "".join([*lines, "assistant:"])
@@ -52,7 +52,7 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage
 
 
 class Generation:
-    """Async view of a turn's events: the reuse of its prompt's rows, then pieces of text, then its end."""
+    """Async view of a turn's events: a `PromptReuse`, then pieces of text, then a `TurnEnd`."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[PromptReuse | str | TurnEnd | Exception] = asyncio.Queue()
@@ -82,7 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; set ``end``. Raises the turn's error."""
+        """Yield text, or None after `KEEP_ALIVE_SECONDS` without text; finally set ``end``. Raises the turn's error."""
         while self.end is None:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
@@ -100,7 +100,7 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents on one engine, each on its own thread. A prompt reuses any prefix of the agent's rows.
+    """Turns of many agents on one engine, each on its own thread. A prompt reuses its common prefix with stored text.
 
     :param engine: remains open; the caller closes it after this object
     :param limiter: bounds the turns; a turn counts until it ends, even if its client has disconnected
@@ -190,7 +190,7 @@ class Conversations:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def forget(self, agent: str) -> bool:
-        """Delete an agent's KV rows after its waiting turns; return whether it had any."""
+        """Delete an agent's KV rows after its waiting turns; return whether there were any."""
         async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 

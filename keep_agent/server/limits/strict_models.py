@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class StopAtFirstError(FailFast):
-    """Marker of lists whose validation stops at the first invalid item. Hashable, as lists in unions need."""
+    """Marker of lists whose validation stops at the first invalid item. In unions pydantic needs its hash."""
 
     __hash__ = object.__hash__
 

@@ -179,7 +179,7 @@ class AgentRegistry:
 
     @staticmethod
     def _unload(name: str, entry: _AgentEntry, write: bool = True) -> None:
-        """Unload an agent. After a failure it stays loaded. No acknowledged call is lost: its journal has them."""
+        """Unload an agent. If that fails, the agent stays loaded; its journal has all acknowledged calls."""
         try:
             if entry.agent is not None:
                 entry.agent.close(write)

@@ -31,7 +31,7 @@ ROBOT = {"id": "agent", "category": "agent", "type": "agent", "place": "counter_
 MUG = {"id": "mug_1", "category": "object", "type": "mug", "place": "cabinet_1", "states": ["dirty"]}
 CABINET = {"id": "cabinet_1", "category": "receptacle", "type": "cabinet", "states": ["closed"]}
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
-DETAILS = {"none": (), "summary": ("queued_ms", "timings", "counts", "ahead")}  # keys of the trace by detail
+DETAILS = {"none": (), "summary": ("queued_ms", "timings", "counts", "ahead")}  # trace keys in a response, by detail
 Detail = Literal["none", "summary", "full"]
 
 
@@ -167,7 +167,7 @@ class PlanningService:
 
 
 def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
-    """Return planning agents' routes. ``forget`` deletes an agent's conversations; it returns whether it had any."""
+    """Return planning agents' routes. ``forget`` deletes an agent's conversations, and returns whether any existed."""
     router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admit_request)])
     registry = planner.registry
 

@@ -24,7 +24,7 @@ from keep_agent.server.limits.request_limits import RequestLimits, check_json
 from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, PlanningService, Report, apply
 from keep_agent.server.settings import Settings
 
-OVERHEAD = 64  # bytes that each queued message counts extra, so that even empty ones are bounded
+OVERHEAD = 64  # bytes added to the size of each queued message, so that the number of empty ones is bounded, too
 
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
 MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
@@ -33,7 +33,7 @@ MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), F
 
 
 class Inbox:
-    """Queue of received messages: up to ``most`` bytes with `OVERHEAD` for each, or a single larger message."""
+    """Queue of received messages: up to ``most`` bytes, `OVERHEAD` per message included, or a single larger one."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._is_closed = most, 0, False

@@ -61,7 +61,7 @@ def _check(*counts: tuple[str, int, int]) -> None:
 
 
 def owner_id(scenario: Scenario, agent: str) -> str:
-    """Return the agent id whose token may read the transcript of ``agent``."""
+    """Return the id that stands for ``agent`` in tokens: a token for this id may read the agent's transcript."""
     return f"persist_{scenario.name}_{agent}"
 
 
@@ -105,7 +105,7 @@ class RunningScenario:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread may run on
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread continues
 
     def on_turn_start(self, turn: Turn) -> None:
         """Store the current turn, so that `cancel` can end it. The thread that plays the turn calls this."""
@@ -191,7 +191,7 @@ class Scenarios:
         return running
 
     async def delete(self, access: Access, number: str) -> None:
-        """End a scenario. Permanent agents keep their rows, others are forgotten."""
+        """End a scenario. Permanent agents keep their KV rows; those of other agents are deleted."""
         running = self.get(access, number)
         for agent in owner_ids(running.scenario):
             access.require(agent)

@@ -44,7 +44,7 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless it may read all agents.
+    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless these are all agents.
 
     ``played`` and ``turns`` count the turns that these agents hear: so far, and in the whole scenario.
     """
@@ -60,8 +60,8 @@ class ScenarioState(BaseModel):
 
 
 class ScenarioTurn(BaseModel):
-    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience`` names those of them that
-    heard this one. Its cost is included for the speaker's token only.
+    """A turn. ``index`` counts the turns that the token's agents heard, from 0. ``audience`` lists the token's agents
+    that heard this turn. The cost of the turn is included only for tokens of its speaker.
     """
 
     index: int
@@ -103,7 +103,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
 
     @router.post(PATH, status_code=201, dependencies=busy, summary="Begin a scenario")
     async def create(body: Begin, caller: Caller) -> ScenarioState:
-        """Create a scenario. Needs a token for all its agents: ids ``persist_{scenario}_{agent}``."""
+        """Create a scenario. Needs a token for all its agents, with ids ``persist_{scenario}_{agent}``."""
         if body.name is not None:
             load = partial(shipped_scenario, body.name)
         else:
