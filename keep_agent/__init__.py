@@ -42,4 +42,4 @@ if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imp
     from keep_agent.startup import check_packages
 
     check_packages()
-    import_module("envs.worlds")  # registers the ids; if that import is under way, it does so at its end
+    import_module("envs.worlds")  # registers the ids; an import of it in progress does so when it ends

@@ -86,7 +86,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         :param planner: a name in ``configs/planner`` of a planner with a model
         :param model: a name in ``configs/model``, a folder, or a name on the hub
         :param overrides: ``KEY=VALUE`` as on a command line: ``prompt.style=linked``, ``memory=cacheblend``, ...
-        :raises KeepError: a component cannot be loaded or combined; for an unknown name Hydra raises its own error
+        :raises KeepError: a name is unknown, or a component cannot be loaded or combined
         """
         from keep_agent.config.compose import choose_agent  # lazy: it loads Hydra
 
@@ -117,8 +117,8 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         ("open the fridge").
 
         :param ready: called between prefill and choice with ``queued_ms``, ``timings`` and ``counts``
-        :param after: number of the last decision that the caller knows. If the next decision answered this plan, it is
-            returned again, regardless of observations in between
+        :param after: number of the last decision that the caller knows. If decision ``after`` + 1 answered the same
+            plan, it is returned again, regardless of observations in between
         :raises ConfigError: no skills, too many, or invalid texts
         :raises CapacityError: the prompt would be longer than the model's positions
         :raises StaleError: the last decision is neither number ``after`` nor the answer to this plan
@@ -138,7 +138,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     def save(self, path: str | Path) -> None:
-        """Write the memory to a file atomically, without keys and values, which are encoded again after `load`."""
+        """Write the memory to a file atomically, without the KV, which are computed again after `load`."""
         write_packed(memory_path(path), pack_state(self.dump()))
 
     def load(self, path: str | Path) -> None:
@@ -167,7 +167,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def last_decision(self) -> dict[str, str]:
-        """Arguments of `replay_decision` for the last decision. Its key ``asked`` is ``request`` there."""
+        """Arguments of `replay_decision` for the last decision; ``asked`` stands for its parameter ``request``."""
         assert self._open is not None
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": self._open.decision.skill,

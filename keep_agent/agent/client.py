@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Failed request: an error response, or none. ``retry_after``: seconds until a retry may succeed; None: never."""
+    """Error response, or no valid response. ``retry_after``: seconds until a retry may succeed; None: never."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
     A request is retried while the server is busy, down or too slow, or the connection is lost. A request that arrives
-    twice has one effect. A failed request raises ServerError. A value of the wrong type is rejected before it is sent.
+    twice has one effect. A failed request raises ServerError.
 
     :param timeout: seconds for one answer
     :param patience: seconds after a request's first failure during which retries may start
@@ -116,7 +116,7 @@ class Client(AbstractContextManager["Client"]):
             return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield name and data of each event of a response. Nothing is retried here: callers use `with_retries`."""
+        """Yield name and data of each event of a response. Retries nothing; callers use `with_retries`."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
@@ -130,7 +130,7 @@ class Client(AbstractContextManager["Client"]):
                     yield name, value
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Call ``attempt`` and return its result. It is called again while its error has a ``retry_after``."""
+        """Return the result of ``attempt``, repeated for ``patience`` seconds if its error has a ``retry_after``."""
         deadline = None
         while True:
             try:

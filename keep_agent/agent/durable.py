@@ -33,9 +33,9 @@ REMEDY = "restore all files of the agent from one copy, or put a saved memory in
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
     """Open a journal for appending; return it and its calls, which were made after the memory file was written.
 
-    It has one line with a checksum per call, synced before the call returns. The chain of checksums begins with the
-    agent's name and the memory file's checksum. A file beside it, the end mark, has the number of lines. So changed,
-    missing and swapped lines are detected. An incomplete last line, whose call has not returned, is cut off.
+    The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
+    with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
+    lines. So changed, missing and swapped lines are detected. An incomplete last line (its call never returned) is cut.
 
     :param start: the chain's beginning
     :param owner: name of the agent in errors
@@ -180,7 +180,7 @@ class DurableAgent:
         self._incomplete = True  # until both files are written, no call may be appended
         content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
-        self._journal.prepare_restart(start)  # until `restart` the journal is valid for both memory files
+        self._journal.prepare_restart(start)  # until `restart` the journal is valid for the old and the new memory file
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)
@@ -223,7 +223,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent; version 0.2 did not. Raises CorruptError for another agent's."""
+    """Return whether a memory file names its agent; those of 0.2 do not. Raises CorruptError for another agent's."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore its own, or give it to this "

@@ -20,7 +20,7 @@ class PrefetchStats:
     tokens: int = 0
     ms: float = 0.0
     left: int = 0  # tokens without a KV block after the last job
-    error: str = ""  # message of the last job's error, which a plan with the same segments raises
+    error: str = ""  # message of the last job's error; a plan with the same segments raises it, too
 
 
 class Prefetcher:

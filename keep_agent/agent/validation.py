@@ -33,10 +33,10 @@ AGENT_UNKNOWN = (
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # maximum of any number in a saved memory
-MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's line, with type and id of each visible thing
+MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id per visible thing
 MAX_SEGMENTS = 10_000_000  # maximum number of segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # maximum segments per thing: its first and latest line, a skill and a task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # allowed characters: mean per segment, or total if that allows more
+SEGMENTS_PER_THING = 4  # maximum segments per thing: its first and latest line, one skill and one task
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # maximum characters: mean per segment; a total always allowed
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 

@@ -22,7 +22,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENT_PREFIX = "memory."  # prefix of components' arguments, which may be removed if they have a default
+ARGUMENT_PREFIX = "memory."  # prefix of components' arguments, which an override may remove
 ABSENT = object()  # value of a setting that does not exist
 
 
@@ -53,7 +53,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         _check_key(item, tree, groups, custom)
         for value in _values(item):
             if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
-                check_word(item.key_or_group, parse_value(value))  # others later: when composed, or on Ray's nodes
+                check_word(item.key_or_group, parse_value(value))  # others are checked later
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
@@ -142,7 +142,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:
-    """Return the value of a dotted key, else `ABSENT`. Below a null setting every key exists and has the value None."""
+    """Return the value of a dotted key, else `ABSENT`. Every key below a null setting exists, with the value None."""
     for part in parts:
         if tree is None:
             return None

@@ -53,7 +53,7 @@ class PlannerResources:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """Make a planner with its own memory. KV blocks and sentence embeddings are shared only within a namespace."""
+        """Make a planner with its own memory. Planners share KV blocks and embeddings only within a namespace."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return kv_planner(self.engine, self.method, self.format, encoder, self.config, namespace)
 
@@ -83,7 +83,7 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # encoder and engine finish loading at their first call: make it now
+        encoder.encode(["ready\n"])  # the first call finishes loading, for which a plan would wait
         engine.encode([(None, prompt_format.line("ready\n"))])
         engine.run(lambda: method.storage.open(engine.model_key))  # otherwise `forget` would not find blocks on disk
         cleanup.pop_all()

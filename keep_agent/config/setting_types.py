@@ -1,4 +1,4 @@
-"""Types of settings: those of the defaults in ``configs``, and those in `EXTRA_KINDS`. Loads no torch."""
+"""Kinds of values of each setting: those of its defaults in ``configs``, and `EXTRA_KINDS`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXTRA_KINDS = {  # kinds of values that a setting accepts beside that of its def
         *("eval.ray.address", "eval.resume", "eval.shard", "model.quantization", "model.tokenizer", "prompt.start"),
         *("wandb.entity", "wandb.group", "wandb.name", "bertscore", "data", "overrides[]"),
     ),
-    ValueKind.LIST: ("overrides",),  # it is in a run's saved config
+    ValueKind.LIST: ("overrides",),  # a key of a run's saved config
     ValueKind.INT: (
         *("env.limit", "env.max_steps", "env.thor.gpu", "eval.episodes", "eval.shard", "eval.threads"),
         *("limit", "max_tokens"),
@@ -56,14 +56,14 @@ WrongValue = tuple[str, Any, frozenset[ValueKind]]  # dotted key, value, allowed
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[ValueKind] = tuple(ValueKind)) -> None:
-    """Raise ConfigError for the first value of a wrong kind. Only keys that allow a kind of ``only`` are checked."""
+    """Raise ConfigError for the first value of a wrong kind. Checks only settings that allow a kind in ``only``."""
     for key, value, allowed in wrong_values(values):
         if not allowed.isdisjoint(only):
             raise ConfigError(_message(key, value, allowed, source))
 
 
 def wrong_values(values: Mapping[str, Any], place: str = "") -> Iterator[WrongValue]:
-    """Yield the values of a kind that their setting does not allow. Keys that are not in ``configs`` are skipped."""
+    """Yield the values whose kind their setting does not allow. Keys that are not in ``configs`` are skipped."""
     target = values.get(TARGET)
     for key, value in values.items():
         path = f"{place}.{key}".lstrip(".")
@@ -119,7 +119,7 @@ def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[ValueKind]], plac
 
 
 def _is_allowed(key: str, value: Any, allowed: Collection[ValueKind], is_argument: bool) -> bool:
-    """Return whether a value has an allowed kind. In place of a list with one element the element itself is allowed."""
+    """Return whether a value has an allowed kind. An element is allowed in place of a list of it."""
     if is_argument and ValueKind.GROUP not in allowed and (value is None or not {*allowed} - {ValueKind.NULL}):
         return True
     elements = allowed_kinds().get(f"{key}[]", frozenset())

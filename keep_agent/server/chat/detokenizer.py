@@ -17,7 +17,7 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._visible: list[int] = []  # tokens that are not hidden
         self._text_lengths: list[int] = []  # length of the text after each token
-        self._window_start = self._decoded = 0  # numbers of visible tokens: before `_decode`'s context, and decoded so far
+        self._window_start = self._decoded = 0  # visible tokens: before `_decode`'s context, and decoded
         self._text = ""
         self._emitted = 0  # characters of the text that were returned
         self.stop: str | None = None
