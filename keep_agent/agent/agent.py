@@ -120,7 +120,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         :param after: number of the last decision that the caller knows. If decision ``after`` + 1 answered the same
             plan, it is returned again, regardless of observations in between
         :raises ConfigError: no skills, too many, or invalid texts
-        :raises CapacityError: the prompt would be longer than the model's positions
+        :raises CapacityError: the prompt would have more tokens than the model has positions
         :raises StaleError: the last decision is neither number ``after`` nor the answer to this plan
         """
         start = time.perf_counter()

@@ -51,9 +51,10 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     custom = tuple(item.key_or_group.removesuffix(TARGET) for item in keys if item.key_or_group.endswith(f".{TARGET}"))
     for item in keys:
         _check_key(item, tree, groups, custom)
+        # other values are checked later: interpolations when composed, paths on Ray's nodes
         for value in _values(item):
             if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
-                check_word(item.key_or_group, parse_value(value))  # others are checked later
+                check_word(item.key_or_group, parse_value(value))
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:

@@ -52,7 +52,6 @@ def parse_value(value: Any) -> Any:
 
 
 def parse_error_message(override: str) -> str:
-    """Return the error message for an override that Hydra cannot parse."""
     key, _, value = override.partition("=")
     quotes = f'; put a value with special characters in quotes, as in "{as_override(key, value)}"' if value else ""
     return f"{override} cannot be read as KEY=VALUE{quotes}"

@@ -32,7 +32,7 @@ class ValueKind(StrEnum):
     UNKNOWN = "another kind of value"
 
 
-EXTRA_KINDS = {  # kinds of values that a setting accepts beside that of its default
+EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of its default
     ValueKind.TEXT: (
         *("env.data", "env.record", "env.render", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),

@@ -63,7 +63,7 @@ class MessagePrompt(VendorModel):
 
 
 class Messages(MessagePrompt):
-    """A request. Decoding is greedy; fields that would change that are rejected by name."""
+    """A request. Decoding is greedy; a field that asks for another decoding is rejected with an error that names it."""
 
     ignored_values: ClassVar = {
         **MessagePrompt.ignored_values, "temperature": (0,), "top_p": (1,), "top_k": (1,),

@@ -53,7 +53,7 @@ class StreamOptions(VendorModel):
 
 
 class Completion(VendorModel):
-    """A request. Decoding is greedy; fields that would change that are rejected by name."""
+    """A request. Decoding is greedy; a field that asks for another decoding is rejected with an error that names it."""
 
     ignored_values: ClassVar = {
         "temperature": (0,), "n": (1,), "top_p": (1,), "frequency_penalty": (0,), "presence_penalty": (0,),

@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendor request models. Null means absent. Unsupported fields are rejected, except `ignored_values`."""
+    """Base of vendors' request models. Null means absent. Unsupported fields are rejected, except `ignored_values`."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
