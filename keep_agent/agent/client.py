@@ -130,7 +130,7 @@ class Client(AbstractContextManager["Client"]):
                     yield name, value
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Return the result of ``attempt``, repeated for ``patience`` seconds if its error has a ``retry_after``."""
+        """Return the result of ``attempt``, repeated for up to ``patience`` s if its error has a ``retry_after``."""
         deadline = None
         while True:
             try:

@@ -223,7 +223,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent; those of 0.2 do not. Raises CorruptError for another agent's."""
+    """Return whether a memory file names its agent (files of version 0.2 do not). Raises DataError for other files."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore its own, or give it to this "

@@ -153,7 +153,7 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """Load the model of a config from the package, the disk or the hub."""
     disable_progress_bar()  # KEEP Agent shows its own
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns of retries; a final failure raises an error
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are about retries; a failure raises
     device = usable_device("model.device", model.device)
     return load_model(_model_path(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 

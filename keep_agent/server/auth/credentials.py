@@ -49,7 +49,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def check_this_machine(headers: Headers) -> None:
-    """Raise Forbidden for pages of other servers, and for a ``Host`` that is not this machine (DNS rebinding)."""
+    """Raise Forbidden for requests of other sites' pages, and if ``Host`` is not this machine (DNS rebinding)."""
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_loopback(_split(f"//{hosts[0]}").hostname or ""):
         raise Forbidden("without tokens this server answers to localhost only: use that name, or set up tokens")

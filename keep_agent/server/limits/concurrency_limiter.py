@@ -1,4 +1,4 @@
-"""Concurrency limiter: bounds concurrent requests, in total and per agent; others are rejected with a retry time."""
+"""Concurrency limiter: bounds concurrent requests, in total and per owner. Others are rejected with a retry time."""
 
 from __future__ import annotations
 
