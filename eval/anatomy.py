@@ -24,15 +24,15 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import read_trace
 
-KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the prefix of a segment's id
+KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by prefix of a segment's id
 
 
 @dataclass
 class KindChanges:
     """Counts of the segments of one kind, over all steps of a run."""
 
-    segments: int = 0  # distinct segments
-    alive: int = 0  # existing segments, summed over steps
+    segments: int = 0  # created segments; one that is removed and written again counts twice
+    alive: int = 0  # number of existing segments, summed over steps
     changes: int = 0  # rewrites of existing segments
     changed_ids: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
 
@@ -60,7 +60,7 @@ class Layers:
 
 
 def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
-    """Count changes by kind of segment, and rows and bytes by layer. Raises DataError for an invalid entry."""
+    """Count changes by kind of segment, and rows and bytes by layer. Raises DataError, naming ``where``."""
     kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
     alive: dict[str, str] = {}  # kind of each existing segment, by the segment's id
     categories: dict[str, str] = {}  # category of each fact, by the fact's id
@@ -98,7 +98,7 @@ KIND_COLUMNS: tuple[Column, ...] = (
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Print both tables. Raises DataError for a run without a trace or without a model."""
+    """Print both tables (``plain``: in Markdown). Raises DataError for a run without a trace or without a model."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")

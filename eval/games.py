@@ -38,8 +38,8 @@ TYPES_BY_PREDICATE = {
     "toggleable": objects.LAMPS,
     "pickupable": objects.PICKUPABLE,
 }
-NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types in ALFWorld's rules
-_LAST = 999  # ALFWorld numbers things by descending id, so cabinet_3 gets the id 999 - 3 and is "cabinet 3"
+NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types that ALFWorld's rules name
+_LAST = 999  # ALFWorld numbers objects by descending id: with the id 999 - 3, cabinet_3 becomes "cabinet 3"
 
 
 def unsupported_reason(episode: Episode) -> str:
@@ -86,7 +86,7 @@ def pddl_problem(scene: Scene, task: Task) -> str:
             for name in sorted(types & set(VAL_RECEPTACLE_OBJECTS.get(kind, ())))
         ),
     ]
-    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's goal, which ends the problem
+    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # the goal; its last bracket closes the problem
     goal = pattern.format(obj=task.object_target, recep=task.parent_target, toggle=task.toggle_target)
     parts = "\n".join(declared), "\n".join(init), goal
     return "(define (problem house)\n(:domain alfred)\n(:objects\n{}\n)\n(:init\n{}\n)\n{}".format(*parts)
@@ -110,7 +110,7 @@ def _place_facts(item: Item) -> Iterator[str]:
 
 
 def _thing_facts(item: Item, places: list[Item]) -> Iterator[str]:
-    """Yield the facts about a thing; a lamp is placed on the nearest furniture without doors."""
+    """Yield the facts about an object. A lamp without a receptacle is put on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
         place = min(without_doors, key=lambda place: dist(place.position, item.position))
@@ -142,7 +142,7 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
 
 
 def write_game(episode: Episode, out: Path, engine: Engine) -> None:
-    """Write a game's two files into TASK/TRIAL, named as in ALFRED, the game file last; an existing game is kept."""
+    """Write a game's two files, the game file last, into TASK/TRIAL as ALFRED names them; keep an existing game."""
     task = episode.tasks[0]
     place = task.parent_target or task.toggle_target
     folder = out / f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}" / episode.id

@@ -37,7 +37,7 @@ from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
 from memory.stages import SCHEDULES
 
-SCHEDULE_METHODS = ("keep", "cacheblend")  # they recompute a share of the memory, which may fall by layer
+SCHEDULE_METHODS = ("keep", "cacheblend")  # the recomputed share of the memory may fall from layer to layer
 SCHEDULE_OPTIONS = ("schedule", "average", "seed")
 SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, str, Sequence[str]]) -> None:
-    """Raise ConfigError if an option is set that has no effect; an argument is (condition, reason, options)."""
+    """Raise ConfigError for an option without effect; ``without_effect``: (condition, reason, options) each."""
     plain = parser()
     for condition, reason, ineffective in without_effect:
         for name in ineffective:

@@ -13,7 +13,7 @@ ADVERSARIAL = "adversarial"  # category of questions without an answer in the co
 
 
 def one_line(text: str) -> str:
-    """Join the words of a text into one line, since a segment may contain no newline but its last character."""
+    """Join the words of a text into one line, since a segment's last character must be its only newline."""
     return " ".join(text.split())
 
 

@@ -27,7 +27,7 @@ FILLERS = (
 
 
 class Relation(NamedTuple):
-    """Kind of fact about a person. {} is the value in ``statement`` and ``update``, the person in ``question``."""
+    """Kind of fact about a person. {} is filled with the value (``statement``, ``update``) or person (``question``)."""
 
     name: str
     statement: str
@@ -50,7 +50,7 @@ RELATIONS = (
              "Where does {} keep the spare key?",
              ("drawer", "cabinet", "fridge", "shelf", "dresser", "safe", "microwave", "sofa")),
 )  # fmt: skip
-TRIP = "trip"  # mentioned once; the question asks for its date
+TRIP = "trip"  # relation of a fact that never changes; the question asks for the date of its statement
 TRIPS = ("Rome", "Kyoto", "Quito", "Dakar", "Hanoi", "Lima", "Perth", "Tunis")
 RELATION_BY_NAME = {relation.name: relation for relation in RELATIONS}
 
@@ -81,7 +81,7 @@ def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: i
     rng = random.Random(f"{seed} {number}")
     people = rng.sample(PEOPLE, speakers)
     facts = _facts(people, sessions * turns // 2, rng)
-    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # small talk in all other turns
+    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # turns that state a fact; others are small talk
     by_turn = dict(zip(places, facts, strict=True))
     latest: dict[tuple[str, str], Fact] = {}
     talks, day, place = [], FIRST_DAY, count()
@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker who never mentions it, else an outsider
+    for relation in rng.sample(RELATIONS, 2):  # about a speaker who never states it, else a non-speaker
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -170,11 +170,11 @@ REASONS = (
 
 
 def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
-    """Return one conversation per prompt: in each round every agent reads the contributions of all others.
+    """Generate ``count`` debates: in each round every agent reads the contributions of all others, in one prompt.
 
-    A prompt is [new][reused][new][reused]...: a note by the reader precedes every contribution of the other agents in
-    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most a
-    prompt's first line. All prompts of a debate share one memory.
+    Each prompt is one conversation, ``[note][contribution][note][contribution]...``. The notes are new text, and each
+    names the reader. The contributions have the same text for all readers, in orders that differ, so a prefix cache can
+    reuse at most the first line of a prompt. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")

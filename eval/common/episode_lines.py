@@ -1,6 +1,7 @@
 """JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-A line's checksum covers all earlier lines and the settings in ``FILE.jsonl.json``; ``FILE.end`` counts the lines.
+A line's checksum covers the settings in ``FILE.jsonl.json``, all earlier lines and the line. ``FILE.end`` holds the
+number of lines and the last checksum, so that a missing line is detected.
 """
 
 from __future__ import annotations

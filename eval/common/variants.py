@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raise ConfigError for a key outside ``readable_keys``, or in ``replacements``, which names the option to use."""
+    """Raise ConfigError for a key outside ``readable_keys``, or a key of ``replacements`` (option to use, by key)."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:
@@ -41,9 +41,9 @@ def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], re
 
 
 PLAIN = "transformers"  # name of transformers' own forward in a list of methods
-METHOD_KEYS = ("memory", "planner")  # keys of a method if all methods read the same prompts
-MEMORY_KEYS = ("memory", "prompt.budget")
-DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
+METHOD_KEYS = ("memory", "planner")  # keys in which methods may differ (`eval.latency`)
+MEMORY_KEYS = ("memory", "prompt.budget")  # the same for `eval.recall`
+DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")  # the same for commands that compare decisions
 
 
 def name_list(text: str) -> list[str]:
@@ -52,7 +52,7 @@ def name_list(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list unchanged, text split at its commas, any other value as a list of one."""
+    """Return the items of a ListConfig or of a text with commas; any other value as a list of one."""
     if isinstance(value, ListConfig):
         return list(value)
     return list(name_list(value)) if isinstance(value, str) else [value]

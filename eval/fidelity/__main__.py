@@ -44,7 +44,7 @@ MODELS = ("model", "model.name")  # keys that name a model
 PLANNER = "planner="
 KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to all methods
-TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # per mode
+TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # by mode
 
 
 def _shares(text: str) -> list[float]:

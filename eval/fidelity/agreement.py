@@ -53,9 +53,9 @@ class Variant:
     base: str  # the method as on the command line, without the knob
     knob: str  # "" for methods without a knob
     value: float
-    same_skill: dict[int, list[float]] = field(default_factory=dict)  # by episode: 1.0 or 0.0 for each step
-    kl: dict[int, list[float]] = field(default_factory=dict)  # likewise: KL(first method || variant), nats
-    computed: list[float] = field(default_factory=list)
+    same_skill: dict[int, list[float]] = field(default_factory=dict)  # 1.0 or 0.0 of each step, by episode
+    kl: dict[int, list[float]] = field(default_factory=dict)  # the same for KL(first method || variant), nats
+    computed: list[float] = field(default_factory=list)  # `computed_ratio` of each step
     recomputed: list[float] = field(default_factory=list)
     episode: int = 0  # index of the current episode
 
@@ -104,7 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob; unchanged if it has no knob or sets it, or without ``ratios``."""
+    """Return a method at each value of its knob; unchanged without knob or ``ratios``, or if ``base`` sets it."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
@@ -165,7 +165,7 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Return each method's point that computes least with at least this ``agreement``; its name if there is none."""
+    """Return each method's point that computes least and reaches ``agreement``; the name of a method that has none."""
     return [
         min((p for p in group if p.same_skill >= agreement), key=lambda p: p.computed_ratio, default=method)
         for method, group in groupby(points[1:], key=lambda point: point.method)

@@ -110,7 +110,7 @@ class PlannerGroup:
         self, engine: Engine, planners: Mapping[str, KVPlanner], recorders: Mapping[str, StepRecorder],
         oracle: Oracle | None = None, shared_transcript: bool = False,
     ) -> None:  # fmt: skip
-        """Create the planner; all skills are compared with the skills of the first of ``planners``.
+        """Create the planner. Every planner's skill is compared with the skill of the first of ``planners``.
 
         :param oracle: chooses the executed skills; each planner's logits are then compared with a plain forward of the
             same prompt. By default the first planner's skills are executed, and all logits compared with its logits

@@ -22,11 +22,11 @@ from memory.stages import Loading
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds in seconds. ``compute``: makespan without loading; ``transfer``: the link's work in the fewest jobs.
+    """Lower bounds of the makespan in seconds. ``compute``: without loading; ``transfer``: the link's least work.
 
-    A row rests at a layer if it has a block and is not active. No slice can move before the first resting row is known
-    (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and the
-    computing after the last transfer.
+    A row rests at a layer if it has a block and is not active. Nothing can be loaded before the first resting row is
+    known (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and
+    the computing after the last transfer.
     """
 
     compute: float
@@ -40,7 +40,7 @@ class Bounds:
 
 
 def bounds(work: LayerWork, link: Link) -> Bounds:
-    """Compute the bounds for schedules whose jobs each move slices of one layer, once they are known to be needed.
+    """Compute the bounds of schedules in which a job moves slices of one layer that are known to be needed.
 
     A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. The rows that rest from
     layer i on are known at K_i = A_(i-1) + time of the choice, at the earliest. T(i, m) is the link's time for the
@@ -61,10 +61,10 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
 
 
 def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
-    """Return T(i, m), shape (layers, layers): one job per layer, one copy per run of rows.
+    """Return T(i, m) in seconds, shape (layers, layers), with one job per layer and one copy per run of rows.
 
-    T(i, m) contains the rows that first may move at layer i or later, because they rest there or lie in a gap that
-    moves with its run. It counts the copy of a run that has such a row.
+    A row may first be loaded at the first layer at which it rests, or lies in a gap of a run, which is loaded with the
+    run. T(i, m) counts resting rows for which this is layer i or later, and the copies of runs that have such a row.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
     runs = [work.layout.runs(resting) for resting in work.resting]
@@ -96,7 +96,7 @@ class StageRun:
 
     @property
     def excess(self) -> float:
-        """Relative excess over the simple bound."""
+        """Excess of the makespan over the simple bound, as a fraction of the bound."""
         return self.timeline.makespan / self.bounds.simple - 1
 
     @property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
 BEFORE, BESIDE, AFTER = CHOICE_POINTS = ("before_mlp", "beside_mlp", "after_mlp")
-POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, if the choice depends only on attention
+POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by ``engine.importance``, for a choice that depends only on attention
 
 
 @dataclass(frozen=True)

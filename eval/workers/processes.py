@@ -83,7 +83,7 @@ def _terminate(process: BaseProcess) -> None:
 
 
 def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
-    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM ends it and its simulator."""
+    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM ends worker and simulator."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -13,7 +13,7 @@ from keep_agent.rollout.results import EpisodeResult
 
 
 class WorkerError(KeepError, RuntimeError):
-    """Workers that die repeatedly, or have different data or weights."""
+    """Workers died repeatedly, or have different data or weights."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class EpisodeRecord:
     """One finished episode, to be committed to a run folder."""
 
     result: EpisodeResult
-    entries: Sequence[Mapping[str, Any]]  # of the trace; empty without eval.trace
+    entries: Sequence[Mapping[str, Any]]  # lines of the trace; empty without eval.trace
     frames: Frames | None
 
 
 W = TypeVar("W", bound=Hashable)
-MAX_DEATHS = 3  # during one episode, or in a row during setup
+MAX_DEATHS = 3  # of workers during one episode, or in a row during setup; then the run fails
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Supervisor(Generic[W]):
         self._pool.close(list(self._busy))
 
     def _advance(self) -> EpisodeRecord | None:
-        """Assign episodes to idle workers, then handle one message; return the episode if it was one."""
+        """Assign episodes to idle workers, then handle one message; return it if it is a finished episode."""
         while self._todo and self._idle:
             worker, index = self._idle.pop(), self._todo.popleft()
             self._busy[worker] = index
