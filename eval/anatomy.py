@@ -24,7 +24,7 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import read_trace
 
-KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by prefix of a segment's id
+KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # kind, by the prefix of a segment's id
 
 
 @dataclass

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, str, Sequence[str]]) -> None:
-    """Raise ConfigError for an option without effect; ``without_effect``: (condition, reason, options) each."""
+    """Raise ConfigError for an option that has no effect; each argument is (condition, reason, options)."""
     plain = parser()
     for condition, reason, ineffective in without_effect:
         for name in ineffective:

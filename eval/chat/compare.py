@@ -30,7 +30,7 @@ SETTING = (  # settings that must be equal in a fair comparison; budget and retr
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # needed in a config
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # used in tables
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
@@ -60,7 +60,7 @@ def common_rows(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
-    """Return a question's key: id, text and reference answer, since ids are equal for different seeds."""
+    """Return a question's key: id, text and reference answer, since data of different seeds have equal ids."""
     return row.id, row.question, row.gold
 
 

@@ -173,8 +173,8 @@ def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversatio
     """Generate ``count`` debates: in each round every agent reads the contributions of all others, in one prompt.
 
     Each prompt is one conversation, ``[note][contribution][note][contribution]...``. The notes are new text, and each
-    names the reader. The contributions have the same text for all readers, in orders that differ, so a prefix cache can
-    reuse at most the first line of a prompt. All prompts of a debate share one memory.
+    names the reader. All readers get the same contributions, in different orders, so that the prompts share hardly any
+    prefix. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")

@@ -176,7 +176,10 @@ KNOWN_FORMATS = "LoCoMo's conversations, LongMemEval's list of questions, or Per
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """Load a file, or in order of names a folder's questions*.csv (without any, its JSON files). Raises DataError."""
+    """Load the conversations of a file, or of a folder's files in the order of their names. Raises DataError.
+
+    In a folder with questions*.csv, JSON files are ignored.
+    """
     files = [path]
     if path.is_dir():
         tables = sorted(path.glob("questions*.csv"))

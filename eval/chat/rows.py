@@ -43,7 +43,7 @@ class AnswerRow:
     numbers: StepNumbers
     kv_length: int  # rows of the working cache at the answer's last token
     evidence: float | None = None  # share of the evidence that the prompt contains
-    reading: ReadCost = field(default_factory=ReadCost)  # of the conversation; 0 after its first question
+    reading: ReadCost = field(default_factory=ReadCost)  # of its conversation; 0 after the first question
     split: LatencySplit | None = None
 
     @property

@@ -27,7 +27,7 @@ STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
 def check_external(saved: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: str) -> None:
-    """Raise ConfigError unless the command line repeats all external settings of a resumed ``run`` that may do harm."""
+    """Raise ConfigError for an external setting of a resumed ``run`` that is not harmless, nor on the command line."""
     command_line = dict(_external_settings(command_config))
     for key, value in _external_settings(saved):
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:

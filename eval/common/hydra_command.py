@@ -47,10 +47,10 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _remove_empty_folders(folder, sweep, missing)  # before the job, since it may be killed
+            _remove_empty_folders(folder, sweep, missing)  # before the job too: it may be killed
 
         def play() -> None:
-            job(config, folder, list(hydra_config.overrides.task))  # raises for a wrong interpolation
+            job(config, folder, list(hydra_config.overrides.task))  # raises if overrides interpolate wrongly
 
         try:
             if os.getpid() != process:

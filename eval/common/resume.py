@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set torch's threads to ``eval.threads``; if null, ``processes`` with models share torch's default."""
+    """Set the number of torch threads: ``eval.threads``; if null, several processes with models share the default."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -113,7 +113,7 @@ def use_threads(config: DictConfig, processes: int = 1) -> None:
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Return the saved config with the command line's changes. Raises ConfigError if other keys than `FREE_KEYS` change."""
+    """Return the saved config changed by ``overrides``. Raises ConfigError if a key outside `FREE_KEYS` changes."""
     new_config, saved_config = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in overrides]
@@ -153,7 +153,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Raise ConfigError if ``run``'s saved overrides brought interpolations, classes or external settings."""
+    """Raise ConfigError for interpolations, classes and external settings that only ``run``'s saved overrides have."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in interpolations(plain):

@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raise ConfigError for a key outside ``readable_keys``, or a key of ``replacements`` (option to use, by key)."""
+    """Raise ConfigError for a key outside ``readable_keys``, or one for which ``replacements`` names an option."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:

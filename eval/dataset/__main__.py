@@ -47,7 +47,7 @@ ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses a
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
-    """Yield ``count`` houses from ``first`` on, of ``stream`` tasks; 0: two thirds have one, the others two to four."""
+    """Yield ``count`` houses from ``first`` on, each with ``stream`` tasks; 0: two thirds have one, others 2 to 4."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
     sources = list(chain.from_iterable(houses))
     if args.data:
-        trials = list(official(args.data))  # sorted by task type, so a subset is drawn
+        trials = list(official(args.data))  # sorted by task type, so a subset is drawn at random
         sources += trials if args.trials is None else rng.sample(trials, min(args.trials, len(trials)))
     rng.shuffle(sources)
     size = ACTED_PER_FILE if args.acting else PER_FILE

@@ -53,8 +53,8 @@ class Variant:
     base: str  # the method as on the command line, without the knob
     knob: str  # "" for methods without a knob
     value: float
-    same_skill: dict[int, list[float]] = field(default_factory=dict)  # 1.0 or 0.0 of each step, by episode
-    kl: dict[int, list[float]] = field(default_factory=dict)  # the same for KL(first method || variant), nats
+    same_skill: dict[int, list[float]] = field(default_factory=dict)  # by episode: 1.0 (the same) or 0.0 for each step
+    kl: dict[int, list[float]] = field(default_factory=dict)  # by episode: KL(first method || variant), nats
     computed: list[float] = field(default_factory=list)  # `computed_ratio` of each step
     recomputed: list[float] = field(default_factory=list)
     episode: int = 0  # index of the current episode
@@ -104,7 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob; unchanged without knob or ``ratios``, or if ``base`` sets it."""
+    """Return a variant per value of the method's knob, or the method itself if no knob is free or ``ratios`` is empty."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):

@@ -130,7 +130,7 @@ def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
         show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
         record = {"computing": seconds, "links": [result.record for result in results]}
-        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # shown: the middle link
+        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # the chart shows the middle link
         _write(arguments, record, [run for pair in pairs for run in (pair.measured, pair.simulated)], title, console)
 
 
@@ -155,7 +155,7 @@ def bench_of(arguments: argparse.Namespace) -> PrefillBench:
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
-    """Return the link of ``--link``, or links that load ``nbytes`` in each ratio times the computing ``seconds``."""
+    """Return the link of ``--link``, or links that load ``nbytes`` in ``seconds`` (of computing) x each ratio."""
     fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
     if fixed and not arguments.sweep and arguments.ratio is None:
         return [fixed]

@@ -42,7 +42,7 @@ LINKS = {
     "nvme": Link("nvme", 6e9, latency=80e-6, per_copy=5e-6),
     # host and device share memory (Jetson, Apple, CPU): blocks are read in place
     SHARED: Link(SHARED, math.inf),
-}  # latency and per_copy are rough: a driver's time to start a first copy, and a further one
+}  # latency and per_copy are rough: a driver's time to start a job, and each of its copies
 
 
 def device_named(name: str) -> Device:

@@ -26,7 +26,7 @@ COPIES = 2  # keys and values are stored separately
 
 @dataclass(frozen=True)
 class Link:
-    """Link: a job takes latency + copies * per_copy + bytes / bandwidth seconds; a run of keys or of values is a copy."""
+    """Link. A job takes latency + copies * per_copy + bytes / bandwidth; each run of keys, or of values, is a copy."""
 
     name: str
     bandwidth: float  # bytes per second; infinite if host and device share memory

@@ -35,7 +35,7 @@ PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
 def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Check a page before its first run. Raises ConfigError for an override that cannot apply, or runs that differ."""
+    """Check a page before its first run. Raises ConfigError if an override cannot apply, or an earlier run differs."""
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
     reserved = {*PAGE_KEYS, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
