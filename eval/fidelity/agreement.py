@@ -104,7 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a variant per value of the method's knob, or the method itself if no knob is free or ``ratios`` is empty."""
+    """Return a variant per value of the method's knob, or the method alone if no knob is free or ``ratios`` is empty."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
