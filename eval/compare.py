@@ -160,7 +160,7 @@ def _steps(run: Run, low: float = 0, high: float = math.inf) -> Steps:
 
 
 def _ratio(steps: Steps, base: Steps) -> tuple[float | None, Interval]:
-    """Return the ratio of the median TTFTs over the common clusters, and its interval."""
+    """Return the ratio of the median TTFTs, ``steps`` / ``base``, over their common clusters, and its interval."""
     top, bottom = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for times, pairs in ((top, steps), (bottom, base)):
         for cluster, step in pairs:
@@ -202,7 +202,6 @@ def compare(run: Run, base: Run) -> Row:
 
 
 def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> list[LengthBin]:
-    """Compare the steps in bins of prompt length."""
     cells = []
     for low, high in pairwise(edges):
         if pairs := _steps(run, low, high):

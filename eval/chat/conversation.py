@@ -42,7 +42,7 @@ class Question:
     answer: str  # "" if only abstention is correct
     category: str
     choices: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()  # ids of the turns or sessions that contain the answer
+    evidence: tuple[str, ...] = ()  # ids of the turns that contain the answer
     date: str = ""  # date on which the question is asked, "" if unknown
 
     @property

@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # about a speaker who never states it, else a non-speaker
+    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker without this fact, else a non-speaker
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)

@@ -1,4 +1,4 @@
-"""95 % intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode.
+"""95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
 If all clusters are equal, its width is 0, so an exact bound on unobserved clusters replaces it. A single cluster has no

@@ -87,7 +87,7 @@ class Point:
     """One point of the curve; intervals are clustered by episode."""
 
     method: str
-    variant: str  # name on the command line
+    variant: str  # as on the command line
     knob: str
     value: float
     steps: int
@@ -104,7 +104,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a variant per value of the method's knob, or the method alone if no knob is free or ``ratios`` is empty."""
+    """Return a variant for each value of the method's knob.
+
+    Without a knob, without ``ratios``, or if ``base`` already sets the knob, the method itself is the only variant.
+    """
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):

@@ -194,7 +194,7 @@ def measure(
 
 
 def play_episodes(group: PlannerGroup, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play episodes from index ``first``; yield each index before it starts. Raises KeepError for a crash."""
+    """Play episodes from index ``first``; yield each one's index before it starts. Raises KeepError for a crash."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):

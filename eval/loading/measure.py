@@ -59,7 +59,7 @@ class MeasuredPrefill:
         return self.timeline.idle(COMPUTE) - self.waiting
 
     def link_delay(self, link: Link) -> float:
-        """Return the seconds by which the jobs took longer than ``link`` should need."""
+        """Return the seconds by which the transfer jobs took longer than ``link`` should need."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
 
