@@ -202,6 +202,7 @@ def compare(run: Run, base: Run) -> Row:
 
 
 def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> list[LengthBin]:
+    """Compare the steps in bins of prompt length."""
     cells = []
     for low, high in pairwise(edges):
         if pairs := _steps(run, low, high):

@@ -176,10 +176,7 @@ KNOWN_FORMATS = "LoCoMo's conversations, LongMemEval's list of questions, or Per
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """Load the conversations of a file, or of a folder's files in the order of their names. Raises DataError.
-
-    In a folder with questions*.csv, JSON files are ignored.
-    """
+    """Load a file, or a folder's questions*.csv or else JSON files, in the order of their names. Raises DataError."""
     files = [path]
     if path.is_dir():
         tables = sorted(path.glob("questions*.csv"))

@@ -1,7 +1,6 @@
 """JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-A line's checksum covers the settings in ``FILE.jsonl.json``, all earlier lines and itself. ``FILE.end`` holds the
-number of lines and the last checksum, so that a missing line is detected.
+A line's checksum covers the settings in ``FILE.jsonl.json``, all earlier lines and itself. ``FILE.end`` counts lines.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
 
 
 def play_page(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
-    """Play all cells with the ``extra`` overrides, then run all commands. Raises KeepError if one fails."""
+    """Play all runs of a page with the ``extra`` overrides, then run its commands. Raises KeepError if one fails."""
     cells = page.cells()
     for number, cell in enumerate(cells, 1):
         folder = out / cell.folder

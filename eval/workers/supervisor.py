@@ -121,7 +121,7 @@ class Supervisor(Generic[W]):
         return None
 
     def _replace(self, worker: W, death: WorkerDeath) -> None:
-        """Start a worker in place of a dead one, whose episode is played again first."""
+        """Start a worker in place of a dead one, whose episode is the next to be played."""
         if worker in self._idle:
             self._idle.remove(worker)
         else:
