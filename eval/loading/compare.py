@@ -43,10 +43,10 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
     """Compute the bounds of schedules in which a job moves slices of one layer that are known to be needed.
 
     A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. The rows that rest from
-    layer i on are known at K_i = A_(i-1) + time of the choice, at the earliest. T(i, m) is the link's time for the
-    slices, at layers up to m, of rows that rest from layer i or a later one on. The link moves them after K_i and
-    before layer m starts: A_m >= K_i + T(i, m) for all i <= m. Layers run in order: A_m >= A_(m-1) + computing of
-    m - 1. A link with free preemption, earliest deadline first, would reach the bound.
+    layer i on are known at the earliest at K_i = A_(i-1) + time of layer i - 1 to its choice; K_0 = 0. T(i, m) is the
+    link's time for slices, at layers up to m, of rows that rest only from layer i or later on. They move after K_i and
+    before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order, so A_m >= A_(m-1) + computing of
+    layer m - 1. A link reaches the bound if it may interrupt a job, at no cost, for a job of an earlier layer.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
