@@ -1,6 +1,6 @@
 """Generator of conversations and debates from a seed: people tell each other facts, some of which change later.
 
-Questions cover LoCoMo's categories, changed facts and multiple choice, and are easy given the full conversation.
+The questions cover LoCoMo's categories, changed facts and multiple choice. The full conversation makes them easy.
 """
 
 from __future__ import annotations

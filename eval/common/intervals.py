@@ -1,7 +1,7 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-If all clusters are equal, its width is 0, so an exact bound on unobserved clusters replaces it. A single cluster has no
+If all clusters are equal, it has width 0: an exact bound for unobserved clusters replaces it. A single cluster has no
 interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
@@ -79,7 +79,7 @@ def share_interval(samples: Samples) -> Interval:
 
     Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
     share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by a ratio of quantiles of
-    Student's t, since few clusters estimate their variance badly. For equal values it is the number of clusters.
+    Student's t, since few clusters estimate their variance badly. If all values are equal, it is the cluster count.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:

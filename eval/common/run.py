@@ -44,7 +44,7 @@ class Shard:
     """Shard ``number`` of ``total``, counted from 0 and written ``number/total``.
 
     A shard takes every ``total``-th episode. Official data are sorted by task type, so contiguous shards would hold
-    only short or only long tasks. Annotations of one trial take equally long; they are in different shards.
+    only short or only long tasks. The annotations of one trial take equally long, and go to different shards.
     """
 
     number: int

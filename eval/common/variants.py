@@ -72,7 +72,7 @@ def separate_hydra() -> Iterator[None]:
 def compose_variants(
     variants: Sequence[str], overrides: Sequence[str], allowed: Collection[str] = DECISION_KEYS
 ) -> dict[str, DictConfig]:
-    """Compose the config of each variant from the common ``overrides`` and its own after ``+``; return them by name.
+    """Compose each variant's config, by name, from the common ``overrides`` and the variant's own after ``+``.
 
     :param allowed: keys that a variant's own overrides may set
     :raises ConfigError: a variant is named twice, has no memory, or overrides a key outside ``allowed``

@@ -2,7 +2,7 @@
 
 The scripted expert acts in generated houses of the --worlds, and with --data in ALFRED's official train split. Some
 of its steps are replaced by random ones, single or in sequences. The label is always the expert's skill, so that a
-planner learns to recover. ALFRED's annotations, also of single steps, are written as lessons (texts with goals).
+planner learns to recover. With --data, ALFRED's annotations become lessons (texts with goals), too.
 NAME.json records the settings.
 
 With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.

@@ -22,7 +22,7 @@ from memory.stages import Loading
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds of the makespan in seconds. ``compute``: without loading; ``transfer``: time of all jobs.
+    """Lower bounds of the makespan in seconds. ``compute``: without loading; ``transfer``: the link's least busy time.
 
     A row rests at a layer if it has a block and is not active. Nothing can be loaded before the first resting row is
     known (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and
