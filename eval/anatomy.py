@@ -48,8 +48,8 @@ class Layers:
 
     steps: int = 0
     prompt: int = 0  # prompt tokens
-    computed: Counter[int] = field(default_factory=Counter)
-    loaded: Counter[int] = field(default_factory=Counter)
+    computed: Counter[int] = field(default_factory=Counter)  # rows by layer
+    loaded: Counter[int] = field(default_factory=Counter)  # bytes by layer
 
     def add(self, entry: Mapping[str, Any]) -> None:
         self.steps += 1

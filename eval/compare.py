@@ -50,7 +50,7 @@ class Run:
     name: str
     path: Path
     config: dict[str, Any]
-    episodes: dict[str, EpisodeResult]
+    episodes: dict[str, EpisodeResult]  # by episode id
 
     @property
     def planner(self) -> str:

@@ -89,7 +89,7 @@ class Line:
     id: str
     category: str
     text: str
-    parent: str | None = None
+    parent: str | None = None  # id of the line with the session's date
 
 
 def check_unit(unit: str) -> str:

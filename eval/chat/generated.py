@@ -62,8 +62,8 @@ class Fact:
     person: str
     relation: str
     value: str
-    turn: str = ""
-    day: str = ""
+    turn: str = ""  # id of the turn
+    day: str = ""  # date of its session, as in the answers
     first: bool = True
 
 

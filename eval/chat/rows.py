@@ -37,10 +37,10 @@ class AnswerRow:
     category: str
     choice: bool  # multiple choice
     question: str
-    gold: str
+    gold: str  # reference answer
     answer: str
     scores: Scores
-    numbers: StepNumbers
+    numbers: StepNumbers  # times and rows of the answer
     kv_length: int  # rows of the working cache at the answer's last token
     evidence: float | None = None  # share of the evidence that the prompt contains
     reading: ReadCost = field(default_factory=ReadCost)  # of its conversation; 0 after the first question

@@ -54,9 +54,9 @@ class Deviation:
     max_logit: float = 0.0  # largest |logit| of the plain forward
     sum_abs: float = 0.0  # sum over steps of the mean |difference|
     sum_kl: float = 0.0  # nats, KL(plain || method)
-    same_token: int = 0
-    same_skill: int = 0
-    token_layers: int = 0
+    same_token: int = 0  # steps with the plain forward's most likely token
+    same_skill: int = 0  # steps with the first method's skill
+    token_layers: int = 0  # computed rows, summed over layers
     prompt_token_layers: int = 0  # prompt rows x layers
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:

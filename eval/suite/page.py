@@ -30,7 +30,7 @@ from keep_agent.files import read_text
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
 from memory.files.atomic import write_atomic
 
-CHOICE_KEYS = {"planner", "memory"}
+CHOICE_KEYS = {"planner", "memory"}  # config groups that rows choose; the keys below stay free
 PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 

@@ -22,7 +22,7 @@ class WorkerSetup:
 
     weights: str | None  # hash of the model's weights
     episodes: int  # number of episodes in all shards
-    node: str = field(compare=False)
+    node: str = field(compare=False)  # name of its machine, for error messages
     trained: str | None = None  # hash of a trained retention head
 
 
