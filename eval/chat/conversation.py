@@ -56,7 +56,7 @@ class Conversation:
 
     Consecutive conversations of one ``group`` share a memory: blocks encoded for one are kept for the next. If the
     conversation is ``incremental``, a method may store rows after each session, but no rows of a question's prompt.
-    Otherwise it stores only rows of the questions' prompts, and the next conversation of the group can reuse them.
+    Otherwise a method stores only rows of the questions' prompts, which the group's next conversation can reuse.
     """
 
     id: str

@@ -27,7 +27,7 @@ FILLERS = (
 
 
 class Relation(NamedTuple):
-    """Kind of fact about a person. {} is filled with the value (``statement``, ``update``) or person (``question``)."""
+    """Kind of fact about a person. {} is the value in ``statement`` and ``update``, the person in ``question``."""
 
     name: str
     statement: str
@@ -173,8 +173,8 @@ def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversatio
     """Generate ``count`` debates: in each round every agent reads the contributions of all others, in one prompt.
 
     Each prompt is one conversation, ``[note][contribution][note][contribution]...``. The notes are new text, and each
-    names the reader. All readers get the same contributions, in different orders, so that the prompts share hardly any
-    prefix. All prompts of a debate share one memory.
+    names the reader. A contribution has the same text for all readers, but each reads them in another order, so that
+    the prompts share hardly any prefix. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")

@@ -89,7 +89,7 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
     chats, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
     if len(chats) != len(dates):
         sizes = f"{len(chats)} haystack_sessions but {len(dates)} haystack_dates"
-        raise DataError(f"{where}: {sizes}; each needs the other")
+        raise DataError(f"{where}: {sizes}; give one date per session")
     order = list(enumerate(dates))
     if all(_DATED.match(str(date)) for date in dates):  # LongMemEval's evidence-only file is not sorted
         order.sort(key=lambda pair: pair[1])

@@ -19,7 +19,7 @@ CUE = "Answer:"  # end of the prompt without a chat template
 class QuestionPrompt:
     """Encoder of a prompt's parts.
 
-    :param choices: score the ``letters`` of the choices, which the prompt then lists, or their ``texts``
+    :param choices: what is scored: the choices' ``letters``, with the choices listed in the prompt, or their ``texts``
     :param start: first token of the prompt; None: the tokenizer's start token, unless a chat template contains it
     """
 

@@ -47,10 +47,10 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _remove_empty_folders(folder, sweep, missing)  # before the job too: it may be killed
+            _remove_empty_folders(folder, sweep, missing)  # now too, since a killed job would leave them
 
         def play() -> None:
-            job(config, folder, list(hydra_config.overrides.task))  # raises if overrides interpolate wrongly
+            job(config, folder, list(hydra_config.overrides.task))  # `task` raises if an override interpolates wrongly
 
         try:
             if os.getpid() != process:
@@ -81,7 +81,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 def missing_folders(arguments: Sequence[str]) -> list[Path]:
     """Return the missing folders on the path of ``eval.out``, innermost first.
 
-    Raises ConfigError if the path has an escaped '${', or the current folder any '${': Hydra would interpolate both.
+    Raises ConfigError for an escaped '${' in this path or any '${' in the current folder: Hydra would interpolate it.
     """
     default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]

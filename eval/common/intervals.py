@@ -1,7 +1,7 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-If all clusters are equal, it has width 0: an exact bound for unobserved clusters replaces it. A single cluster has no
+For equal clusters it would have width 0, so an exact bound for unobserved clusters replaces it. A single cluster has no
 interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
@@ -78,8 +78,8 @@ def share_interval(samples: Samples) -> Interval:
     """Return Wilson's interval of the share of values that are 1, among values of 0 or 1.
 
     Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
-    share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by a ratio of quantiles of
-    Student's t, since few clusters estimate their variance badly. If all values are equal, it is the cluster count.
+    share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by the squared ratio of two
+    quantiles of Student's t, since few clusters estimate a variance badly. For equal values it is the cluster count.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:

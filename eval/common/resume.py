@@ -25,14 +25,14 @@ Folder = TypeVar("Folder", bound=RunFolder)
 CreateFolder = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
 THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # which processes play the episodes
-# Settings of the machine; a resumed run takes them from the command line if it sets them.
+# Settings of the machine; a resumed run takes them from the command line if they are set there.
 MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
 RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
 NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal")  # missing in older runs
 CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # config groups whose keys depend on the chosen option
 MODEL_KEYS = ("engine", "model")  # not needed by planners without a model
 ENV_KEYS = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
-REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # in every option of these groups
+REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # keys in every option of env and planner
 CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # finds the class that an override names
 FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)  # a resumed run may change these
 

@@ -94,7 +94,7 @@ def compose_variants(
             configs[label] = compose_settings("alfred", [f"planner={planner}", *overrides, *extra])
         except UnknownSetting as error:
             raise ConfigError(
-                f"method {label}: {error}; give a setting that only some methods have behind the method: NAME+KEY=VALUE"
+                f"method {label}: {error}; if only some methods have this setting, append it to those: NAME+KEY=VALUE"
             ) from error
     for variant, config in configs.items():
         check_settings(config)

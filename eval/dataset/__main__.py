@@ -43,7 +43,7 @@ from planners.training.rollout_files import write_rollouts
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
 PER_FILE = 1000  # houses
-ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses a file
+ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses the unfinished file
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:

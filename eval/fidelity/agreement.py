@@ -1,7 +1,7 @@
 """Agreement curve: how often a method chooses full recomputation's skill, against the share of rows it computes.
 
 Full recomputation plays episodes. Before every step each variant of a method also chooses a skill, from its own prompt.
-A variant sets one option of its method (the knob): the average, ratio or number of recomputed rows. The curve shows the
+A variant sets one option of its method (the knob): the share or number of recomputed rows. The curve shows the
 share of rows that the variant really computed.
 """
 
@@ -168,7 +168,7 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Return each method's point that computes least and reaches ``agreement``; the name of a method that has none."""
+    """Return per method the point of least computing that reaches ``agreement``, or the method's name if none does."""
     return [
         min((p for p in group if p.same_skill >= agreement), key=lambda p: p.computed_ratio, default=method)
         for method, group in groupby(points[1:], key=lambda point: point.method)

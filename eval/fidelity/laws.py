@@ -1,4 +1,4 @@
-"""Laws of the engine: two computations that must give the same logits, compared on random prompts.
+"""Laws of the engine: each compares two computations, on random prompts, that must give the same logits.
 
 A law's number is the largest difference of the last row's logits, relative to the largest magnitude of these logits.
 """

@@ -155,7 +155,7 @@ def bench_of(arguments: argparse.Namespace) -> PrefillBench:
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
-    """Return the link of ``--link``, or links that load ``nbytes`` in ``seconds`` (of computing) x each ratio."""
+    """Return the link of ``--link``, or one per ratio, which loads ``nbytes`` in ratio x ``seconds`` of computing."""
     fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
     if fixed and not arguments.sweep and arguments.ratio is None:
         return [fixed]

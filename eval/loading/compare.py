@@ -40,11 +40,11 @@ class Bounds:
 
 
 def bounds(work: LayerWork, link: Link) -> Bounds:
-    """Compute the bounds of schedules in which a job moves slices of one layer that are known to be needed.
+    """Compute the bounds of schedules in which each job moves slices of one layer, all known to be needed.
 
     A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. The rows that rest from
     layer i on are known at the earliest at K_i = A_(i-1) + time of layer i - 1 to its choice; K_0 = 0. T(i, m) is the
-    link's time for slices, at layers up to m, of rows that rest only from layer i or later on. They move after K_i and
+    link's time for the slices at layers up to m of rows that first rest at layer i or later. They move after K_i and
     before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order, so A_m >= A_(m-1) + computing of
     layer m - 1. A link reaches the bound if it may interrupt a job, at no cost, for a job of an earlier layer.
     """
@@ -63,8 +63,8 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
 def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
     """Return T(i, m) in seconds, shape (layers, layers), with one job per layer and one copy per run of rows.
 
-    A row may first be loaded at the first layer at which it rests, or lies in a gap of a run, which is loaded with the
-    run. T(i, m) counts resting rows for which this is layer i or later, and the copies of runs that have such a row.
+    A row's first layer is the first at which it rests, or lies in a gap of a run and is loaded with the run. T(i, m)
+    counts the resting rows whose first layer is i or later, and the copies of runs that contain such rows.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
     runs = [work.layout.runs(resting) for resting in work.resting]
@@ -105,7 +105,7 @@ class StageRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return JSON data: seconds."""
+        """Return JSON data: times in seconds, excesses as fractions."""
         line = self.timeline
         return {
             "loading": self.stage,

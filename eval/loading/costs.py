@@ -33,7 +33,7 @@ class Shape:
     vocab: int = 0
     router: int = 0  # number of routed experts; 0: dense
     itemsize: int = 2  # bytes per weight, and per element of keys and values
-    windows: tuple[int | None, ...] = ()  # per layer, in tokens
+    windows: tuple[int | None, ...] = ()  # sliding window per layer in tokens; None: no window
     parameter_bytes: int | None = None  # bytes of all weights; None: ``itemsize`` per weight
 
     @classmethod

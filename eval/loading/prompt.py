@@ -62,7 +62,7 @@ class SyntheticPrompt:
         return Layout(numbers, numbers, 0, self.memory, tuple(placements), spans, owner, fresh)
 
     def encoded(self, engine: Engine) -> Layout:
-        """Return the layout with encoded blocks; row i is token i. Raises ConfigError if there are too few tokens."""
+        """Return the layout with encoded blocks; row i has token id i. Raises ConfigError for a small vocabulary."""
         if self.rows > engine.info.vocab:
             size = engine.info.vocab
             raise ConfigError(f"{self.rows} rows for a vocabulary of {size}; use fewer or shorter segments")

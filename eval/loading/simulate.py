@@ -1,8 +1,8 @@
 """Simulator of a prefill with a loading stage, from given times; it loads in the order of the engine's loader.
 
-Three workers: one computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices (keys and values
-of rows at one layer), earliest layer first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5): layer
-l + 1 starts after the choice at layer l and the transfer of l + 1's slices; the choice starts after l's attention.
+One worker computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices (keys and values of rows
+at one layer), earliest layer first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5): layer l + 1 starts
+after the choice at layer l and the transfer of l + 1's slices; the choice starts after l's attention.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def read_times(file: Path) -> LayerTimes:
     """Read a file of `LayerTimes`, in the format of the command's help. Raises DataError."""
     content = read_json(file, "name a file of times per layer")
     try:
-        import torch  # lazy: typing errors are reported before torch is loaded
+        import torch  # lazy: an unreadable file is reported before torch is loaded
 
         if unknown := sorted(set(content) - set(FILE_KEYS)):
             raise ValueError(f"unknown: {', '.join(unknown)}")

@@ -61,7 +61,7 @@ class Page:
     commands: Mapping[str, tuple[str, ...]]  # arguments of ``python -m`` by title
     data: str | None = None  # folder of official data, if the page needs it
 
-    def cells(self) -> list[PlannedRun]:
+    def runs(self) -> list[PlannedRun]:
         """Return the runs row by row within a setting, so that an unfinished table has complete rows."""
         return [
             PlannedRun(setting, row, seed, (*setting.overrides, *overrides, f"eval.seed={seed}"))

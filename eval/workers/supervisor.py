@@ -36,7 +36,7 @@ class EpisodeRecord:
 
 
 W = TypeVar("W", bound=Hashable)
-MAX_DEATHS = 3  # of workers during one episode, or in a row during setup; then the run fails
+MAX_DEATHS = 3  # a run fails at this number of worker deaths during one episode, or in a row during setup
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class WorkerPool(Protocol[W]):
     """Processes on this machine or on others, each with its own player."""
 
     def start(self) -> W:
-        """Start a worker. Its `WorkerSetup` is received when it is ready."""
+        """Start a worker. `receive` returns its `WorkerSetup` when the worker is ready."""
 
     def assign(self, worker: W, index: int) -> None:
-        """Assign an episode to an idle worker. If the worker is dead, its death is received later."""
+        """Assign an episode to an idle worker. If the worker is dead, `receive` returns its death later."""
 
     def receive(self) -> tuple[W, WorkerSetup | EpisodeRecord | WorkerDeath]:
         """Wait for the next message of any worker. Raises the error that a player raised."""
@@ -63,7 +63,7 @@ class WorkerPool(Protocol[W]):
 
 
 class Supervisor(Generic[W]):
-    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready."""
+    """Runner that distributes episodes over ``count`` workers. The constructor returns when all workers are ready."""
 
     def __init__(self, pool: WorkerPool[W], count: int) -> None:
         self._pool = pool
