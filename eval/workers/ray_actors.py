@@ -42,7 +42,7 @@ class Actor:
 
     def load(self) -> WorkerSetup:
         """Load data and model. Raises KeepError that names the node."""
-        use_threads(self._config)  # Ray would give torch one thread per CPU of the actor
+        use_threads(self._config)  # if eval.threads is null, Ray's default stays: a torch thread per CPU of the actor
         node = f"node {platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})"
         try:
             self._player = Player(self._config)
