@@ -14,7 +14,7 @@ from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 FILE_NAME = "game.tw-pddl"
 FOLDER = "json_2.1.1"
 LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME}"
-EXCLUDED = ("movable", "Sliced")  # parts of names of task folders that ALFWorld excludes
+EXCLUDED = ("movable", "Sliced")  # ALFWorld excludes task folders with these words in their names
 
 
 def load_episodes(

@@ -155,7 +155,7 @@ def test_seeds_and_splits_share_no_episode() -> None:
         (LOAD, {"split": "dev"}, "unknown split 'dev' of the embedded apartments; choose one of train, valid, test"),
         (LOAD, {"stream": 0}, "a stream of 0 tasks; it needs at least 1"),
         (LOAD, {"limit": 0}, "a limit of 0 episodes"),
-        (LOAD, {"seed": LAST_SEED + 1}, "is beyond the split; use 0 to 99999"),
+        (LOAD, {"seed": LAST_SEED + 1}, "is beyond the split; use seed 0 to 99999"),
         (LOAD, {"seed": -1}, "is beyond the split"),
     ],
 )
