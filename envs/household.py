@@ -132,7 +132,7 @@ class WorldEnv(HouseholdEnv[E]):
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
         seed: int = 0, render_mode: str | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """Load the episodes if ``episodes`` is None. Raises ConfigError for invalid ``choices`` (options of the setting)."""
+        """Load ``episodes`` if None. Raises ConfigError for invalid ``choices`` (options of the setting)."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:

@@ -155,7 +155,7 @@ class Graph:
     # places of things
 
     def room(self, node_id: int) -> int | None:
-        """Return the room of a thing, found through its holders; a room is its own room."""
+        """Return the room of a node, found along what it is in, on or held by, else None; a room is its own room."""
         visited: set[int] = set()
         while node_id not in visited:
             visited.add(node_id)

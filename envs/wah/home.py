@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING,
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # the simulator keeps ids 1 to 10 for characters; in its older versions other nodes can have them
+AGENT = 1  # node id; the simulator has ids 1 to 10 for characters, older versions also for other nodes
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
@@ -26,14 +26,14 @@ STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class Home(HomeState):
-    """Household: a graph with an agent. ``changed`` has the ids of nodes changed by actions; `Knowledge` clears it."""
+    """Household: a graph with an agent. ``changed``: ids of nodes that actions changed; `Knowledge` clears it."""
 
     __slots__ = ("_boxes",)
 
     def __init__(self, graph: Graph, room: str | None = None) -> None:
-        """Take over the graph and place the agent in a room.
+        """Place the agent in a room of the graph, which the household modifies from now on.
 
-        :param room: class of the start room; None: the room of the graph's character, else the first room
+        :param room: class of the start room; None: the room of the graph's character, without one the first room
         :raises DataError: the graph has no room
         :raises ConfigError: the graph has no such room
         """
@@ -67,7 +67,7 @@ class Home(HomeState):
         return matches[0] if matches else rooms[0].id
 
     def act(self, action: Action) -> bool:
-        """Apply an action without checking its preconditions; return False if hands or state do not allow it."""
+        """Apply an action that `refusal` allows; return False if hands or states still prevent it."""
         if action.verb == WALK:
             return self._walk(action.thing)
         if action.verb == GRAB:
@@ -84,7 +84,7 @@ class Home(HomeState):
 
     def _walk(self, thing: int) -> bool:
         self.graph.detach(self.agent, (SITTING,))
-        if thing in self.inventory:  # the agent is already there
+        if thing in self.inventory:  # a held thing is where the agent is
             self.changed.add(self.agent)
             return True
         self.at = self.fixture_of(thing)

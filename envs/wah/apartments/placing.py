@@ -1,4 +1,4 @@
-"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, movable things in or on a holder."""
+"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, movable things in or on furniture."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
 
 
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
-    """Add a thing in or on a holder, without overlap if possible, and return its id.
+    """Add a thing in or on a holder (furniture), without overlap if possible, and return the thing's id.
 
-    Things are put inside containers, with two exceptions: all are put on a nightstand, pots and pans on a stove.
+    Things are put inside containers, except on a nightstand, and except pots and pans, which are put on a stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
@@ -74,7 +74,7 @@ def _box(row: Row) -> Box:
 
 
 def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
-    """Return a holder's room and the boxes of its contents."""
+    """Return the room of a holder, and the boxes of the things in or on the holder."""
     outer = {edge["to_id"] for edge in graph["edges"] if edge["from_id"] == holder_id}
     contents = {edge["from_id"] for edge in graph["edges"] if edge["to_id"] == holder_id}
     rooms = [row["id"] for row in graph["nodes"] if row["category"] == ROOMS and row["id"] in outer]
@@ -107,7 +107,7 @@ INSTANCES = (1, 1, 2, 2, 3)  # minimum number of things of a class: one of these
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
-    """Add the things that the goals need, and at least one of each class in ``distractors``, to a graph without them.
+    """Add the things that goals need, and one or more of each class in ``distractors``, to a graph without such things.
 
     :raises DataError: a thing has no likely place
     """

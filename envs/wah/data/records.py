@@ -36,7 +36,7 @@ def records_of(path: Path) -> list[tuple[Mapping[str, Any], str]]:
 
 
 def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
-    """Return the first of several fields that a record has. Raises DataError if it has none of them."""
+    """Return the value of the first field in ``names`` that a record has. Raises DataError if it has none of them."""
     names = tuple(names)
     for name in names:
         if name in row:

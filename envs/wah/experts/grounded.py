@@ -1,7 +1,7 @@
 """Scripted expert with instance-level skills: fetches, carries and puts things in the goal's order.
 
-It fetches only things that the agent knows. It searches for others in likely places: first in unexplored rooms, then
-in unexplored containers.
+It fetches only things that the agent knows. It searches for unknown things in likely places: first in unexplored
+rooms, then in unexplored containers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GroundedPlan:
         self.unmet = unmet_predicates(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
-        """Return the place at which most of the goal holds; if nothing holds, prefer the agent's place if it fits."""
+        """Return the place at which most of the goal holds; if nothing holds yet, the agent's place if suitable."""
         best = best_place(self.home, self.goal)
         if best is not None and not any(counts_at(self.home, self.goal, best)):
             return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best

@@ -60,10 +60,10 @@ class SimulatedHome(HomeState):
         return done and (action.verb != SIT or self.sitting is not None)
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError("a simulator's home stays in its process; use one environment per simulator, in one process")
+        raise ConfigError("a simulator's home cannot be pickled; use one environment per simulator, in one process")
 
     def _read(self) -> tuple[Graph, dict[int, str]]:
-        """Read the current graph, and the simulator's own names of classes."""
+        """Read the current graph, and the simulator's own class names by node id."""
         content = self._simulator.environment_graph()
         try:
             graph = read_graph(content, "the simulator's graph")
