@@ -101,7 +101,7 @@ class TaskResult:
 
 
 def checked_steps(max_steps: int | None, default: int) -> int:
-    """Return the limit, or the default for None. Raises ConfigError for a limit below 1."""
+    """Return ``max_steps``, or ``default`` if it is None. Raises ConfigError for a limit below 1."""
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; a task needs at least 1 step")
     return max_steps or default

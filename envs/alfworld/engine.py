@@ -61,7 +61,7 @@ class Engine:
 
 
 class _GrammarError(Exception):
-    """Forbidden expression in a grammar. TextWorld would turn a ValueError into the answer "Nothing happens."."""
+    """Forbidden expression. Not a ValueError, which TextWorld would turn into the answer "Nothing happens."."""
 
 
 class EnginePool:

@@ -1,4 +1,4 @@
-"""Setting of ALFWorld: skill set, scoring and limits."""
+"""Setting of ALFWorld: skills (instance-level skills or ALFWorld's commands), scoring and limits."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ class AlfworldSetting:
         return Expert(self.skills)
 
     def close(self) -> None:
-        """Keep the engines: later worlds of this setting reuse them."""
+        """Keep the engines, so that the setting remains usable."""

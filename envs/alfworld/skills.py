@@ -58,7 +58,7 @@ class GroundedSkills:
         return failed(NO_EFFECT) if command is None else world.do(command)
 
     def admissible(self, world: GameWorld, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the skills possible now on objects and receptacles that the text has mentioned, by verb and id."""
+        """Return the skills possible now on objects and receptacles mentioned by the text, sorted by verb and id."""
         place = _place(world)
         lamps = (lamp for lamp in _lamps(world) if lamp != world.lamp)
         skills = {*_single_commands(world), *(f"go to {to_words(lamp)}" for lamp in lamps)}
@@ -111,7 +111,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
 
 
 def _operate(world: GameWorld, skill: str) -> Outcome | None:
-    """Execute a skill on the appliance at the agent's place; return None for any other skill."""
+    """Start or stop the appliance at the agent's place, or refuse to open it while it runs; None for any other skill."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:
@@ -128,7 +128,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
 
 
 def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
-    """Return why starting an appliance would not heat, cool or clean any object now; None if it would."""
+    """Return why starting an appliance would not heat, cool or clean any object now; None if it would do so."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
         return f"{to_words(treatment.switch_of(place))} is already on"

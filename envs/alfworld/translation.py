@@ -15,7 +15,7 @@ from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
 from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # types: fixtures in our skills and facts, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # lamps: fixtures in our skills and facts, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @dataclass(frozen=True)
 class Treatment:
-    """Heating, cooling or cleaning: an appliance's effect on the objects in it, and the skill that starts it."""
+    """Heating, cooling or cleaning: an appliance's effect on the objects in it, and the skill that starts the appliance."""
 
     verb: str  # in ALFWorld's commands
     place: str  # type of the appliance in AI2-THOR

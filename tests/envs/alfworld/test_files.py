@@ -88,7 +88,7 @@ def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
 
 def test_games_are_not_for_training_rollouts(root: Path) -> None:
     (episode,) = load_episodes(str(root), "train")
-    with pytest.raises(ConfigError, match="recorded in ALFRED"):
+    with pytest.raises(ConfigError, match="training rollouts in alfred or wah"):
         SPEC.play_setting("grounded", "partial", episode, None)
     assert SPEC.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
 
