@@ -111,7 +111,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
 
 
 def _operate(world: GameWorld, skill: str) -> Outcome | None:
-    """Start or stop the appliance at the agent's place, or refuse to open it while it runs; None for any other skill."""
+    """Start or stop the appliance at the agent's place, or refuse to open it while it runs; else return None."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:

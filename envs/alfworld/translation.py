@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @dataclass(frozen=True)
 class Treatment:
-    """Heating, cooling or cleaning: an appliance's effect on the objects in it, and the skill that starts the appliance."""
+    """Heating, cooling or cleaning: an appliance's effect on its content, and the skill that starts the appliance."""
 
     verb: str  # in ALFWorld's commands
     place: str  # type of the appliance in AI2-THOR

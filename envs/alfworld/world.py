@@ -46,9 +46,9 @@ class TextState:
     receptacles: tuple[str, ...] = ()
     at: str | None = None
     holding: str | None = None
-    places: dict[str, str] = field(default_factory=dict)  # maps the id of an object or lamp to the id of its receptacle
-    marks: dict[str, set[str]] = field(default_factory=dict)  # by id of an object or lamp: hot, cold, clean, sliced, on
-    doors: dict[str, str] = field(default_factory=dict)  # maps the id of a visited receptacle with a door to open or closed
+    places: dict[str, str] = field(default_factory=dict)  # maps an object or lamp to its receptacle
+    marks: dict[str, set[str]] = field(default_factory=dict)  # maps an object or lamp to hot, cold, clean, sliced, on
+    doors: dict[str, str] = field(default_factory=dict)  # maps a visited receptacle with a door to open or closed
     inspected: set[str] = field(default_factory=set)  # receptacles whose content the text has listed
 
     def begin(self, opening: str) -> None:

@@ -1,9 +1,9 @@
 """Actions of VirtualHome scripts, and their preconditions: LoTA-Bench's and a stricter version.
 
 ``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Objects can be put into a closed
-container. Only a machine in the state CLOSED can be switched on, so a lamp without a door cannot be switched on.
+container. Only a machine in the state CLOSED can be switched on, so a lamp, which has no door, cannot be.
 ``strict``: nothing can be put into a closed container, and machines without a door can be switched on.
-Under both, an agent with two full hands cannot open, close or switch anything.
+Under both rules, an agent with two full hands cannot open, close or switch anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Action:
     place: int = 0
 
     def line(self, name: str, place_name: str = "") -> str:
-        """Return the script line for the simulator, with the class names of thing and place."""
+        """Return the simulator's script line; ``name`` and ``place_name``: class names of the two nodes."""
         second = f" <{place_name}> ({self.place})" if self.place else ""
         return f"<char0> [{self.verb}] <{name}> ({self.thing}){second}"
 
@@ -39,7 +39,7 @@ class Action:
 Rules = Literal["lota", "strict"]
 RULES: tuple[Rules, ...] = ("lota", "strict")
 HANDS_FULL = "your hands are full"
-# By verb: property that a thing needs, failure text without this property, needed state, failure text without it.
+# By verb: property that a thing needs, failure text without this property, needed state, failure text without that.
 _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
     OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
     CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),

@@ -1,7 +1,7 @@
 """Instance-level skills: "go to kitchen 1", "open fridge 1", "put plate 2 in dishwasher 1", "sit on sofa 1" and "done".
 
-The agent can go to rooms, furniture, and things on the floor of a room. All other skills work only on the furniture or
-thing at which the agent stands, and on the content of this. Failure messages do not reveal where a hidden thing is.
+The agent can go to rooms, furniture, and objects on the floor of a room. All other skills work only on the furniture or
+object at which the agent stands, and on its content. Failure messages do not reveal where a hidden object is.
 The strict checks of `envs.wah.action` apply.
 """
 
@@ -28,10 +28,10 @@ _VERBS: Mapping[str, str] = MappingProxyType({
 
 
 class GroundedSkills:
-    """Skills that name instances of an apartment."""
+    """Skills that name instances of the apartment's classes, such as "fridge 1"."""
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for a text that is not a skill, or names a class that is not there."""
+        """Execute a skill. Raises SkillError for a text that is not a skill or names a class not in the apartment."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):
@@ -104,7 +104,7 @@ def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
 
 
 def _unreachable(home: HomeState, thing: int | None, words: str) -> Outcome | None:
-    """Return a failure for a thing out of reach that does not reveal where it is; None if it is at hand."""
+    """Return the failure of a skill on a thing out of reach, without revealing its place; None for a thing at hand."""
     if thing is not None and thing in home.inventory:
         return failed(f"you are holding {words}")
     if thing is not None and thing in at_hand(home):
@@ -123,7 +123,7 @@ def _act(home: HomeState, action: Action) -> Outcome:
 
 
 def _useful_skills(home: HomeState, thing: int) -> Iterator[str]:
-    """Yield the useful skills on a thing at which the agent stands, or that is in or on it."""
+    """Yield the skills that are useful now on a thing of `at_hand`."""
     node, words = home.graph[thing], home.things.words(thing)
     is_fixture, free_hand = thing in home.things.fixtures, len(home.inventory) < 2
     if node.openable and (node.container or node.switchable) and free_hand:

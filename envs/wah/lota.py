@@ -56,7 +56,7 @@ class LotaSkills:
         self.messages: Messages = messages
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for a text that is not a skill, or names a class that is not there."""
+        """Execute a skill. Raises SkillError for a text that is not a skill or names a class not in the apartment."""
         if skill == "done":
             return SUCCESS
         verb, kind = self._parse(home, skill)
@@ -74,7 +74,7 @@ class LotaSkills:
         return SUCCESS
 
     def admissible(self, home: HomeState, knowledge: object = None) -> tuple[str, ...]:
-        """Return all skills of the apartment's classes, the same at every step."""
+        """Return all skills on the apartment's classes; they are the same at every step."""
         return _skills(home.graph.classes, home.allows_sitting)
 
     def choose(self, home: HomeState, verb: str, kind: str) -> int | None:
@@ -139,11 +139,11 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
     return (*skills, "done")
 
 
-# instance choice of the strict rule: the smallest tuple wins
+# choice under ``strict``: the instance with the smallest tuple
 
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
-    """Return the instances that the repeated `find` has not reached yet; after all, the one that it reached first."""
+    """Return the instances that the repeated `find` has not reached yet; if it reached all, the first one."""
     attempts = home.history.attempts if home.history.class_name == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]

@@ -31,7 +31,7 @@ def _tangible(node: Node) -> bool:
 
 
 def _holds_things(graph: Graph, node: Node) -> bool:
-    """Return whether a node is furniture that holds things now. A wall shelf does, but lacks the property SURFACES."""
+    """Return whether a node is furniture that holds things now, even without the property SURFACES (a wall shelf)."""
     contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
     return _furniture(node) and any(is_movable(graph[thing]) for thing in contents)
 
@@ -96,9 +96,9 @@ class HomeState:
         self.at: int | None = None  # furniture, room or thing on the floor at which the agent stands
         self.room: int | None = None
         self.history = SkillHistory()
-        self.changed: set[int] = set()
+        self.changed: set[int] = set()  # ids of nodes that actions changed
         self.allows_sitting = False  # whether a task of the episode requires sitting down
-        self._loose_cache: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
+        self._loose_cache: tuple[int, ...] | None = None  # result of `loose_things`; None: not computed yet
 
     def copy(self) -> Self:
         """Return an independent household in the same state."""

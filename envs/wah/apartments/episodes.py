@@ -88,7 +88,7 @@ def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
 
 
 def _draw_goal(kind: str, free: list[str], limit: int, rng: Random, most: int, used_predicates: set[str]) -> Goal:
-    """Draw a goal of at most ``limit`` classes and `MAX_THINGS` things; for ``put_dishwasher`` mostly also turnOn."""
+    """Draw a goal of at most ``limit`` classes and `MAX_THINGS` things; for ``put_dishwasher`` usually with turnOn."""
     relation, place, _ = PUT_TASKS[kind]
     amount = rng.choices([amount for amount, _ in CLASS_COUNTS], [weight for _, weight in CLASS_COUNTS])[0]
     things = sorted(rng.sample(free, min(amount, limit, len(free))))

@@ -26,7 +26,7 @@ _HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A placed thing. It may be ON or INSIDE (``relation``) the fixture number ``holder`` of its room."""
+    """A placed thing. It may be ON or INSIDE (``relation``) the fixture with index ``holder`` in the room."""
 
     kind: str
     box: Box
@@ -36,7 +36,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Frame of reference of a wall: a lower corner, its axis (0: x, 2: z), and the sign of the direction inwards."""
+    """Frame of reference of a wall: a lower corner, the axis along it (0: x, 2: z), and the sign of the way inwards."""
 
     corner: Vector
     axis: int

@@ -21,7 +21,7 @@ _TRIES = 12
 
 
 def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[str, int]] = ()) -> int:
-    """Append a node in its default state and return its id; ``links``: its relations as (type, id)."""
+    """Append a node in its default state and return its id; ``links``: its relations as (type, target id)."""
     kind, nodes = object_class(class_name), graph["nodes"]
     node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
     nodes.append(
@@ -45,7 +45,7 @@ def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
     """Add a thing in or on a holder (furniture), without overlap if possible, and return the thing's id.
 
-    Things are put inside containers, except on a nightstand, and except pots and pans, which are put on a stove.
+    Things are put inside a container, but on top of a nightstand, and pots and pans on top of a stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)

@@ -30,7 +30,7 @@ def has_plans(path: Path) -> bool:
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """Return one function per instruction that makes the episode; the layout depends only on the task and ``seed``.
+    """Return for each instruction a function that makes its episode; the layout depends only on task and ``seed``.
 
     :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """

@@ -24,7 +24,7 @@ def skill_text(verb: str, kind: str) -> str:
 
 
 class LotaPlan:
-    """Plan from one state."""
+    """Plan for a goal from one state of the household."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> None:
         self.home, self.goal, self.skills = home, goal, skills

@@ -128,7 +128,7 @@ def _plural(noun: str) -> str:
 
 
 def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return a class's synonyms that cannot mean a class in ``rivals``, usual name first; else the usual name."""
+    """Return a class's synonyms that cannot mean a class in ``rivals``, usual name first; if none, the usual name."""
     rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
     names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
     return names or _names(class_name)[:1]

@@ -57,7 +57,7 @@ def all_phrasings(task_type: str, goal: Goal) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _GoalParts:
-    """Parts of a goal: things with counts, their place, whether it is turned on, the book to hold, the seat."""
+    """Parts of a goal: things with counts, their place, whether the place is turned on, the book to hold, the seat."""
 
     things: tuple[tuple[str, int], ...]
     place: str

@@ -30,7 +30,7 @@ class SimulatedHome(HomeState):
     def __init__(self, simulator: Simulator, scene: Scene) -> None:
         """Set up the scene. Raises SimulatorError if the simulator fails, ConfigError for a scene without a number."""
         if scene.scene is None:
-            raise ConfigError(f"scene {scene.id} has no number in the simulator; name tasks with env_id in env.data")
+            raise ConfigError(f"scene {scene.id} has no number in the simulator; set env.data to tasks with env_id")
         self._simulator = simulator
         simulator.reset(scene.scene)
         highest = max(self._read()[0].nodes, default=0)

@@ -33,7 +33,7 @@ class Recording:
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
-        """Create the file's folder. Raises ConfigError if the file exists or cannot be written."""
+        """Create the folder and a temporary file. Raises ConfigError if the file exists or cannot be written."""
         self.name, self._transport, self._path = transport.name, transport, Path(path)
         if self._path.exists():
             raise ConfigError(f"{path} already exists; record to another file, or move that one away")
@@ -119,8 +119,8 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A request that differs from the next line is rejected, but the line is kept: the recorded run may have sent this
-    request too, without getting an answer.
+    A request that differs from the next line is rejected, but this line stays the next one: the recorded run may have
+    sent the request too, without getting an answer.
     """
 
     def __init__(self, path: str | Path) -> None:
