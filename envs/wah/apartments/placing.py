@@ -50,7 +50,7 @@ def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
     if not _is_holder(holder) or holder["category"] == "Floor":
-        raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
+        raise DataError(f"nothing can be put in or on a {holder['class_name']}; choose one of likely_holders")
     inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
     room, obstacles = _surroundings(graph, holder_id)
     box = _free_box(_box(holder), kind, inside, obstacles, rng)

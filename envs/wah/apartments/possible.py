@@ -41,7 +41,7 @@ def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
         needed = {NEEDED_PROPERTIES[kind] for kind in kinds}
         if not any(needed <= graph[place].properties for place in graph.of_class(name)):
             conditions, properties = " and ".join(map(repr, kinds)), " and ".join(sorted(needed))
-            raise DataError(f"{name!r} cannot fulfil {conditions}: none here has the property {properties}")
+            raise DataError(f"{name!r} cannot fulfil {conditions}: none in the apartment has the property {properties}")
 
 
 def check_catalog(goal: Sequence[Predicate]) -> None:
@@ -66,7 +66,7 @@ def check_room(graph: Graph, room: Any, where: str) -> None:
 
 def _check_portable(name: str, portable: bool) -> None:
     if not portable:
-        raise DataError(f"{name!r} cannot be carried: too few here have the property {PORTABLE}")
+        raise DataError(f"{name!r} cannot be carried: too few of them have the property {PORTABLE}")
 
 
 def _check_name(name: str, known: Iterable[str], where: str) -> None:

@@ -94,7 +94,7 @@ class GroundedPlan:
         return self._go_to(self.place) or f"{verb} {self._words(self.place)}"
 
     def _explore(self, kind: str) -> str:
-        """Return the next step of a search for a class: enter the likeliest unseen room, else open a likely container."""
+        """Return the next step to search for a class: go to the likeliest unseen room, else open a likely container."""
         graph, knowledge = self.home.graph, self.knowledge
         unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.is_unseen(place)]
         likely = LIKELY_PLACES.get(kind, ())
