@@ -99,7 +99,7 @@ def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
 
 
 def place_class(goal: Sequence[Predicate]) -> str:
-    """Return the class of a goal's destination; without a destination the seat's class, without both ""."""
+    """Return the class of a goal's destination; without a destination the seat's class, without a seat ""."""
     places = sorted((predicate.kind == "sit", predicate.place) for predicate in goal if predicate.place)
     return places[0][1] if places else ""
 

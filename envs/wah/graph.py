@@ -155,7 +155,7 @@ class Graph:
     # places of things
 
     def room(self, node_id: int) -> int | None:
-        """Return the room of a node: follow what it is in, on or held by; None without a room; a room is its own."""
+        """Return the room that a node is in, directly or through what holds it, or None; a room is in itself."""
         visited: set[int] = set()
         while node_id not in visited:
             visited.add(node_id)

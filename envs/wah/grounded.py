@@ -76,7 +76,7 @@ def destinations(home: HomeState) -> Iterator[int]:
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
-    """Return a thing's node id; None for a missing number or building part. Raises SkillError for an absent class."""
+    """Return a thing's id; None for a missing number or part of the building. Raises SkillError for an absent class."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
         raise unknown_skill(skill, _all_skills(home))

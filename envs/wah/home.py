@@ -2,7 +2,7 @@
 
 Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed object loses
 its edges, and is then held and INSIDE the agent's room. An object put into a container is INSIDE this container only;
-put onto a surface it is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
+put onto a surface, it is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
 """
 
 from __future__ import annotations

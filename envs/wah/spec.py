@@ -40,7 +40,7 @@ def _apartment(split: str, stream: int, tasks: Mapping[str, Any], index: int) ->
     return generate_episode(apartment_seed(split, index), stream, **tasks)
 
 
-STRICT = 0.4  # probability of the rules ``strict`` where both ``strict`` and ``lota`` can reach the goal
+STRICT = 0.4  # probability of the rules ``strict`` if both ``strict`` and ``lota`` can reach the goals
 
 
 class WatchAndHelpSpec(WorldSpec):

@@ -129,7 +129,7 @@ class HomeState:
 
     @property
     def sitting(self) -> int | None:
-        """Seat on which the agent sits; None if it stands."""
+        """Node id of the seat on which the agent sits; None if it stands."""
         return next(iter(self.graph.targets(self.agent, SITTING)), None)
 
     def close(self, thing: int) -> bool:

@@ -36,7 +36,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Frame of reference of a wall: a lower corner, the axis along it (0: x, 2: z), and the sign of the way inwards."""
+    """Frame of reference of a wall: lower corner, axis along the wall (0: x, 2: z), sign of the direction inwards."""
 
     corner: Vector
     axis: int

@@ -26,7 +26,7 @@ HEIGHTS = (2.5, 3.0)  # metres
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)  # things of one portable class in a room's clutter: one of these numbers is drawn
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of a portable class in a room's clutter, drawn from these
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
 _PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: one per room
 
@@ -131,7 +131,7 @@ def _build(rooms: Sequence[_Room], rng: Random) -> GraphJson:
 
 
 def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) -> int:
-    """Add a room with fixtures and loose things, and return its id; ``counts``: the apartment's things by class."""
+    """Add a room with fixtures and loose things; return its id. Updates ``counts``, the apartment's things by class."""
     first = len(graph["nodes"])
     room_id = add_node(graph, room.kind, room.box)
     for fixture in shell(room.box):

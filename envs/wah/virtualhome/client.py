@@ -1,7 +1,7 @@
 """Client of the VirtualHome simulator: one method per action, typed answers, specific errors.
 
-Sources of actions and parameters: comm_unity.py of the wheel virtualhome 2.3.0 and of LoTA-Bench
-(lbaa2022/LLMTaskPlanning 97c46cc), TestDriver.cs and Communication.cs of xavierpuigf/virtualhome_unity 02ded4b.
+Sources of actions and parameters: comm_unity.py of the wheel virtualhome 2.3.0 and of lbaa2022/LLMTaskPlanning 97c46cc
+(LoTA-Bench), TestDriver.cs and Communication.cs of the simulator's source (xavierpuigf/virtualhome_unity 02ded4b).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def test_a_record_without_instructions_gets_a_generated_one(tmp_path: Path) -> N
         ({"env_id": True}, "env_id=True; give a whole number"),
         ({"task_goal": [1]}, r"record 1 has the goal \[1\]"),
         ({"task_goal": {"on_apple_coffeetable": 0}}, r"record 1: .* without predicates"),
-        ({"task_goal": {"on_apple_coffeetable": 1, "turnOn_stove": 1}}, "one place, not coffeetable and stove"),
+        ({"task_goal": {"on_apple_coffeetable": 1, "turnOn_stove": 1}}, "destination, not coffeetable and stove"),
         ({"nl_instructions": "bring an apple"}, r"record 1 has nl_instructions='bring an apple'"),
         ({"nl_instructions": [5]}, "give a list of texts"),
         ({"nl_instructions": [" "]}, "give a list of texts"),
