@@ -24,7 +24,7 @@ VERBS = (WALK, GRAB, OPEN, CLOSE, SWITCH_ON, SWITCH_OFF, PUT_IN, PUT_ON, SIT)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action: a verb, the node id of its ``thing`` (object, furniture or room), and that of a put's ``place``, else 0."""
+    """Verb and two node ids: ``thing`` (object, furniture or room) and ``place`` (destination of a put, else 0)."""
 
     verb: str
     thing: int
