@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """State of one object, receptacle or agent, as far as the agent knows it. A prompt style renders it as text.
+    """State of one object, receptacle or agent, as far as the agent knows it. Prompts contain it as text.
 
-    ``place`` is the id of the receptacle or room in which an object or the agent is, or ``floor``; for an object in the
-    hand it is ``agent``. Only the agent's fact has ``holds``, the id of the object in its hand (``ID ID`` with two
-    full hands), and ``sees``, the ids of the objects that it sees at its place. ``states`` are sorted words such
-    as ``closed``, ``hot`` or ``unseen``. ``gone`` marks an object that no longer exists, such as a sliced apple.
+    ``place`` is the id of the receptacle or room that the object, receptacle or agent is in, on or at; ``floor`` for an
+    object on the floor, ``agent`` for one in the agent's hand. Only the agent's fact has ``holds``, the id of the held
+    object (``ID ID`` if both hands are full), and ``sees``, the ids of the objects that the agent sees. ``states`` are
+    sorted words such as ``closed``, ``hot`` or ``unseen``. ``gone`` marks an object that no longer exists.
     """
 
     id: str

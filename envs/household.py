@@ -43,7 +43,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Start the episode ``options["episode"]``, an index or an episode; by default one drawn with the seed."""
+        """Start the episode ``options["episode"]`` (an index or an episode), or a random one without this option."""
         super().reset(seed=seed)
         self._finished = True  # ends the current episode, even if the next one fails to start
         episode = self._choose((options or {}).get("episode"))
@@ -73,7 +73,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         return self._observation(outcome.message), reward, terminated, self._finished and not terminated, info
 
     def render(self) -> str | None:
-        """Return the task, the step, the agent's state and the goal conditions as text."""
+        """Return the task, the step, the agent's state and the number of met goal conditions as text."""
         if self.render_mode != "ansi":
             return None
         met, total = self.setting.conditions(self.world, self.task)
@@ -132,7 +132,7 @@ class WorldEnv(HouseholdEnv[E]):
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
         seed: int = 0, render_mode: str | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """Load the episodes if ``episodes`` is None. Raises ConfigError for ``choices`` that the setting refuses."""
+        """Load the episodes if ``episodes`` is None. Raises ConfigError for invalid ``choices`` (setting's options)."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:

@@ -24,7 +24,7 @@ class Outcome:
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return a Python or numpy boolean as Python's. Raises ConfigError for other values: bool("failed") is True."""
+    """Return a Python or numpy boolean as a Python one. Raises ConfigError otherwise, since bool("failed") is True."""
     numpy = sys.modules.get("numpy")  # if numpy is not loaded, no value is a numpy boolean
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)
@@ -40,5 +40,5 @@ def failed(message: str) -> Outcome:
 
 
 def unknown_skill(skill: str, known: Iterable[str]) -> SkillError:
-    """Return the error for an unknown skill, with the closest known one."""
+    """Return the error for an unknown skill, with the closest known skill."""
     return SkillError(f"unknown skill {skill!r}{did_you_mean(skill, known, cutoff=0.0)}")

@@ -20,18 +20,18 @@ class WorldState(Protocol):
         """Return an independent world in the same state."""
 
     def begin_task(self) -> None:
-        """Clear what skills remember of the last task; objects keep their places and states."""
+        """Clear the state that skills keep within a task; objects keep their places and states."""
 
 
 class Knowledge(Protocol):
-    """Known part of a world's state."""
+    """Part of a world's state that the agent knows."""
 
     def update(self) -> list[Fact]:
-        """Observe the world and return every fact that is new or different since the last call."""
+        """Observe the world and return every fact that is new or has changed since the last call."""
 
 
 class SkillSet(Protocol):
-    """Set of skills without a state of its own: what skills remember is part of the world."""
+    """Set of skills. It has no state: the state that skills keep within a task is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
         """Execute a skill. An impossible skill gives a failed Outcome, an unknown one raises SkillError."""
@@ -42,7 +42,7 @@ class SkillSet(Protocol):
 
 class Expert(Protocol):
     def act(self, world: Any, task: Any, knowledge: Any = None) -> str:
-        """Return the next skill from the current state; "done" if the goal is reached or no step helps."""
+        """Return the next skill, chosen from the current state; "done" if the goal is reached or no step helps."""
 
 
 class Task(Protocol):
@@ -101,7 +101,7 @@ class TaskResult:
 
 
 def checked_steps(max_steps: int | None, default: int) -> int:
-    """Return the limit, or the default for None. Raises ConfigError for a limit below 1."""
+    """Return ``max_steps``, or ``default`` if it is None. Raises ConfigError for a limit below 1."""
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; a task needs at least 1 step")
     return max_steps or default

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import read_from_shared_memory
 
 
 class Unicode(Sequence[str]):
-    """Sequence of all characters by code point, without storing them."""
+    """Sequence of all Unicode characters, ordered by code point and computed on access."""
 
     def __len__(self) -> int:
         return sys.maxunicode + 1

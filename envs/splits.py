@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # houses per value of `seed`; a higher limit continues into the next value's houses
+EPISODES_PER_SEED = 10_000  # houses per value of `seed`; a higher limit also takes houses of the next values
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 
@@ -24,10 +24,10 @@ _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modul
 def check_split(split: str, unit: str) -> None:
     """Raise ConfigError for an unknown split; ``unit`` is the message's word for one item, such as "house"."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # 'valid_seen' gets no hint 'valid'
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # no hint 'valid' for 'valid_seen'
         raise ConfigError(
-            f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or name files that have it by "
-            f"env.data{hint}"
+            f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or set env.data to files "
+            f"that have this split{hint}"
         )
 
 
@@ -54,7 +54,7 @@ def episode_indices(split: str, seed: int, limit: int | None, unit: str) -> rang
     check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:
-        raise ConfigError(f"seed {seed} with {len(block)} {unit}s is beyond the split; use 0 to {LAST_SEED}")
+        raise ConfigError(f"seed {seed} with {len(block)} {unit}s is beyond the split; use seed 0 to {LAST_SEED}")
     return block
 
 
@@ -80,11 +80,11 @@ class LazyEpisodes(Sequence[E]):
 
 
 def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
-    """Raise ConfigError for an invalid stream or limit, and for a stream of several tasks from ``data``."""
+    """Raise ConfigError for ``stream`` (tasks per episode) or ``limit`` below 1, or ``data`` with a stream above 1."""
     if stream < 1:
         raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
     if limit is not None and limit < 1:
-        raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
+        raise ConfigError(f"a limit of {limit} episodes; use at least 1, or set no limit")
     if data is not None and stream > 1:
         raise ConfigError(f"a stream of {stream} tasks needs the embedded {unit}s; leave env.data out, or use 1 task")
 

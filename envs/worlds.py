@@ -45,18 +45,18 @@ class WorldSpec:
 
     def play_setting(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
         """Return the setting in which a training episode is played, without a simulator."""
-        raise ConfigError(f"{self.title} is for tests: training rollouts are recorded in ALFRED's houses")
+        raise ConfigError(f"{self.title} is for tests; record training rollouts in {' or '.join(GENERATED)}")
 
     def reword(self, episode: Any, task: Any, rng: Random) -> str:
-        """Return a wording of an embedded task, drawn with ``rng``; by default its own instruction."""
+        """Return a wording of a generated task, drawn with ``rng``; by default the task's instruction."""
         return task.instruction
 
     def goal_text(self, task: Any) -> str:
         """Return a task's goal as plain verbs and types of objects, in a fixed order."""
-        raise ConfigError(f"{self.title} is for tests: the goals of its tasks are not for training")
+        raise ConfigError(f"{self.title} is for tests; the goals of its tasks are not used for training")
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the world's name in a run's title; ``env``, the run's config group, may lack newer keys."""
+        """Return the world's name in a run's title; ``env``: the run's config group, in old runs without newer keys."""
         return self.title
 
 
@@ -86,7 +86,7 @@ _BY_ID = {world.id: world for world in WORLDS.values()}
 
 
 def register_worlds() -> None:
-    """Register the worlds' ids with gymnasium, unless it has them already."""
+    """Register the ids of the worlds that gymnasium does not know yet."""
     from gymnasium.envs.registration import register, registry  # lazy: specs need no gymnasium
 
     for world in WORLDS.values():

@@ -14,7 +14,7 @@ from typing import Any
 from keep_agent.errors import ConfigError, DataError
 
 EXTRA = "alfworld"
-MAX_EXPRESSION = 1000  # characters of an expression
+MAX_EXPRESSION = 1000  # characters of an expression in a game's grammar
 
 
 class Engine:
@@ -33,12 +33,12 @@ class Engine:
                 self._state = self._renaming_player.reset()
         except _GrammarError as error:
             raise DataError(f"{name} cannot be played: {error}") from error
-        except (SystemExit, Exception) as error:  # errors of several parsers; Fast Downward raises SystemExit
+        except (SystemExit, Exception) as error:  # parsers raise various errors, Fast Downward SystemExit
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
 
     def do(self, command: str) -> str:
-        """Send a command and return the game's answer. Raises DataError for a forbidden expression in its grammar."""
+        """Send a command; return the game's answer. Raises DataError for a forbidden expression in the grammar."""
         try:
             self._state, _, _ = self._renaming_player.step(command)
         except _GrammarError as error:
@@ -61,7 +61,7 @@ class Engine:
 
 
 class _GrammarError(Exception):
-    """Forbidden expression. It is no ValueError, since TextWorld turns those into the answer "Nothing happens."."""
+    """Forbidden expression. Not a ValueError, which TextWorld would turn into the answer "Nothing happens."."""
 
 
 class EnginePool:
@@ -123,14 +123,14 @@ def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
     ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for anything else and for unknown names.
     """
     if len(text) > MAX_EXPRESSION:
-        problem = f"has {len(text)} characters, and {MAX_EXPRESSION} are allowed"
+        problem = f"has {len(text)} characters, but only {MAX_EXPRESSION} are allowed"
         raise DataError(f"an expression in a game's grammar {problem}; restore the game's file")
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, variables)
     except (SyntaxError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(
             f"{text!r:.80} in a game's grammar is not run ({error}); restore the game's file: an expression may only "
-            "read names of things, join them with + and choose with or"
+            "read texts of objects, join them with + and choose with or"
         ) from error
 
 

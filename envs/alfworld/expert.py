@@ -1,4 +1,4 @@
-"""Scripted expert of ALFWorld: the engine's own planner, translated to either skill set. It knows the whole state."""
+"""Scripted expert of ALFWorld: the plan of the game's engine, which knows the whole state, translated to skills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Expert:
 
 
 def _precondition(world: GameWorld, skill: str) -> str:
-    """Return the skill, or the one that must come first: to leave a lamp, or to turn off an appliance."""
+    """Return the skill, or the one that must precede it: going away from a lamp, or turning off an appliance."""
     lamp = world.lamp
     if lamp is not None and not skill.startswith("go to ") and not skill.endswith(to_words(lamp)):
         return f"go to {to_words(world.state.places[lamp])}"
@@ -38,7 +38,7 @@ def _precondition(world: GameWorld, skill: str) -> str:
 
 
 def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
-    """Return a plan's first skill. To heat, cool or clean an object in the hand, first put it into the appliance."""
+    """Translate a plan's first command. If it heats, cools or cleans an object, first put that into the appliance."""
     verb, *things = _parts(plan[0])
     if verb in {treatment.verb for treatment in TREATMENTS}:
         thing, place = things
@@ -48,7 +48,7 @@ def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
 
 
 def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
-    """Return the skill that treats an object inside an appliance if the plan takes it out to treat it, else None."""
+    """Return a skill to heat, cool or clean an object in an appliance, if the plan takes it out for this; else None."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]
     if len(steps) < 2 or steps[0][0] != "take":
@@ -65,5 +65,5 @@ def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
 
 
 def _parts(command: str) -> list[str]:
-    """Return the verb of a command and the names of its things."""
+    """Return the verb of a command and the names of its objects and receptacles."""
     return [command.split(" ", 1)[0], *re.findall(THING, command)]

@@ -14,7 +14,7 @@ class Knowledge:
 
     def __init__(self, world: GameWorld) -> None:
         self.world = world
-        self.facts: dict[str, Fact] = {}  # the last report of each fact, by id
+        self.facts: dict[str, Fact] = {}  # last reported facts, by id
 
     def __eq__(self, value: object) -> bool:
         if not isinstance(value, Knowledge):

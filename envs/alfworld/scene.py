@@ -49,7 +49,7 @@ class Episode:
 
 
 def instruction_of(game: Mapping[str, Any], file: Path) -> str:
-    """Return the instruction in the game's text without its full stop. Raises DataError if there is none."""
+    """Return the instruction in the game's text without its full stop. Raises DataError if the text has none."""
     match = _TASK.search(game["grammar"])
     if match is None:
         raise DataError(f"{file} has no instruction ('Your task is to: ...' is missing); {_REMEDY}")

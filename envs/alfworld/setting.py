@@ -1,4 +1,4 @@
-"""Setting of ALFWorld: skill set, scoring and limits."""
+"""Setting of ALFWorld: skills (instance-level skills or ALFWorld's commands), scoring and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's ow
 
 @dataclass
 class AlfworldSetting:
-    """Setting of ALFWorld. The agent knows only what the text says. Raises ConfigError for invalid choices."""
+    """Setting of ALFWorld. The agent knows only what ALFWorld's text says. Raises ConfigError for invalid choices."""
 
     skills: str = "grounded"
     observability: Observability = "partial"
@@ -53,4 +53,4 @@ class AlfworldSetting:
         return Expert(self.skills)
 
     def close(self) -> None:
-        """Keep the engines, which are reused until the process ends."""
+        """Keep the engines, so that the setting remains usable."""

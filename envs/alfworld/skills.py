@@ -34,13 +34,13 @@ class Commands:
         return world.do(skill)
 
     def admissible(self, world: GameWorld, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the commands possible now, restricted to things that the text has mentioned."""
+        """Return the commands possible now on objects and receptacles that the text has mentioned."""
         actions = (command for command in world.engine.commands if not _REPORT.fullmatch(command))
         return (*filter(world.state.knows, actions), "done")
 
 
 class GroundedSkills:
-    """Instance-level skills. A failure has a reason only if this module detects it; ALFWorld gives no reasons."""
+    """Instance-level skills. Only failures that this module detects have a reason; ALFWorld gives none."""
 
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
@@ -58,7 +58,7 @@ class GroundedSkills:
         return failed(NO_EFFECT) if command is None else world.do(command)
 
     def admissible(self, world: GameWorld, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the skills possible now on things that the text has mentioned, sorted by verb and thing."""
+        """Return the skills possible now on objects and receptacles mentioned by the text, sorted by verb and id."""
         place = _place(world)
         lamps = (lamp for lamp in _lamps(world) if lamp != world.lamp)
         skills = {*_single_commands(world), *(f"go to {to_words(lamp)}" for lamp in lamps)}
@@ -90,7 +90,7 @@ def _place(world: GameWorld) -> str | None:
 
 
 def _single_commands(world: GameWorld) -> dict[str, str]:
-    """Map skills to the single commands that do them now, except to turn on a lit lamp, which ALFWorld ignores."""
+    """Map each skill that one command can do now to the command, except turning on a lit lamp: ALFWorld ignores it."""
     lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
     commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
     if world.lamp is None:
@@ -100,7 +100,7 @@ def _single_commands(world: GameWorld) -> dict[str, str]:
 
 
 def _go(world: GameWorld, thing: str) -> Outcome:
-    """Go to a receptacle or lamp. From a lamp to the receptacle under it, or back, no command is sent."""
+    """Go to a receptacle or lamp. Between a lamp and the receptacle under it, no command is sent."""
     place = world.state.places[thing] if thing in _lamps(world) else thing
     lamp = thing if thing != place else None
     is_there = world.state.at == place and lamp != world.lamp
@@ -111,7 +111,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
 
 
 def _operate(world: GameWorld, skill: str) -> Outcome | None:
-    """Execute a skill on the appliance at the agent's place; return None for any other skill."""
+    """Start or stop the appliance at the agent's place, or refuse to open it while it runs; else return None."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:
@@ -128,7 +128,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
 
 
 def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
-    """Return the reason why starting an appliance would heat, cool or clean nothing now; None if it would."""
+    """Return why starting an appliance would not heat, cool or clean any object now; None if it would do so."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
         return f"{to_words(treatment.switch_of(place))} is already on"

@@ -14,7 +14,7 @@ from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 FILE_NAME = "game.tw-pddl"
 FOLDER = "json_2.1.1"
 LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME}"
-EXCLUDED = ("movable", "Sliced")  # parts of names of task folders that ALFWorld excludes
+EXCLUDED = ("movable", "Sliced")  # ALFWorld excludes task folders with these words in their names
 
 
 def load_episodes(
@@ -29,7 +29,7 @@ def load_episodes(
             f"env.data is not set; name ALFWorld's folder {FOLDER}, or write games with python -m eval.games"
         )
     if stream != 1:
-        raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
+        raise ConfigError(f"a stream of {stream} tasks, but a game of ALFWorld has one; leave env.stream at 1")
     check_request(None, stream, limit, "game")
     files = [  # games of the excluded tasks, and games that are not marked as solvable, are left out
         file
@@ -51,7 +51,7 @@ def _files(path: Path, split: str) -> list[Path]:
     root = path / FOLDER if (path / FOLDER).is_dir() else path
     splits = sorted(folder.name for folder in root.iterdir() if any(folder.glob(f"*/*/{FILE_NAME}")))
     if not splits:
-        raise DataError(f"no games of ALFWorld in {path}: expected {LAYOUT}; name the folder {FOLDER}")
+        raise DataError(f"no games of ALFWorld in {path}: expected {LAYOUT}; set env.data to the folder {FOLDER}")
     if split not in splits:
         raise ConfigError(
             f"no split {split!r} in {root}; choose one of {', '.join(splits)}{did_you_mean(split, splits)}"

@@ -1,8 +1,8 @@
 """Translation between ALFWorld's commands and this project's instance-level skills.
 
-ALFWorld heats, cools and cleans the object in hand with one command. ALFRED, and so these skills, treat the objects in
-the appliance: when the microwave is turned on, the fridge closed, or the faucet over the basin turned on. Each of these
-three skills becomes a sequence of commands: take out every object that can be treated, treat it and put it back.
+ALFWorld treats (heats, cools or cleans) the object in hand with one command. In ALFRED, and so in these skills, an
+appliance treats its content when the microwave is turned on, the fridge closed, or the faucet over the basin turned on.
+Such a skill becomes a sequence of commands: take out each object that can be treated, treat it and put it back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
 from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in our skills and facts, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # lamps: fixtures in our skills and facts, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -23,7 +23,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for command, skill in (
         (f"(go to|open|close) {_THING}", "{0} {1}"),
         (f"take {_THING} from {_THING}", "pick up {0}"),
-        (f"(?:move|put) {_THING} (?:to|in|on|in/on|into) {_THING}", "put {0} in {1}"),  # "put" up to alfworld 0.3
+        (f"(?:move|put) {_THING} (?:to|in|on|in/on|into) {_THING}", "put {0} in {1}"),  # "put": alfworld <= 0.3
         (f"slice {_THING} with {_THING}", "slice {0}"),
         (f"use {_THING}", "turn on {0}"),
     )
@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @dataclass(frozen=True)
 class Treatment:
-    """Heating, cooling or cleaning: an appliance's effect on the objects in it, and the skill that starts it."""
+    """Heating, cooling or cleaning: an appliance's effect on its content, and the skill that starts the appliance."""
 
     verb: str  # in ALFWorld's commands
     place: str  # type of the appliance in AI2-THOR

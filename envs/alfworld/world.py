@@ -20,12 +20,12 @@ _OPPOSITE = {"hot": "cold", "cold": "hot"}  # an object of ALFWorld is hot or co
 
 
 def to_id(words: str) -> str:
-    """Convert a name in a command to an id in memory: "mug 2" -> "mug_2"."""
+    """Convert a name in ALFWorld's commands to an id in facts: "mug 2" -> "mug_2"."""
     return words.replace(" ", "_")
 
 
 def to_words(thing: str) -> str:
-    """Convert an id in memory to a name in a command: "mug_2" -> "mug 2"."""
+    """Convert an id in facts to a name in ALFWorld's commands: "mug_2" -> "mug 2"."""
     return thing.replace("_", " ")
 
 
@@ -46,9 +46,9 @@ class TextState:
     receptacles: tuple[str, ...] = ()
     at: str | None = None
     holding: str | None = None
-    places: dict[str, str] = field(default_factory=dict)  # receptacle of each placed object, including lamps
-    marks: dict[str, set[str]] = field(default_factory=dict)  # hot, cold, clean, sliced, on
-    doors: dict[str, str] = field(default_factory=dict)  # open or closed; no entry means no door, or not visited yet
+    places: dict[str, str] = field(default_factory=dict)  # maps an object or lamp to its receptacle
+    marks: dict[str, set[str]] = field(default_factory=dict)  # maps an object or lamp to hot, cold, clean, sliced, on
+    doors: dict[str, str] = field(default_factory=dict)  # maps a visited receptacle with a door to open or closed
     inspected: set[str] = field(default_factory=set)  # receptacles whose content the text has listed
 
     def begin(self, opening: str) -> None:
@@ -76,7 +76,7 @@ class TextState:
             self.marks[things[0]] = marks - {_OPPOSITE.get(mark, "")} | {mark}
 
     def knows(self, words: str) -> bool:
-        """Return whether the text has mentioned every thing that a skill or command names."""
+        """Return whether the text has mentioned all objects and receptacles that a skill or command names."""
         known = {*self.receptacles, *self.places, self.holding}
         return known.issuperset(map(to_id, re.findall(THING, words)))
 
@@ -114,7 +114,7 @@ class GameWorld:
         self.state = TextState()
         self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
-        self.lamp: str | None = None  # lamp to which the agent went; in ALFWorld it went to the receptacle under it
+        self.lamp: str | None = None  # lamp to which the agent went; ALFWorld sees the agent at the lamp's receptacle
         self.active: set[str] = set()  # microwaves and faucets that are on; in ALFWorld only lamps have a switch
         self.state.begin(self.engine.load(game.read(), str(game.file)))
 
@@ -128,7 +128,7 @@ class GameWorld:
         return self.commands, self.lamp, self.active, self.state
 
     def copy(self) -> GameWorld:
-        """Replay all commands in another engine. This takes about 1 s, plus 0.1 s per command."""
+        """Return a world in the same state: replay all commands in another engine (1 s, plus 0.1 s per command)."""
         copy = GameWorld(self.game, self.engines)
         for command in self.commands:
             copy.do(command)
@@ -139,7 +139,7 @@ class GameWorld:
         """Leave the world unchanged: a game has one task."""
 
     def do(self, command: str) -> Outcome:
-        """Send one of ALFWorld's commands. A failure has no reason, as ALFWorld gives none."""
+        """Send one of ALFWorld's commands. ALFWorld gives no reasons, so every failure says `NO_EFFECT`."""
         answer = self.engine.do(command)
         self.commands.append(command)
         self.state.update(command, answer)

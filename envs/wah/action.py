@@ -1,9 +1,9 @@
 """Actions of VirtualHome scripts, and their preconditions: LoTA-Bench's and a stricter version.
 
-``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Things can be put into a closed
-container. Only a thing in the state CLOSED can be switched on, so a thing without a door cannot be switched on.
-``strict``: nothing can be put into a closed container, and things without a door can be switched on.
-Under both, an agent with two full hands can open, close or switch nothing.
+``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Objects can be put into a closed
+container. Only a machine in the state CLOSED can be switched on, so a lamp, which has no door, cannot be.
+``strict``: nothing can be put into a closed container, and machines without a door can be switched on.
+Under both rules, an agent with two full hands cannot open, close or switch anything.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ VERBS = (WALK, GRAB, OPEN, CLOSE, SWITCH_ON, SWITCH_OFF, PUT_IN, PUT_ON, SIT)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action: a verb and the node id of its thing; ``place`` is the node id of a put verb's destination, else 0."""
+    """Verb and two node ids: ``thing`` (object, furniture or room) and ``place`` (destination of a put, else 0)."""
 
     verb: str
     thing: int
     place: int = 0
 
     def line(self, name: str, place_name: str = "") -> str:
-        """Return the script line for the simulator, with the class names of thing and place."""
+        """Return the simulator's script line; ``name`` and ``place_name``: class names of the two nodes."""
         second = f" <{place_name}> ({self.place})" if self.place else ""
         return f"<char0> [{self.verb}] <{name}> ({self.thing}){second}"
 
@@ -39,7 +39,7 @@ class Action:
 Rules = Literal["lota", "strict"]
 RULES: tuple[Rules, ...] = ("lota", "strict")
 HANDS_FULL = "your hands are full"
-# By verb: the property that a thing needs, the failure without it, the state that it needs, the failure without that.
+# By verb: property that a thing needs, failure text without this property, needed state, failure text without that.
 _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
     OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
     CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),
@@ -84,7 +84,7 @@ def _grab(home: HomeState, action: Action, strict: bool) -> str:
 
 
 def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
-    """Return why a closed container blocks grabbing, else "". ``strict`` also checks the containers around that one."""
+    """Return why a closed container blocks grabbing, else "". Only ``strict`` also checks outer containers."""
     containers = home.graph.containers(node.id)
     if strict:
         outermost = home.hidden_in(node.id)

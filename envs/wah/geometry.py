@@ -1,7 +1,7 @@
 """Geometry of VirtualHome on the floor plan (x, z): closeness of boxes, and standing points.
 
-CLOSE (EnvironmentGraph.cs of the simulator, 2.x) holds between a character and a thing if the middle of one of them is
-at most 1.3 m from the nearest point of the other's box, and the two middles are at most 5 m apart.
+The relation CLOSE (EnvironmentGraph.cs of the simulator, 2.x) holds between a character and an object or furniture if
+the middle of one is at most 1.3 m from the nearest point of the other's box, and the middles are at most 5 m apart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARGIN = 0.3  # metres between an agent and the walls of a room
 
 
 class Boxes:
-    """Boxes of a graph as arrays, for vectorised distance queries. Call ``move`` after a thing has moved."""
+    """Boxes of a graph's nodes as arrays, for vectorised distance queries. Call ``move`` after a node has moved."""
 
     def __init__(self, graph: Graph) -> None:
         nodes = [node for node in graph.nodes.values() if node.box is not None and not is_never_close(node)]

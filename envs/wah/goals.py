@@ -1,8 +1,8 @@
 """Goals as counts of predicates, scored as LoTA-Bench scores them (check_goal_condition at 97c46cc).
 
-``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of a class that are directly on or in one instance of the
-class PLACE; ``turnOn_PLACE`` requires that this instance is on. They must all hold at the same instance; the one with
-the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
+``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of CLASS that are directly on or in one instance of the
+class PLACE; ``turnOn_PLACE`` requires that this instance is on. These predicates must hold at the same instance; the
+instance with the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMS = "on_CLASS_PLACE, inside_CLASS_PLACE, turnOn_PLACE, holds_CLASS or sit_PL
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One part of a goal. The class ``thing`` or ``place`` is "" if the kind has none."""
+    """One part of a goal. ``thing`` and ``place`` are classes, "" where this kind of predicate has none."""
 
     kind: str  # on | inside | turnOn | holds | sit
     thing: str
@@ -36,14 +36,14 @@ class Predicate:
 def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
     """Parse predicates with their counts, and leave out those with count 0. Raises DataError for an invalid goal.
 
-    Class names of the older simulator are replaced as in graphs: see `envs.wah.data.formats.ALIASES`.
+    Class names of the older simulator are replaced by the current ones, as in graphs (`envs.wah.data.formats.ALIASES`).
     """
     predicates = tuple(_predicate(text, count) for text, count in goal if count != 0)
     if not predicates:
         raise DataError("a goal without predicates cannot be reached; leave the task out")
     places = {predicate.place for predicate in predicates if predicate.kind in (*RELATIONS, "turnOn")}
     if len(places) > 1:
-        raise DataError(f"a goal is about one place, not {' and '.join(sorted(places))}; make it two tasks")
+        raise DataError(f"a goal needs a single destination, not {' and '.join(sorted(places))}; make it two tasks")
     return predicates
 
 
@@ -84,7 +84,7 @@ def unmet_predicates(goal: Sequence[Predicate], counts: Iterable[int]) -> list[P
 
 
 def goal_counts(home: HomeState, goal: Sequence[Predicate]) -> tuple[int, ...]:
-    """Return how often each predicate holds now at the best place, at most its required count."""
+    """Return how often each predicate holds now at the `best_place`, capped at the predicate's required count."""
     return tuple(counts_at(home, goal, best_place(home, goal)))
 
 
@@ -99,13 +99,13 @@ def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
 
 
 def place_class(goal: Sequence[Predicate]) -> str:
-    """Return the class of a goal's place; a seat only if there is no other, "" if the goal has no place."""
+    """Return the class of a goal's destination; without a destination the seat's class, without a seat ""."""
     places = sorted((predicate.kind == "sit", predicate.place) for predicate in goal if predicate.place)
     return places[0][1] if places else ""
 
 
 def counts_at(home: HomeState, goal: Sequence[Predicate], place: int | None) -> list[int]:
-    """Return how often each predicate holds at a place, at most its required count."""
+    """Return how often each predicate holds at a place, capped at the predicate's required count."""
     return [min(_count(home, predicate, place), predicate.count) for predicate in goal]
 
 

@@ -155,7 +155,7 @@ class Graph:
     # places of things
 
     def room(self, node_id: int) -> int | None:
-        """Return the room of a thing, found through its holders; a room is its own room."""
+        """Return the room that a node is in, directly or through what holds it, or None; a room is in itself."""
         visited: set[int] = set()
         while node_id not in visited:
             visited.add(node_id)

@@ -1,7 +1,7 @@
 """Instance-level skills: "go to kitchen 1", "open fridge 1", "put plate 2 in dishwasher 1", "sit on sofa 1" and "done".
 
-The agent can go to rooms, furniture, and things on the floor of a room. All other skills work only on the furniture or
-thing at which the agent stands, and on its content. Failure messages do not reveal where a hidden thing is.
+The agent can go to rooms, furniture, and objects on the floor of a room. All other skills work only on the furniture or
+object at which the agent stands, and on its content. Failure messages do not reveal where a hidden object is.
 The strict checks of `envs.wah.action` apply.
 """
 
@@ -28,10 +28,10 @@ _VERBS: Mapping[str, str] = MappingProxyType({
 
 
 class GroundedSkills:
-    """Skills that name instances of an apartment."""
+    """Skills that name instances of the apartment's classes, such as "fridge 1"."""
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
+        """Execute a skill. Raises SkillError for a text that is not a skill or names a class not in the apartment."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):
@@ -47,7 +47,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _all_skills(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the useful skills on known things: destinations, then the skills on each thing at hand, and "done"."""
+        """Return the skills useful now on known things: first "go to", then those on things at hand, last "done"."""
         known = home.things if knowledge is None else knowledge.known
         words = home.things.words
         skills = [f"go to {words(place)}" for place in destinations(home) if place in known and place != home.at]
@@ -56,7 +56,7 @@ class GroundedSkills:
 
 
 def put_verb(home: HomeState, place: int) -> str:
-    """Return PUT_IN for a container that LoTA-Bench puts things into or that is no surface, else PUT_ON."""
+    """Return PUT_IN for a container that LoTA-Bench puts things into or that is not a surface, else PUT_ON."""
     node = home.graph[place]
     inside = node.container and (node.class_name in PUT_INTO or not node.surface)
     return verbs.PUT_IN if inside else verbs.PUT_ON
@@ -76,7 +76,7 @@ def destinations(home: HomeState) -> Iterator[int]:
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
-    """Return a thing's id; None for an unknown number or part of the building. Raises SkillError for other classes."""
+    """Return a thing's id; None for a missing number or part of the building. Raises SkillError for an absent class."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
         raise unknown_skill(skill, _all_skills(home))
@@ -104,7 +104,7 @@ def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
 
 
 def _unreachable(home: HomeState, thing: int | None, words: str) -> Outcome | None:
-    """Return why a thing is out of reach, without revealing where it is; None if it is at hand."""
+    """Return the failure of a skill on a thing out of reach, without revealing its place; None for a thing at hand."""
     if thing is not None and thing in home.inventory:
         return failed(f"you are holding {words}")
     if thing is not None and thing in at_hand(home):
@@ -123,7 +123,7 @@ def _act(home: HomeState, action: Action) -> Outcome:
 
 
 def _useful_skills(home: HomeState, thing: int) -> Iterator[str]:
-    """Yield the useful skills on a thing at which the agent stands, or that is in or on it."""
+    """Yield the skills that are useful now on a thing of `at_hand`."""
     node, words = home.graph[thing], home.things.words(thing)
     is_fixture, free_hand = thing in home.things.fixtures, len(home.inventory) < 2
     if node.openable and (node.container or node.switchable) and free_hand:

@@ -1,8 +1,8 @@
 """Household without a simulator: VirtualHome's effects of actions, applied to a graph in this process.
 
-Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed thing loses its
-edges, and is then held and INSIDE the agent's room. A thing put into a container is INSIDE this container only. A thing
-put onto a surface is ON it and INSIDE its room. Preconditions are checked in `envs.wah.action`.
+Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed object loses
+its edges, and is then held and INSIDE the agent's room. An object put into a container is INSIDE this container only;
+put onto a surface, it is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING,
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # the simulator keeps ids 1 to 10 for characters; in its older versions other nodes can have them
+AGENT = 1  # node id; the simulator reserves ids 1 to 10 for characters, but its older versions do not
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
@@ -26,14 +26,14 @@ STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class Home(HomeState):
-    """Household: a graph with an agent. ``changed`` has the ids of nodes changed by actions; `Knowledge` clears it."""
+    """Household: a graph with an agent. ``changed``: ids of nodes that actions changed; `Knowledge` clears it."""
 
     __slots__ = ("_boxes",)
 
     def __init__(self, graph: Graph, room: str | None = None) -> None:
-        """Take over the graph and place the agent in a room.
+        """Place the agent in a room of the graph, which the household modifies from now on.
 
-        :param room: class of the start room; None: the room of the graph's character, else the first room
+        :param room: class of the start room; None: the room of the graph's character, without one the first room
         :raises DataError: the graph has no room
         :raises ConfigError: the graph has no such room
         """
@@ -67,7 +67,7 @@ class Home(HomeState):
         return matches[0] if matches else rooms[0].id
 
     def act(self, action: Action) -> bool:
-        """Apply an action without checking its preconditions; return False if hands or state do not allow it."""
+        """Apply an action that `envs.wah.action` allows; return False if hands or states still prevent it."""
         if action.verb == WALK:
             return self._walk(action.thing)
         if action.verb == GRAB:
@@ -84,7 +84,7 @@ class Home(HomeState):
 
     def _walk(self, thing: int) -> bool:
         self.graph.detach(self.agent, (SITTING,))
-        if thing in self.inventory:  # the agent is already there
+        if thing in self.inventory:  # a held thing is where the agent is
             self.changed.add(self.agent)
             return True
         self.at = self.fixture_of(thing)
@@ -100,7 +100,7 @@ class Home(HomeState):
         return standing_point(node.box, self.graph[room].box if room is not None else None)
 
     def _stand(self, thing: int, point: Vector) -> None:
-        """Move the agent and its inventory to a point at a thing."""
+        """Move the agent and the things in its hands to a point at a thing."""
         graph, agent = self.graph, self.agent
         size = graph[agent].box.size if graph[agent].box else BODY
         body = Box((point[0], size[1] / 2, point[2]), size)

@@ -28,7 +28,7 @@ class Knowledge:
         self.observability = observability
         self.explored: set[int] = set()  # rooms entered, containers seen open
         self.known = {*home.things.fixtures, *(home.things.movables if observability == "full" else ())}
-        self.facts: dict[str, Fact] = {}  # the last report of each fact, by name
+        self.facts: dict[str, Fact] = {}  # last reported facts, by name
         self._pending = set(self.known)
         self._look()
 
@@ -116,7 +116,7 @@ class Knowledge:
 
     def _agent(self) -> Fact:
         home, name = self.home, self.home.things.name
-        at = home.at if home.at in home.things else home.room  # at a door or on the floor the place is the room
+        at = home.at if home.at in home.things else home.room  # at a door or floor, which is no receptacle: the room
         inventory = " ".join(map(name, home.inventory)) or None
         visible = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
         sees = tuple(name(thing) for thing in visible if thing in self.known and thing in home.things.movables)

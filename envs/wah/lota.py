@@ -3,10 +3,10 @@
 "find a plate", "pick up the plate", "open the fridge", "close the fridge", "switch on the dishwasher", "put down the
 plate", "done". A skill names a class; the rules choose the instance:
 
-* ``lota``: the last one in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
-  minimum.) A thing is put down at the last instance of the class that the last `find` named.
-* ``strict``: the one of lowest rank, see `_RANKS`; distance decides ties. A thing is put down at the instance
-  that the last `find` led to. If the same `find` is repeated, it goes to the next instance.
+* ``lota``: the last instance in the graph, wherever the agent is. (The benchmark means to choose the nearest, but never
+  updates its minimum distance.) A thing is put down at the last instance of the class that the last `find` named.
+* ``strict``: the instance with the lowest rank (`_RANKS`), of several the nearest. A thing is put down at the instance
+  that the last `find` reached. If the same `find` is repeated, the agent goes to the next instance.
 
 The message of a failed skill is its reason with ``messages="reasons"``, and empty with ``messages="lota"``, as in the
 benchmark. One skill is added to the benchmark's: "sit on the sofa", for tasks that require it.
@@ -49,14 +49,14 @@ SEATS = ("sofa", "chair", "bed", "bench")
 
 
 class LotaSkills:
-    """Type-level skills; ``rules`` determine checks and the choice of instances, ``messages`` the failures' texts."""
+    """Type-level skills; ``rules`` determine checks and the choice of instances, ``messages`` the texts of failures."""
 
     def __init__(self, rules: Rules = "lota", messages: Messages = "reasons") -> None:
         self.rules: Rules = rules
         self.messages: Messages = messages
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
-        """Execute a skill. Raises SkillError for a text that is not a skill or names no class of the apartment."""
+        """Execute a skill. Raises SkillError for a text that is not a skill or names a class not in the apartment."""
         if skill == "done":
             return SUCCESS
         verb, kind = self._parse(home, skill)
@@ -74,7 +74,7 @@ class LotaSkills:
         return SUCCESS
 
     def admissible(self, home: HomeState, knowledge: object = None) -> tuple[str, ...]:
-        """Return all skills of the apartment's classes, the same at every step."""
+        """Return all skills on the apartment's classes; they are the same at every step."""
         return _skills(home.graph.classes, home.allows_sitting)
 
     def choose(self, home: HomeState, verb: str, kind: str) -> int | None:
@@ -139,11 +139,11 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
     return (*skills, "done")
 
 
-# instance choice of the strict rule: the smallest tuple wins
+# choice under ``strict``: the instance with the smallest tuple
 
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
-    """Return the instances that the repeated `find` has not reached yet; if it has reached all, its first one."""
+    """Return the instances that the repeated `find` has not reached yet; if it reached all, the first one."""
     attempts = home.history.attempts if home.history.class_name == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]

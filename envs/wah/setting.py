@@ -1,4 +1,4 @@
-"""Setting of Watch-And-Help: skill set, rules, observability, limits and simulator."""
+"""Setting of Watch-And-Help: skills (type-level or instance-level), rules, observability, limits and simulator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from keep_agent.errors import ConfigError, check_choice
 if TYPE_CHECKING:
     from envs.wah.virtualhome.client import Simulator
 
-MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
+MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's limit
 
 
 @dataclass

@@ -19,10 +19,10 @@ from envs.worlds import WorldSpec
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None, **tasks: Any
 ) -> Sequence[Episode]:
-    """Load the episodes of a split; ``data`` is a file or folder of tasks, or None for the embedded apartments.
+    """Load the episodes of a split; ``data`` is a file or folder of tasks, or None for generated apartments.
 
-    Embedded: ``limit`` apartments (10,000 by default) with ``stream`` tasks each. Each ``seed`` has its own apartments;
-    ``tasks`` are arguments of `generate_episode`. Files: one episode per instruction, or ``limit`` of these drawn
+    Generated: ``limit`` apartments (default 10,000) with ``stream`` tasks each; each ``seed`` has its own apartments.
+    ``tasks`` are arguments of `generate_episode`. From files: one episode per instruction, or ``limit`` of these drawn
     with ``seed``. Raises ConfigError for invalid settings, DataError for damaged files.
     """
     check_request(data, stream, limit, "apartment")
@@ -40,7 +40,7 @@ def _apartment(split: str, stream: int, tasks: Mapping[str, Any], index: int) ->
     return generate_episode(apartment_seed(split, index), stream, **tasks)
 
 
-STRICT = 0.4  # share of ``strict`` among episodes that both rules can solve
+STRICT = 0.4  # probability of the rules ``strict`` if both ``strict`` and ``lota`` can reach the goals
 
 
 class WatchAndHelpSpec(WorldSpec):
@@ -49,7 +49,7 @@ class WatchAndHelpSpec(WorldSpec):
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Draw the rules. Goals with several things of a class get ``strict``, since ``lota`` finds only the last."""
+        """Draw the rules. Goals with several things of a class get ``strict``: ``lota`` finds only the last one."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")

@@ -1,4 +1,4 @@
-"""State of a household: index of its things, queries on places, containers, hands and distances."""
+"""State of a household, an index of its things, and queries about places, containers, hands and distances."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _tangible(node: Node) -> bool:
 
 
 def _holds_things(graph: Graph, node: Node) -> bool:
-    """Return whether a node is furniture that holds things now, such as a wall shelf, which lacks SURFACES."""
+    """Return whether a node is furniture that holds things now, even without the property SURFACES (a wall shelf)."""
     contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
     return _furniture(node) and any(is_movable(graph[thing]) for thing in contents)
 
@@ -66,7 +66,7 @@ class ThingIndex:
         return self._words[thing]
 
     def id(self, name: str) -> int | None:
-        """Return the node with a name; None if there is none."""
+        """Return the node id of a name; None for an unknown name."""
         return self._ids.get(name)
 
     def __contains__(self, thing: object) -> bool:
@@ -79,9 +79,9 @@ class SkillHistory:
 
     class_name: str | None = None  # class in the last `find`
     target: int | None = None  # node reached by this `find`
-    attempts: tuple[int, ...] = ()  # instances that the same `find`, repeated, has reached
-    put_down: frozenset[int] = frozenset()  # things put down in this task
-    destinations: tuple[int, ...] = ()  # their places, latest last
+    attempts: tuple[int, ...] = ()  # instances that this `find` and its repetitions have reached
+    put_down: frozenset[int] = frozenset()  # things put down in this task and not picked up again
+    destinations: tuple[int, ...] = ()  # places where things were put down, latest last
 
 
 class HomeState:
@@ -96,9 +96,9 @@ class HomeState:
         self.at: int | None = None  # furniture, room or thing on the floor at which the agent stands
         self.room: int | None = None
         self.history = SkillHistory()
-        self.changed: set[int] = set()
+        self.changed: set[int] = set()  # ids of nodes that actions changed
         self.allows_sitting = False  # whether a task of the episode requires sitting down
-        self._loose_cache: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
+        self._loose_cache: tuple[int, ...] | None = None  # result of `loose_things`; None: not computed yet
 
     def copy(self) -> Self:
         """Return an independent household in the same state."""
@@ -119,7 +119,7 @@ class HomeState:
         return self.agent, self.at, self.room, self.history, self.allows_sitting
 
     def begin_task(self) -> None:
-        """Clear what skills remember of the last task; things keep their places and states."""
+        """Clear the state that skills keep within a task; things keep their places and states."""
         self.history = SkillHistory()
 
     @property
@@ -129,11 +129,11 @@ class HomeState:
 
     @property
     def sitting(self) -> int | None:
-        """Seat of the agent."""
+        """Node id of the seat on which the agent sits; None if it stands."""
         return next(iter(self.graph.targets(self.agent, SITTING)), None)
 
     def close(self, thing: int) -> bool:
-        """Return whether the graph has a CLOSE edge from the thing to the agent, LoTA-Bench's criterion."""
+        """Return whether the graph has a CLOSE edge from the thing to the agent, as LoTA-Bench checks it."""
         return self.graph.linked(thing, CLOSE, self.agent)
 
     def holder(self, thing: int) -> int | None:
@@ -183,11 +183,11 @@ class HomeState:
         return queue[1:]
 
     def _closed_in(self, thing: int, holder: int) -> bool:
-        """Return whether a closed container other than ``holder`` hides a thing, which may be INSIDE both."""
+        """Return whether a thing is also INSIDE a closed container other than ``holder``."""
         return any(outer != holder and self.graph[outer].closed for outer in self.graph.containers(thing))
 
     def fixture_of(self, thing: int) -> int:
-        """Return the node to walk to: the first of a thing and its holders that is not grabbable, or else the last."""
+        """Return the node to walk to: the first of a thing and its holders that is not grabbable, else the last one."""
         place = thing
         for outer in self.holders(thing):
             if not self.graph[place].grabbable:
@@ -205,7 +205,7 @@ class HomeState:
         return hiding
 
     def loose_things(self) -> tuple[int, ...]:
-        """Return the movable things directly in a room, in or on no other thing, by id."""
+        """Return the ids of the movable things that are neither in or on another thing nor in a hand, sorted."""
         if self._loose_cache is None:
             self._loose_cache = self._loose_among(*self.things.movables)
         return self._loose_cache

@@ -11,7 +11,7 @@ GOAL_OBJECTS = (
     "apple", "book", "coffeepot", "cupcake", "cutleryfork", "juice", "pancake", "plate", "poundcake", "pudding",
     "waterglass", "wine", "wineglass",
 )  # fmt: skip
-# Groups of furniture classes with names in capitals, then for each class of things its furniture classes and groups.
+# First groups of furniture classes, named in capitals; then by class of things the classes and groups that may hold it.
 _TABLE = """
     LARDER: kitchencabinet kitchencounter kitchentable; COLD: fridge kitchencounter kitchentable;
     BAKED: fridge microwave stove kitchencabinet kitchencounter kitchentable coffeetable cabinet;
@@ -57,7 +57,7 @@ def _parse_places(table: str) -> dict[str, tuple[str, ...]]:
 
 LIKELY_PLACES: Mapping[str, tuple[str, ...]] = _parse_places(_TABLE)
 
-# Containers with a usable top, and the classes of things that are put on the top instead of inside.
+# By class of a container with a usable top: the classes of things that are put on its top instead of inside.
 _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY_PLACES), "stove": ("cookingpot", "fryingpan")}
 
 

@@ -1,7 +1,7 @@
 """Catalog of the classes in generated apartments: category, properties and size.
 
-Class names and properties are those of the newer simulator: ``properties_data_all.json`` of VirtualHome 58970fd (MIT),
-and its graphs for the few classes missing there. Sizes are estimates.
+Class names and properties are those of the simulator from 2.0 on: from ``properties_data_all.json`` of VirtualHome
+58970fd (MIT licence), or from the simulator's graphs for the few classes missing there. Sizes are estimates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class ObjectClass:
-    """A class of nodes. ``size``: width, height and depth in metres; the depth is measured from the thing's back."""
+    """A class of nodes. ``size``: width, height and depth in metres; the depth is measured from back to front."""
 
     category: str
     properties: tuple[str, ...]
@@ -32,7 +32,7 @@ def object_class(class_name: str) -> ObjectClass:
         ) from None
 
 
-# States that the classes' properties allow, but that the simulator never reports.
+# By class: a state that its properties allow, but that the simulator never reports.
 _UNUSED_STATES: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": "CLOSED"}
 
 
@@ -53,7 +53,7 @@ def _parse_class(category: str, words: list[str]) -> ObjectClass:
 
 
 # Classes by category: name, size and properties. The height of a seat is that of its sitting surface, so that things
-# placed on the top of its box touch it.
+# placed on the top of its box touch the seat.
 _CLASS_TABLE: Mapping[str, str] = {
     "Characters": "character 0.5 1.7 0.5",
     "Rooms": "kitchen 6 2.8 6; livingroom 6 2.8 6; bedroom 6 2.8 6; bathroom 6 2.8 6",

@@ -1,6 +1,6 @@
 """Generated episodes: an apartment with goal objects, and tasks with varied instructions.
 
-A task's goal is unmet at its start, whether or not earlier tasks were solved.
+Every task starts with an unmet goal, whether or not the earlier tasks of its episode were solved.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PUT_TASKS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
 )  # fmt: skip
 READING = "read_book"  # sit down with a book, possibly with snacks on the table; not in LoTA-Bench
 CLASS_COUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # (number of classes in a goal, weight)
-MAX_THINGS = 6  # maximum of things in a goal, copies included
+MAX_THINGS = 6  # maximum number of things in a goal, including several of one class
 
 
 def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[str] = tuple(PUT_TASKS)) -> Episode:
@@ -68,7 +68,7 @@ def _draw_goals(rng: Random, stream: int, most: int, types: Sequence[str]) -> li
         free = {kind: _free_things(kind, used_predicates) for kind in types}
         limit = sum(map(len, free.values())) // (stream - number)
         if not limit:
-            raise ConfigError(f"a stream of {stream} tasks needs more goals than an apartment has; use fewer")
+            raise ConfigError(f"a stream of {stream} tasks needs more goals than an apartment has; use fewer tasks")
         kind = rng.choice([kind for kind, things in free.items() if things])
         if kind == READING:
             goal = _draw_reading_goal(free[kind], rng)
@@ -88,7 +88,7 @@ def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
 
 
 def _draw_goal(kind: str, free: list[str], limit: int, rng: Random, most: int, used_predicates: set[str]) -> Goal:
-    """Draw a goal for at most ``limit`` classes and `MAX_THINGS` things; ``put_dishwasher`` mostly adds a turnOn."""
+    """Draw a goal of at most ``limit`` classes and `MAX_THINGS` things; for ``put_dishwasher`` usually with turnOn."""
     relation, place, _ = PUT_TASKS[kind]
     amount = rng.choices([amount for amount, _ in CLASS_COUNTS], [weight for _, weight in CLASS_COUNTS])[0]
     things = sorted(rng.sample(free, min(amount, limit, len(free))))

@@ -14,7 +14,7 @@ GAP = 0.03  # metres between pieces along the walls
 PASSAGE = 0.4  # metres around furniture in the middle of the room
 TILE = 2.5  # metres: approximate size of the tiles of floors and ceilings
 PANEL = 2.0  # metres: approximate width of the panels of walls
-THICKNESS = 0.1  # metres; floors, walls and ceilings lie outside the room's box
+THICKNESS = 0.1  # metres of floors, walls and ceilings, which lie outside the room's box
 _TRIES = 24
 
 # Height of the middle of things on walls, in metres.
@@ -26,7 +26,7 @@ _HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A placed thing. It may be ON or INSIDE (``relation``) the fixture with index ``holder`` in its room."""
+    """A placed thing. It may be ON or INSIDE (``relation``) the fixture with index ``holder`` in the room."""
 
     kind: str
     box: Box
@@ -36,7 +36,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Frame of reference of a wall: a lower corner, its axis (0: x, 2: z), and the sign of the direction inwards."""
+    """Frame of reference of a wall: lower corner, axis along the wall (0: x, 2: z), sign of the direction inwards."""
 
     corner: Vector
     axis: int
@@ -74,7 +74,7 @@ def walls_of(room: Box) -> tuple[Wall, Wall, Wall, Wall]:
 
 
 def shell(room: Box) -> Iterator[Fixture]:
-    """Yield floor, walls and ceiling, in tiles and panels."""
+    """Yield the tiles of the floor and ceiling, and the panels of the walls."""
     (x, _, z), (width, height, depth) = room.center, room.size
     columns, rows = max(1, round(width / TILE)), max(1, round(depth / TILE))
     tile = (width / columns, THICKNESS, depth / rows)
@@ -133,7 +133,7 @@ class _Fitting:
         return False
 
     def anywhere_in_the_room(self, piece: Piece) -> bool:
-        """Place a piece anywhere in the room: a rug may lie under other things, furniture needs a passage around it."""
+        """Place a piece anywhere in the room: a rug may lie under things, other pieces need a passage around them."""
         width, height, depth = CLASSES[piece.kind].size
         flat = piece.kind == "rug"
         wall = self.rng.choice(self.walls)
@@ -186,7 +186,7 @@ class _Fitting:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
     def add_on_wall(self, kind: str) -> None:
-        """Add a thing on a wall, at a free place if one is found; windows only on the walls at low and high z."""
+        """Add a thing on a wall, at a free place or the last one tried; windows only on the walls at low and high z."""
         size, height = CLASSES[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)

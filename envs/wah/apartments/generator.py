@@ -20,13 +20,13 @@ from envs.wah.apartments.furniture import ROOMS, furnishing
 from envs.wah.apartments.placing import GraphJson, Row, add_node, likely_holders, place
 from envs.wah.graph import BETWEEN, INSIDE, Box
 
-SIDES = (5.0, 8.0)  # metres
-HEIGHTS = (2.5, 3.0)
+SIDES = (5.0, 8.0)  # metres: range of a room's width and depth
+HEIGHTS = (2.5, 3.0)  # metres
 # Range of the number of loose things in a room (its clutter).
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of one portable class in a room's clutter: one entry is drawn
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of a portable class in a room's clutter, drawn from these
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
 _PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: one per room
 
@@ -52,7 +52,7 @@ def apartment_seed(split: str, index: int) -> int:
 
 
 def draw_apartment(split: str | None, rng: Random) -> Apartment:
-    """Draw an apartment of a split, or of any split for None, without things of the classes `GOAL_OBJECTS`."""
+    """Draw an apartment of a split (None: of any split), without things of the classes `GOAL_OBJECTS`."""
     if split is not None:
         check_split(split, "apartment")
     while True:
@@ -131,7 +131,7 @@ def _build(rooms: Sequence[_Room], rng: Random) -> GraphJson:
 
 
 def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) -> int:
-    """Add a room with fixtures and loose things, and return its id; ``counts``: things of each class so far."""
+    """Add a room with fixtures and loose things; return its id. Updates ``counts``, the apartment's things by class."""
     first = len(graph["nodes"])
     room_id = add_node(graph, room.kind, room.box)
     for fixture in shell(room.box):

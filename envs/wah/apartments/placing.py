@@ -1,4 +1,4 @@
-"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, movable things in or on a holder."""
+"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, movable things in or on furniture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIES = 12
 
 
 def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[str, int]] = ()) -> int:
-    """Append a node in its default state and return its id; ``links``: its relations as (type, id)."""
+    """Append a node in its default state and return its id; ``links``: its relations as (type, target id)."""
     kind, nodes = object_class(class_name), graph["nodes"]
     node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
     nodes.append(
@@ -43,14 +43,14 @@ def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
 
 
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
-    """Add a thing in or on a holder, without overlap if possible, and return its id.
+    """Add a thing in or on a holder (furniture), without overlap if possible, and return the thing's id.
 
-    Things are put inside containers, with two exceptions: all are put on a nightstand, pots and pans on a stove.
+    Things are put inside a container, but on top of a nightstand, and pots and pans on top of a stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
     if not _is_holder(holder) or holder["category"] == "Floor":
-        raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
+        raise DataError(f"nothing can be put in or on a {holder['class_name']}; choose one of likely_holders")
     inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
     room, obstacles = _surroundings(graph, holder_id)
     box = _free_box(_box(holder), kind, inside, obstacles, rng)
@@ -74,7 +74,7 @@ def _box(row: Row) -> Box:
 
 
 def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
-    """Return a holder's room and the boxes of its contents."""
+    """Return the room of a holder, and the boxes of the things in or on the holder."""
     outer = {edge["to_id"] for edge in graph["edges"] if edge["from_id"] == holder_id}
     contents = {edge["from_id"] for edge in graph["edges"] if edge["to_id"] == holder_id}
     rooms = [row["id"] for row in graph["nodes"] if row["category"] == ROOMS and row["id"] in outer]
@@ -107,7 +107,7 @@ INSTANCES = (1, 1, 2, 2, 3)  # minimum number of things of a class: one of these
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
-    """Add the things that the goals need, and at least one of each class in ``distractors``, to a graph without them.
+    """Add the things that goals need, and one or more of each class in ``distractors``, to a graph without such things.
 
     :raises DataError: a thing has no likely place
     """

@@ -21,7 +21,7 @@ MAX_COUNT = 100  # maximum number of things of one class in a layout
 
 
 def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
-    """Raise DataError if an apartment lacks something for a goal."""
+    """Raise DataError if an apartment lacks things or places that a goal needs."""
     check_places(graph, goal)
     for predicate in goal:
         if predicate.thing:
@@ -41,7 +41,7 @@ def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
         needed = {NEEDED_PROPERTIES[kind] for kind in kinds}
         if not any(needed <= graph[place].properties for place in graph.of_class(name)):
             conditions, properties = " and ".join(map(repr, kinds)), " and ".join(sorted(needed))
-            raise DataError(f"{name!r} cannot fulfil {conditions}: none here has the property {properties}")
+            raise DataError(f"{name!r} cannot fulfil {conditions}: none in the apartment has the property {properties}")
 
 
 def check_catalog(goal: Sequence[Predicate]) -> None:
@@ -57,7 +57,7 @@ def check_catalog(goal: Sequence[Predicate]) -> None:
 
 
 def check_room(graph: Graph, room: Any, where: str) -> None:
-    """Raise DataError if an apartment lacks a start room that is not None; ``where`` begins the message."""
+    """Raise DataError if ``room`` is set but not a room of the apartment; ``where`` begins the message."""
     rooms = [node.class_name for node in graph.nodes.values() if node.category == ROOMS]
     if room is not None and room not in rooms:
         hint = did_you_mean(str(room), rooms)
@@ -66,7 +66,7 @@ def check_room(graph: Graph, room: Any, where: str) -> None:
 
 def _check_portable(name: str, portable: bool) -> None:
     if not portable:
-        raise DataError(f"{name!r} cannot be carried: too few here have the property {PORTABLE}")
+        raise DataError(f"{name!r} cannot be carried: too few of them have the property {PORTABLE}")
 
 
 def _check_name(name: str, known: Iterable[str], where: str) -> None:

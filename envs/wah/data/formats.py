@@ -13,13 +13,13 @@ from envs.splits import finite_number
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
-# Current class names, by the names in the older simulator (before 2.0).
+# Maps a class name of the older simulator (before 2.0) to the current class name.
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
-FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # read for all nodes; CLOSE only for the character
+FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # read for all nodes; CLOSE only for characters
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
-    """Read a graph from the simulator's JSON; CLOSE edges between things are left out.
+    """Read a graph from the simulator's JSON. CLOSE edges are left out unless one end is a character.
 
     :raises DataError: the graph is incomplete or inconsistent; the message names ``where``
     """
@@ -29,7 +29,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where} is not a VirtualHome graph ({error!r}); export environment_graph again") from error
     if len(graph.nodes) != len(content["nodes"]):
-        raise DataError(f"{where} has {len(content['nodes'])} nodes but {len(graph.nodes)} ids; give each its own")
+        raise DataError(f"{where} has {len(content['nodes'])} nodes but {len(graph.nodes)} ids; give each node its own")
     for source, relation, target in edges:
         if source not in graph.nodes or target not in graph.nodes:
             raise DataError(f"{where} has an edge {source} {relation} {target} to a node that it lacks")
@@ -108,7 +108,7 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
 
 
 def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
-    """Return the metres between rooms: from middle to middle along connected rooms, else in a straight line."""
+    """Return the metres between the middles of rooms: along rooms connected by doors, else in a straight line."""
     rooms = [node.id for node in graph.nodes.values() if node.category == "Rooms"]
     plan = nx.Graph()
     plan.add_nodes_from(rooms)

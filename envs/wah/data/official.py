@@ -1,7 +1,7 @@
-"""Loader of tasks from files: in WAH-NL's official format, or as plans (`envs.wah.data.plans`).
+"""Loader of tasks from files: in the format of WAH-NL (LoTA-Bench's data), or as plans (`envs.wah.data.plans`).
 
-The official format (``wah_nl_test.json`` of LoTA-Bench) is a list of records: task_id, task_name, env_id, init_graph,
-init_room, task_goal, nl_instructions. Records without instructions, such as Watch-And-Help's own, get generated ones.
+A file of WAH-NL (``wah_nl_test.json``) is a list of records: task_id, task_name, env_id, init_graph, init_room,
+task_goal, nl_instructions. Instructions are generated for records without any, such as Watch-And-Help's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans: tasks with instructions and goals but without graphs, laid out with a seed in given apartments.
+"""Plans: tasks with instructions and goals but without graphs. A seed determines the apartment and the things' places.
 
 The folder has ``tasks/*examples*.json`` (records with task_id, task_name, nl_instructions and derived_goal) and
 ``apartments/*.json.gz`` (VirtualHome graphs).
@@ -30,7 +30,7 @@ def has_plans(path: Path) -> bool:
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """Return a function per instruction that makes its episode; the layout depends only on the task and ``seed``.
+    """Return for each instruction a function that makes its episode; the layout depends only on task and ``seed``.
 
     :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """
@@ -63,7 +63,7 @@ def _makers(
 
 
 def _suitable_apartments(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
-    """Return the names of the apartments that have a goal's places. Raises ConfigError if there is none."""
+    """Return the names of the apartments that have a goal's places. Raises ConfigError if no apartment has them."""
     names, problem = [], "there is none"
     for name, graph in sorted(apartments.items()):
         try:
@@ -72,7 +72,7 @@ def _suitable_apartments(apartments: Mapping[str, Graph], goal: Sequence[Predica
         except DataError as error:
             problem = f"in {name}, {error}"
     if not names:
-        raise ConfigError(f"{where} can be done in none of {len(apartments)} apartments ({problem}); add one")
+        raise ConfigError(f"{where} can be done in none of {len(apartments)} apartments ({problem}); add another")
     return names
 
 

@@ -17,7 +17,7 @@ _REMEDY = "restore it from its source"
 
 
 def read_json(path: Path) -> Any:
-    """Read a file. Raises DataError that names it."""
+    """Read a file. Raises DataError that names the file."""
     return files.read_json(path, _REMEDY)
 
 
@@ -36,7 +36,7 @@ def records_of(path: Path) -> list[tuple[Mapping[str, Any], str]]:
 
 
 def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
-    """Return the first of several fields that a record has. Raises DataError if it has none of them."""
+    """Return the value of the first field in ``names`` that a record has. Raises DataError if it has none of them."""
     names = tuple(names)
     for name in names:
         if name in row:
@@ -45,7 +45,7 @@ def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
 
 
 def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
-    """Return type and goal of a record. Raises DataError that names ``where``."""
+    """Return type and goal of a record. Raises DataError that names ``where``, its location."""
     kind = str(field_of(row, ("task_name",), where))
     counts = field_of(row, ("task_goal", "goal", "derived_goal"), where)
     if kind not in TASK_TYPES:

@@ -1,7 +1,7 @@
-"""Scripted expert with instance-level skills: fetches, carries and puts things in the goal's order.
+"""Scripted expert with instance-level skills: fetches the goal's things and puts them at the destination.
 
-It fetches only things that the agent knows. It searches for others in likely places: first in unexplored rooms, then
-in unexplored containers.
+It fetches only things that the agent knows. It searches for unknown things in likely places: first in unexplored
+rooms, then in unexplored containers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "bathro
 
 
 class GroundedPlan:
-    """Plan from one state and the agent's knowledge of it."""
+    """Plan for a goal from one state of the household, and the agent's knowledge of this state."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
         self.home, self.goal, self.knowledge = home, goal, knowledge
@@ -28,7 +28,7 @@ class GroundedPlan:
         self.unmet = unmet_predicates(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
-        """Return the place at which most of the goal holds; if nothing holds, prefer the agent's place if it fits."""
+        """Return the place at which most of the goal holds; if nothing holds, the agent's place if of its class."""
         best = best_place(self.home, self.goal)
         if best is not None and not any(counts_at(self.home, self.goal, best)):
             return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best
@@ -94,7 +94,7 @@ class GroundedPlan:
         return self._go_to(self.place) or f"{verb} {self._words(self.place)}"
 
     def _explore(self, kind: str) -> str:
-        """Return the next step to search for a class: enter the likeliest unseen room, else open a likely container."""
+        """Return the next step to search for a class: go to the likeliest unseen room, else open a likely container."""
         graph, knowledge = self.home.graph, self.knowledge
         unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.is_unseen(place)]
         likely = LIKELY_PLACES.get(kind, ())

@@ -1,7 +1,7 @@
 """Scripted expert with type-level skills: opens the destination, then fetches the goal's things one by one.
 
-It decides from the current state only, and opens closed containers. It skips goal conditions that are impossible
-because of the instance that the rules choose.
+It decides from the current state only, and opens closed containers. It skips goal conditions that cannot be met
+because the rules (``lota`` or ``strict``) choose an unsuitable instance of a class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def skill_text(verb: str, kind: str) -> str:
 
 
 class LotaPlan:
-    """Plan from one state."""
+    """Plan for a goal from one state of the household."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> None:
         self.home, self.goal, self.skills = home, goal, skills
@@ -51,7 +51,7 @@ class LotaPlan:
 
     @property
     def destination(self) -> int | None:
-        """Place where a thing would be put down now; None if it is not close or not of the goal's class."""
+        """Place where a thing would be put down now; None if the place is not close or not of the goal's class."""
         place = self.skills.target(self.home, self.kind)
         at_hand = place is not None and self.home.graph[place].class_name == self.kind and self.home.close(place)
         return place if at_hand and self.home.history.class_name == self.kind else None
@@ -121,7 +121,7 @@ class LotaPlan:
         return put_down and self.home.graph[holder].class_name == self.kind
 
     def _finish(self, predicate: Predicate) -> str:
-        """Return the next step for a predicate turnOn, holds or sit; "" if there is none, and for on and inside."""
+        """Return the next step for a predicate turnOn, holds or sit; "" for on and inside, and if no step helps."""
         if predicate.kind in RELATIONS or not self.home.graph.of_class(predicate.place or predicate.thing):
             return ""
         match predicate.kind:

@@ -1,4 +1,4 @@
-"""English names of classes: LoTA-Bench's, which its skills contain, and synonyms for instructions."""
+"""English names of VirtualHome's classes: LoTA-Bench's names, which skills contain, and synonyms for instructions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 # LoTA-Bench's names of VirtualHome's classes (its file wah_objects_sim2nl.json), if they differ from the class name.
-# This list has the names that differ only by spaces and capitals. The file lacks the names in the last line.
+# This list has the names that differ only by spaces and capitals. The file lacks the names in the list's last line.
 _SPACED_NAMES = """
     balance ball, bar soap, bathroom cabinet, bathroom counter, bell pepper, board game, candy bar, ceiling fan,
     cell phone, Chinese food, chocolate syrup, closet drawer, coat rack, coffee maker, coffee pot, coffee table,
@@ -128,7 +128,7 @@ def _plural(noun: str) -> str:
 
 
 def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return a class's synonyms that cannot mean a class in ``rivals``, usual name first; at least the usual name."""
+    """Return a class's synonyms that cannot mean a class in ``rivals``, usual name first; if none, the usual name."""
     rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
     names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
     return names or _names(class_name)[:1]
@@ -139,7 +139,7 @@ def _names(class_name: str) -> tuple[str, ...]:
 
 
 def _ambiguous(name: str, rival: str) -> bool:
-    """Return whether a name or its plural could mean the rival: "glass" a "wine glass", "glasses" the spectacles."""
+    """Return whether a name or its plural can mean the rival, as "glass" a "wine glass", or "glasses" spectacles."""
     return f" {rival}".endswith((f" {name}", f" {plural(name)}"))
 
 
@@ -172,7 +172,7 @@ SWITCHABLE = _classes(
     remotecontrol stove toaster tv wallphone washingmachine
     """
 )
-# LoTA-Bench's lists PUT_INTO and PUT_ONTO. Things are put into the classes of PUT_INTO, and onto all others.
+# LoTA-Bench's lists PUT_INTO and PUT_ONTO. Things are put into the classes of PUT_INTO, and onto all other classes.
 PUT_INTO = _classes(
     """
     bathroomcabinet bookshelf box cabinet closet clothespile coffeemaker dishwasher folder fridge fryingpan

@@ -15,7 +15,7 @@ from envs.wah.scene import TASK_TYPES
 from keep_agent.errors import DataError
 
 Goal = Sequence[tuple[str, int]]
-Choose = Callable[[Sequence[Any]], Any]  # choice among options, of which the first is the usual one
+Choose = Callable[[Sequence[Any]], Any]  # chooses one of several options; the first is the usual one
 
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
@@ -57,7 +57,7 @@ def all_phrasings(task_type: str, goal: Goal) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _GoalParts:
-    """Parts of a goal: things with counts, their place, whether it is turned on, the book to hold, the seat."""
+    """Parts of a goal: things with counts, their place, whether the place is turned on, the book to hold, the seat."""
 
     things: tuple[tuple[str, int], ...]
     place: str
@@ -71,7 +71,7 @@ def _parts(goal: Goal) -> _GoalParts:
     atoms = [(predicate.split("_"), count) for predicate, count in goal if count > 0]
     for words, _ in atoms:
         if len(words) != _WORD_COUNTS.get(words[0]):
-            raise DataError(f"unknown predicate {'_'.join(words)!r}; they begin with {', '.join(_WORD_COUNTS)}")
+            raise DataError(f"unknown predicate {'_'.join(words)!r}; predicates begin with {', '.join(_WORD_COUNTS)}")
 
     def object_of(*relations: str) -> str:
         last = {words[-1] for words, _ in atoms if words[0] in relations}
@@ -103,7 +103,7 @@ def _patterns(task_type: str, parts: _GoalParts) -> tuple[tuple[str, ...], tuple
 
 
 def _patterns_for_count(forms: tuple[str, ...], parts: _GoalParts) -> tuple[str, ...]:
-    """Return the patterns that fit the number of things: patterns with a list need several."""
+    """Return the patterns that fit the number of things: patterns with a list need several things."""
     single = len(parts.things) == 1
     return tuple(form for form in forms if not (single and ("{rest}" in form or "{items}" in form)))
 
@@ -121,7 +121,7 @@ def _punctuate(sentence: str, rng: Random) -> str:
 
 
 def _slots(task_type: str, parts: _GoalParts, order: Sequence[tuple[str, int]], choose: Choose) -> dict[str, str]:
-    """Return the text of each slot of `templates`; names and styles are drawn once per sentence."""
+    """Return the text for each slot (placeholder) of `templates`; names and styles are drawn once per sentence."""
     kinds = [kind for kind, _ in order]
     names = [(choose(names_for(kind, kinds)), count) for kind, count in order]
     slots = _reading_slots(parts, choose)

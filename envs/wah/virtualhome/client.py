@@ -1,7 +1,7 @@
 """Client of the VirtualHome simulator: one method per action, typed answers, specific errors.
 
-Actions and parameters: comm_unity.py of the wheel virtualhome 2.3.0 and of LoTA-Bench (lbaa2022/LLMTaskPlanning
-97c46cc), TestDriver.cs and Communication.cs of the simulator's source (xavierpuigf/virtualhome_unity 02ded4b).
+Sources of actions and parameters: comm_unity.py of the wheel virtualhome 2.3.0 and of lbaa2022/LLMTaskPlanning 97c46cc
+(LoTA-Bench), TestDriver.cs and Communication.cs of the simulator's source (xavierpuigf/virtualhome_unity 02ded4b).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def connect(simulator: str, record: str | None = None) -> Simulator:
 
 
 class Simulator:
-    """A running or recorded simulator behind a transport. Every method can raise `SimulatorError`."""
+    """A running or recorded simulator; ``transport`` sends the requests. Every method can raise `SimulatorError`."""
 
     def __init__(self, transport: Transport, record: str | Path | None = None) -> None:
         """``record`` is a file for the requests and answers; it is compressed if its name ends in .gz."""
@@ -129,7 +129,7 @@ class Simulator:
         self._call("idle", check_success)
 
     def reset(self, scene: int | None = None) -> None:
-        """Load scene number ``scene``, or reload the current one; characters and changes are gone."""
+        """Load scene number ``scene``, or reload the current one; characters and changes are removed."""
         self._call("reset", check_success, intParams=[] if scene is None else [scene])
 
     def environment_graph(self) -> Graph:
@@ -145,7 +145,7 @@ class Simulator:
         return self._call("camera_count", value_of)
 
     def add_character(self, room: str | None = None) -> None:
-        """Add a character in a room, else at a random place."""
+        """Add a character in ``room``, or at a random place for None."""
         if room is not None and room not in ROOMS:
             raise ConfigError(f"a character cannot start in {room!r}; choose one of {', '.join(ROOMS)}")
         options = {"character_resource": "Chars/Female1", "mode": "fix_room" if room else "random"}

@@ -17,7 +17,7 @@ class SimulatorError(KeepError):
     remedy: ClassVar[str] = "restart the simulator"
 
     def __init__(self, problem: str, *, status: int | None = None, is_sent: bool = True) -> None:
-        """``status``: HTTP status, if there was a response; ``is_sent``: whether anything was sent."""
+        """``status``: HTTP status, if there was a response; ``is_sent``: whether any part of the request was sent."""
         super().__init__(problem)
         self.problem, self.status, self.is_sent = problem, status, is_sent
         self.action, self.address = "", ""

@@ -30,7 +30,7 @@ class SimulatedHome(HomeState):
     def __init__(self, simulator: Simulator, scene: Scene) -> None:
         """Set up the scene. Raises SimulatorError if the simulator fails, ConfigError for a scene without a number."""
         if scene.scene is None:
-            raise ConfigError(f"scene {scene.id} has no number in the simulator; name tasks with env_id in env.data")
+            raise ConfigError(f"scene {scene.id} has no number in the simulator; set env.data to tasks with env_id")
         self._simulator = simulator
         simulator.reset(scene.scene)
         highest = max(self._read()[0].nodes, default=0)
@@ -60,10 +60,10 @@ class SimulatedHome(HomeState):
         return done and (action.verb != SIT or self.sitting is not None)
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError("a simulator's home stays in its process; use one environment per simulator, in one process")
+        raise ConfigError("a simulator's home cannot be pickled; use one environment per simulator, in one process")
 
     def _read(self) -> tuple[Graph, dict[int, str]]:
-        """Read the current graph, and the simulator's own names of classes."""
+        """Read the current graph, and the simulator's own class names by node id."""
         content = self._simulator.environment_graph()
         try:
             graph = read_graph(content, "the simulator's graph")

@@ -1,6 +1,6 @@
 """Recording of a simulator's requests and answers on disk, and its replay.
 
-Each line is a JSON object {"request": .., "answer": ..} without the ids of the wire protocol. The last line of a
+Each line is a JSON object {"request": .., "answer": ..} without the protocol's request ids. The last line of a
 complete file is {"end": number of exchanges}. A file is compressed if its name ends in .gz. Requests without an answer
 are omitted.
 """
@@ -27,13 +27,13 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 
 
 class Recording:
-    """Transport that records the exchanges of another transport.
+    """Transport (sender of requests) that records the exchanges of another transport.
 
     The file has a temporary name until `close` renames it. It is removed if there was no exchange.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
-        """Create the file's folder. Raises ConfigError if the file exists or cannot be written."""
+        """Create the folder and a temporary file. Raises ConfigError if the file exists or cannot be written."""
         self.name, self._transport, self._path = transport.name, transport, Path(path)
         if self._path.exists():
             raise ConfigError(f"{path} already exists; record to another file, or move that one away")
@@ -49,11 +49,11 @@ class Recording:
         self._exit_stack.callback(lambda: os.fsync(file.fileno()))
         self._exit_stack.callback(file.flush)
         self._stream: IO[bytes] = file
-        if self._path.suffix == ".gz":  # reproducible: no name and no time in the header
+        if self._path.suffix == ".gz":  # no name and time in the header: equal recordings are equal files
             self._stream = self._exit_stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
 
     def exchange(self, request: Request) -> Fields:
-        """Send a request through the other transport. Raises CapacityError if the disk is full."""
+        """Send a request through the other transport. Raises CapacityError if the file cannot be written."""
         if self._failure is not None:
             raise self._failure
         fields = self._transport.exchange(request)
@@ -119,8 +119,8 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A request that differs from the next line is rejected, but the line is kept: the recorded run may have sent this
-    request too, without getting an answer.
+    A request that differs from the next line is rejected, but this line stays the next one: the recorded run may have
+    sent the request too, without getting an answer.
     """
 
     def __init__(self, path: str | Path) -> None:

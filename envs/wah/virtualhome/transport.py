@@ -35,7 +35,7 @@ MAX_SECONDS = 86_400.0  # upper limit of timeout and deadline
 
 
 class Transport(Protocol):
-    """Channel for requests and answers; callers see no ids of the wire protocol."""
+    """Channel for requests and answers; it adds and removes the ids of the wire protocol."""
 
     name: str  # source of the answers, for messages
 
@@ -56,7 +56,7 @@ class HttpTransport:
         deadline: float = DEADLINE,
         limit: int = LIMIT,
     ) -> None:
-        """``limit`` is in bytes. Raises ConfigError for an impossible address or time."""
+        """``limit``: maximum bytes of a response. Raises ConfigError for an invalid address or time limit."""
         self.name = url
         self.address = parse_address(url)
         self.timeout = _seconds("timeout", timeout)

@@ -20,7 +20,7 @@ DEFAULT_PORT = 8080  # the simulator's default port
 
 
 class Address(NamedTuple):
-    """The parts of http://HOST:PORT/PATH; ``host`` has no brackets."""
+    """The parts of http://HOST:PORT/PATH; ``host`` is without the brackets around an IPv6 address."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class TooLarge(HTTPException):
 def connect(address: Address, clock: Clock) -> socket.socket:
     """Connect to the first of the host's addresses that accepts. Raises OSError, also its subclass TimeoutError.
 
-    The clock does not limit the system's look-up of a host name; numeric addresses need none.
+    The clock does not limit the system's look-up of a host name; a numeric address needs no look-up.
     """
     failure = OSError(f"{address.host} has no address")
     for info in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):

@@ -58,7 +58,7 @@ def test_a_limit_samples_with_the_seed(root: Path) -> None:
     [
         ({"data": None}, "env.data is not set; name ALFWorld's folder json_2.1.1, or write games"),
         ({"split": "test"}, "no split 'test'.*choose one of train, valid_seen"),
-        ({"stream": 2}, "stream of 2 tasks; a game of ALFWorld is one task"),
+        ({"stream": 2}, "stream of 2 tasks, but a game of ALFWorld has one"),
         ({"limit": 0}, "limit of 0 episodes"),
     ],
 )
@@ -88,7 +88,7 @@ def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
 
 def test_games_are_not_for_training_rollouts(root: Path) -> None:
     (episode,) = load_episodes(str(root), "train")
-    with pytest.raises(ConfigError, match="recorded in ALFRED"):
+    with pytest.raises(ConfigError, match="training rollouts in alfred or wah"):
         SPEC.play_setting("grounded", "partial", episode, None)
     assert SPEC.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
 

@@ -151,11 +151,11 @@ def test_seeds_and_splits_share_no_episode() -> None:
         (generate_episode, {"stream": 0}, "a stream of 0 tasks"),
         (generate_episode, {"most": 0}, "up to 0 things of a class; use 1 or more"),
         (generate_episode, {"types": ("juggle",)}, "unknown task type 'juggle'; choose from prepare_snack"),
-        (generate_episode, {"stream": 10, "types": ("put_dishwasher",)}, "more goals than an apartment has; use fewer"),
+        (generate_episode, {"stream": 10, "types": ("put_dishwasher",)}, "than an apartment has; use fewer tasks"),
         (LOAD, {"split": "dev"}, "unknown split 'dev' of the embedded apartments; choose one of train, valid, test"),
         (LOAD, {"stream": 0}, "a stream of 0 tasks; it needs at least 1"),
         (LOAD, {"limit": 0}, "a limit of 0 episodes"),
-        (LOAD, {"seed": LAST_SEED + 1}, "is beyond the split; use 0 to 99999"),
+        (LOAD, {"seed": LAST_SEED + 1}, "is beyond the split; use seed 0 to 99999"),
         (LOAD, {"seed": -1}, "is beyond the split"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_goal_becomes_words_in_a_fixed_order() -> None:
 
 
 def test_a_goal_is_about_one_place() -> None:
-    with pytest.raises(DataError, match="one place, not coffeetable and microwave"):
+    with pytest.raises(DataError, match="single destination, not coffeetable and microwave"):
         goal(turnOn_microwave=1, on_apple_coffeetable=1)
     assert place_class(goal(sit_sofa=1, on_apple_coffeetable=1)) == "coffeetable"
     assert place_class(goal(holds_book=1, sit_sofa=1)) == "sofa" and place_class(goal(holds_book=1)) == ""

@@ -145,7 +145,7 @@ def test_a_home_in_a_simulator_cannot_be_pickled() -> None:
 
 
 def test_a_scene_without_a_number_is_an_error() -> None:
-    message = "no number in the simulator; name tasks with env_id"
+    message = "no number in the simulator; set env.data to tasks with env_id"
     with running(generate_episode(0)) as (_, env), pytest.raises(ConfigError, match=message):
         env.reset()
 
