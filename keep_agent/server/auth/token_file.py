@@ -69,7 +69,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 def read_tokens(file: Path) -> list[TokenEntry]:
-    """Read the entries of a file. Raises DataError, also for a missing file: a wrong path must not mean no tokens."""
+    """Read the entries of a file. Raises DataError, also for a missing file: it must not count as an empty one."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
         raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')
@@ -143,7 +143,7 @@ def remove_token(file: Path, name: str) -> None:
 
 @contextmanager
 def _file_lock(file: Path) -> Iterator[None]:
-    """Hold a lock, if the file system has locks. It is on a second file, since `replace_file` replaces ``file``."""
+    """Hold a lock, if the file system has locks. The lock is on a second file, since ``file`` gets replaced."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ class Generate(Strict):
 
 
 class Generated(BaseModel):
-    """Answer. ``kind``, ``origin``, ``kept`` and ``new``: the reuse of KV rows (docs/phases.md); times are in ms."""
+    """Answer. ``kind``, ``origin``, ``kept`` and ``new``: how KV rows were reused (docs/phases.md); times are in ms."""
 
     agent: str
     text: str
