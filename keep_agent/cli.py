@@ -20,7 +20,7 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
-# Methods whose results equal full recomputation: a constant, since to ask the methods themselves would load torch
+# Methods whose results equal full recomputation: a constant, since asking the methods would load torch
 EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 

@@ -18,7 +18,7 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, or a limit on the size of files is reached
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
-LOAD_LOCK = RLock()  # held while a library loads a model: it changes process-wide defaults (dtype)
+LOAD_LOCK = RLock()  # held while a library loads a model, which changes process-wide defaults (dtype)
 STRUCTURE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # from malformed data
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; a retry may succeed
 

@@ -53,7 +53,7 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt. Only the main thread can set handlers; other threads do nothing."""
+    """Let SIGTERM raise KeyboardInterrupt. Only the main thread can set handlers; elsewhere this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,7 +65,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message on one line. Of Hydra's and OmegaConf's, only cause, key and valid options remain."""
+    """Return an error's message on one line; of messages of Hydra and OmegaConf only cause, key and valid options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

@@ -22,7 +22,7 @@ POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"  # environment variables
 def start_up() -> None:
     """Prepare a process before it imports torch.
 
-    If another project's package shadows ours, a command prints the error and exits, other processes get a ConfigError.
+    If another project's package shadows ours, a command prints the error and exits; other processes get a ConfigError.
     """
     try:
         check_packages()
@@ -37,7 +37,8 @@ def start_up() -> None:
 def spin_openmp_threads() -> None:
     """Let OpenMP threads spin between operations, unless the user set it otherwise: prefills take 10 to 40 % less time.
 
-    By default they sleep if threads outnumber cores, as the engine's extra thread causes. torch reads these at import.
+    By default they sleep when threads outnumber cores, and the engine's thread is one too many. torch reads these
+    environment variables at import.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})

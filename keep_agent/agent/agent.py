@@ -39,6 +39,8 @@ EMBED_BATCH = 32  # texts embedded per job on the engine's thread: another agent
 
 @dataclass(frozen=True)
 class _OpenDecision:
+    """The last decision, as long as it has no report."""
+
     decision: Decision
     request: str  # digest of the instruction and the skills
     settled: bool = True  # whether no fact was observed since the decision
@@ -175,7 +177,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: the digest."""
+        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: its digest."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)
@@ -225,7 +227,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         total = sum(not id.endswith(UPDATE_SUFFIX) for id in ids) + len(new)
         if total > self._limit:
             count = f"{total} things, {self._limit} are allowed"
-            raise CapacityError(f"agent {self.name!r} would remember {count}: report what is gone, or raise the limit")
+            raise CapacityError(f"agent {self.name!r} would remember {count}: observe some as gone, or raise the limit")
 
     def _trim(self) -> None:
         """Forget the oldest executed skills and finished tasks above the limit."""

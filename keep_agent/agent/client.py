@@ -1,4 +1,4 @@
-"""Client of a KEEP Agent server, whose agents get the calls of a local `Agent`. Needs httpx, but no model."""
+"""Client of a KEEP Agent server, whose agents are used like a local `Agent`. Needs httpx, but no model."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _is_hydra_setting(override: Override) -> bool:
 
 
 def _values(override: Override) -> list[Any]:
-    """Return the values of a sweep over a list, or the one value; none for deletions and for sweeps over a range."""
+    """Return the values of a sweep over a list, or the one value; none for deletions and other sweeps."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return [item.text if isinstance(item, QuotedString) else item for item in value.list]
@@ -129,7 +129,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
     if groups.has(key):
         key = key.replace("/", ".")
     if key.startswith(custom):
-        return  # an argument of a user's own class, which checks it itself
+        return  # an argument of a user's own class, which has to check its arguments itself
     node = _find(tree, key.split("."))
     if node is ABSENT:
         raise UnknownSetting(f"{line}: there is no setting {key!r}{new_name(key) or _hint(key, tree, groups)}")

@@ -25,7 +25,7 @@ def configured_models() -> set[str]:
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES`, or is a model's path or a hub name."""
+    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES` (known sizes), or is a path or a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return
@@ -59,7 +59,7 @@ def choose_model(name: str) -> list[str]:
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Replace ``model=NAME``, if NAME is not in ``configs/model``, by overrides for it. ``NAME,NAME`` is a sweep."""
+    """Replace each ``model=NAME`` with NAME outside ``configs/model`` by overrides for it. ``NAME,NAME`` is a sweep."""
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []

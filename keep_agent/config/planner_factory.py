@@ -53,7 +53,7 @@ class PlannerResources:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """Make a planner with its own memory. Planners share KV blocks and embeddings only within a namespace."""
+        """Make a planner with its own memory. Only planners of one ``namespace`` share KV blocks and embeddings."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return kv_planner(self.engine, self.method, self.format, encoder, self.config, namespace)
 
@@ -83,7 +83,7 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # the first call finishes loading; later a plan would wait for that
+        encoder.encode(["ready\n"])  # the first call finishes loading; otherwise a plan would wait for that
         engine.encode([(None, prompt_format.line("ready\n"))])
         engine.run(lambda: method.storage.open(engine.model_key))  # otherwise `forget` would not find blocks on disk
         cleanup.pop_all()
@@ -176,7 +176,7 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
         name = str(BUNDLED)
     tokenizer = load_tokenizer(name, loaded.spec.vocab)
     if loaded.files is not None:
-        loaded.files.check_unchanged()  # the hash of the model's files includes the tokenizer
+        loaded.files.check_unchanged()  # the model's hash covers the tokenizer's files, too
     return tokenizer
 
 

@@ -98,7 +98,7 @@ def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> N
 
 
 def unsupported_router() -> APIRouter:
-    """Return routes for unsupported endpoints of vendors' APIs: 404, with the endpoint to use instead."""
+    """Return routes that answer unsupported endpoints of OpenAI and Anthropic with 404 and a replacement."""
     router = APIRouter(include_in_schema=False)
 
     async def refuse(request: Request) -> None:

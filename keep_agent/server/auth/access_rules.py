@@ -1,4 +1,4 @@
-"""Access rules: the token that each route needs. A route with an argument `: Caller` can check it further."""
+"""Access rules: the token that each route needs. Routes with a `Caller` argument can check it further."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Route ``/v1/agents/{agent}/generate``: continues raw text on an agent's KV rows, and reports how many were reused."""
+"""Route ``/v1/agents/{agent}/generate``: continues a text on an agent's KV rows (one per token), reports reuse."""
 
 from __future__ import annotations
 

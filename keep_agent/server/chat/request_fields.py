@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendors' request models. Null means absent. Unknown fields are rejected, except with `ignored_values`."""
+    """Base of OpenAI's and Anthropic's requests. Null means absent. Unknown fields need a value of `ignored_values`."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -91,7 +91,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
     ``hints`` are fields that clients also fill for other purposes. A hint is usable if it is an agent id that the token
-    may use. Raises BadAgent, ConfigError for an invalid id, and Forbidden for agents that the token may not use.
+    may use. Raises BadAgent without an agent, ConfigError for an invalid id, Forbidden if the token may not use it.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)

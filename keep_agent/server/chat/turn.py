@@ -1,4 +1,4 @@
-"""One turn of a conversation: prefill of the prompt on the agent's KV rows, streamed answer, and saving of the rows."""
+"""One turn of a conversation: prefill on the agent's KV rows (stored keys and values), streamed answer, saving."""
 
 from __future__ import annotations
 

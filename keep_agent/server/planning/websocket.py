@@ -32,7 +32,7 @@ MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), F
 
 
 class Inbox:
-    """Queue of received messages: up to ``most`` bytes, `OVERHEAD` per message included, or a single larger one."""
+    """Queue of received messages: up to ``most`` bytes, including `OVERHEAD` for each, or one larger message."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._is_closed = most, 0, False

@@ -146,7 +146,7 @@ class RunningScenario:
 
 
 class Scenarios:
-    """All running scenarios. They use threads and scheduler of ``conversations``: close this object before those."""
+    """All running scenarios. They use threads and scheduler of ``conversations``: close the scenarios first."""
 
     player = SharedPlayer
 

@@ -167,7 +167,7 @@ WRONG = {
     "memory.grouping.window=[1]": "give a whole number",
     "wandb.group=7": "give text or null",
     "eval.seed=1.5": "give a whole number from 0 on",
-    "model.device=cuda:x": "model.device=cuda:x is no device",
+    "model.device=cuda:x": "model.device=cuda:x is not a device",
     "memory.recompute._target_=memory.recompute.full.Ful": "'memory.recompute.full.Ful' is no component",
     "memory.loading._target_=no_such_package.Mine": "'no_such_package.Mine' is no component",
 }
@@ -217,7 +217,7 @@ def test_a_value_in_place_of_settings_is_refused(key: str, value: Any) -> None:
     *above, last = key.split(".")
     reduce(dict.__getitem__, above, plain)[last] = value
     for only in ([ValueKind.GROUP], ValueKind):
-        with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings of its own"):
+        with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings below this key"):
             check_kinds(plain, only=only)
 
 
