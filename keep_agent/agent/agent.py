@@ -226,7 +226,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         ids = [id for category in ("object", "receptacle") for id in store.of(category)]
         total = sum(not id.endswith(UPDATE_SUFFIX) for id in ids) + len(new)
         if total > self._limit:
-            count = f"{total} things, {self._limit} are allowed"
+            count = f"{total} objects and receptacles, more than {self._limit}"
             raise CapacityError(f"agent {self.name!r} would remember {count}: observe some as gone, or raise the limit")
 
     def _trim(self) -> None:
@@ -341,7 +341,6 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._update_groups()
 
     def _close_decision(self, outcome: Outcome) -> None:
-        """Pass the outcome of the open decision to the planner and the trace."""
         assert self._open is not None
         decision, self._open = self._open.decision, None
         message = "" if outcome.ok else outcome.message[:MAX_MESSAGE]

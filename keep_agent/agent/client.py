@@ -60,6 +60,7 @@ class Client(AbstractContextManager["Client"]):
     :param token: access token, if the server has tokens
     :param timeout: seconds for one answer
     :param patience: seconds after a request's first failure during which retries may start
+    :param transport: replaces the network connection, for tests
     :raises ConfigError: an invalid URL
     """
 
@@ -190,7 +191,7 @@ class RemoteAgent:
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Report the result of the last decision. Raises ConfigError for a value that is no `Outcome`."""
+        """Report the result of the last decision. Raises ConfigError for a value that is not an `Outcome`."""
         check_outcome(outcome)
         self._post("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last_number()})
 

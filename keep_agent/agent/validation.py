@@ -26,16 +26,16 @@ LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # co
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # an id, a type or a state
 PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of executed skills and finished tasks in the planner's memory
-MAX_WORDS = 64  # maximum number of states, or of visible things, in a fact
+MAX_WORDS = 64  # maximum number of states, or of visible objects, in a fact
 AGENT_UNKNOWN = (
     "a plan was requested, but no fact gives the agent's place and hands: observe a fact of category 'agent', "
     "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # maximum of any number in a saved memory
-MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id per visible thing
+MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id of each visible object
 MAX_SEGMENTS = 10_000_000  # maximum number of segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # maximum segments per thing: its first line, its latest line, a skill, a task
+SEGMENTS_PER_THING = 4  # maximum per object or receptacle: its first and its latest line, a skill, a task
 MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: maximum mean per segment; a total that is always allowed
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}  # prefix of ids: category, counter
 
@@ -98,7 +98,6 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    """Return whether a value is a text of 1 to ``longest`` characters that is not blank and can be encoded in UTF-8."""
     return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not SURROGATE.search(value)
 
 
@@ -167,7 +166,7 @@ def _check_fact(fact: Fact) -> None:
                 )
     for name, ids in related.items():
         if fact.id in ids:
-            raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another thing than itself")
+            raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another id than its own")
     if PLANNER_IDS.fullmatch(fact.id):
         raise DataError(f"fact id {fact.id!r} is reserved for the planner's own segments; use another")
     if not isinstance(fact.gone, bool):
@@ -193,13 +192,13 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
 
 
 def check_size(texts: Sequence[str], limit: int | None) -> None:
-    """Raises CapacityError for more or longer segments than an agent with at most ``limit`` things can have."""
+    """Raises CapacityError for more or longer segments than ``limit`` objects and receptacles can need."""
     if limit is None:
         return
     most, characters = SEGMENTS_PER_THING * limit, sum(map(len, texts))
     if len(texts) > most or characters > max(SMALL_MEMORY, MEAN_TEXT * most):
         size = f"{len(texts)} segments of {characters} characters"
-        raise CapacityError(f"this memory has {size}, too many for {limit} things: raise the limit")
+        raise CapacityError(f"this memory has {size}, too many for {limit} objects and receptacles: raise the limit")
 
 
 def _numbers(value: Any) -> Iterator[int]:

@@ -110,7 +110,6 @@ class AccessMiddleware:
         return self._app if scope["type"] == "http" else _with_token_checks(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:
-        """Return the access of ``token`` if it satisfies ``rule``. Raises Unauthorized, Forbidden."""
         access = self._tokens.find(token)
         if access is None:
             instead = f", or open {VIEWER}?token=TOKEN in a browser" if rule.browser else ""

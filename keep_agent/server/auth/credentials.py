@@ -66,7 +66,6 @@ def check_own_page(headers: Headers) -> None:
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL. For a malformed URL all parts are empty."""
     try:
         return urlsplit(url)
     except ValueError:

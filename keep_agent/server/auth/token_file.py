@@ -86,7 +86,7 @@ def _entry(row: Any, place: str) -> TokenEntry:
         raise DataError(f"{place}: use the keys name, sha256 and agents, and expires for a token that expires")
     name, sha256, agents = row["name"], row["sha256"], row["agents"]
     if not isinstance(name, str) or not name:
-        raise DataError(f"{place}: name={name!r} is no text; give the token a name")
+        raise DataError(f"{place}: name={name!r} is not a text; give the token a name")
     if not isinstance(sha256, str) or len(sha256) != DIGEST or set(sha256) - set("0123456789abcdef"):
         raise DataError(f"{place}: sha256 is not {DIGEST} of 0-9 and a-f; make the token again")
     if agents != ALL and not (isinstance(agents, list) and all(isinstance(agent, str) for agent in agents)):
@@ -104,7 +104,7 @@ def parse_time(text: object) -> datetime:
         time = datetime.fromisoformat(text) if isinstance(text, str) else None
         if time is not None and time.tzinfo is not None:
             return time.astimezone(UTC)
-    raise ConfigError(f"expires={text!r} is no time with a zone; write it as 2030-01-31T12:00:00Z")
+    raise ConfigError(f"expires={text!r} is not a time with a zone; write it as 2030-01-31T12:00:00Z")
 
 
 def write_tokens(file: Path, entries: Sequence[TokenEntry]) -> None:
