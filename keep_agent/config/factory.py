@@ -21,7 +21,7 @@ Oracle = Callable[[Mapping[str, Any]], str]  # returns a skill for the ``info`` 
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the first ``eval.episodes`` of the ``env.limit`` episodes drawn with ``eval.seed``. Loads lazily."""
+    """Return the first ``eval.episodes`` of the ``env.limit`` episodes drawn with ``eval.seed``, loaded lazily."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES

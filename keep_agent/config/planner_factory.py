@@ -141,7 +141,7 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
-    """Load a config's model into an engine. ``transport``, a way to copy KV, replaces the config's. Raises KeepError."""
+    """Load a config's model into an engine. ``transport`` replaces ``engine.transport``. Raises KeepError."""
     settings = config.engine
     is_slow = settings.link_gigabytes is not None
     throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None

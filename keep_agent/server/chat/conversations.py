@@ -67,7 +67,7 @@ class Generation:
         self._loop.call_soon_threadsafe(self._events.put_nowait, item)
 
     def cancel(self) -> None:
-        """Cancel a waiting turn at once; a running one ends soon and keeps the keys and values computed so far."""
+        """Cancel a waiting turn at once; a running one ends soon and keeps its KV rows (keys and values)."""
         if self.turn is not None:
             self.turn.cancel()
         if self.waiting is not None:
@@ -100,7 +100,7 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents on one engine, each on a thread. Prompts reuse stored keys and values (KV rows) of a prefix.
+    """Turns of many agents on one engine, each turn on a thread. Prompts reuse the stored KV rows of a prefix.
 
     :param engine: remains open; the caller closes it after this object
     :param limiter: bounds concurrent turns; a turn counts until it ends, even if its client has disconnected

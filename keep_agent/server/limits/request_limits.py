@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` for a body in parts. Raises HTTPException, as FastAPI expects, for a large or slow body."""
+    """ASGI ``receive`` for a body in parts. If it is too large or slow, raises HTTPException, as FastAPI expects."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
