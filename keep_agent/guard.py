@@ -43,7 +43,7 @@ def guarded(function: Callable[[], Any]) -> int:
 
 
 def _give_up_output() -> None:
-    """If standard output cannot be written, send it to the null device, so that Python's flush at exit succeeds."""
+    """Send standard output to the null device if it cannot be written, so that Python's flush at exit succeeds."""
     try:
         sys.stdout.flush()
     except OSError:

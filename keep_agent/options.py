@@ -1,4 +1,4 @@
-"""Checks of command-line options; only `usable_device` loads torch. Any module may import this one."""
+"""Option checks of commands; only `usable_device` loads torch. Any module may import this one."""
 
 from __future__ import annotations
 

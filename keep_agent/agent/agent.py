@@ -1,4 +1,4 @@
-"""Planner API: one robot's agent, which is told facts about its world, chooses skills and remembers their outcomes."""
+"""Planner API: one robot's agent, which receives facts about its world, chooses skills and remembers their outcomes."""
 
 from __future__ import annotations
 

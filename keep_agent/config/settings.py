@@ -1,4 +1,4 @@
-"""Checks of composed settings (numbers, switches and words) before a model is loaded."""
+"""Settings of a composed config: checks of numbers, switches and words before a model is loaded."""
 
 from __future__ import annotations
 
