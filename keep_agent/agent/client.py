@@ -75,7 +75,7 @@ class Client(AbstractContextManager["Client"]):
         except httpx.InvalidURL:
             is_known = False
         if not is_known:
-            raise ConfigError(f"url={url!r} cannot be reached: give one such as http://localhost:8000")
+            raise ConfigError(f"url={url!r} is not the address of a server: give one such as http://localhost:8000")
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:

@@ -27,7 +27,7 @@ MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER_KEY = "agent"  # key of the agent's name in the memory file
 MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines or bytes of the journal at which the whole memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a journal line that version 0.2 wrote
-REMEDY = "restore all files of the agent from one backup, or replace them by a saved memory, such as a memory.json"
+REMEDY = "restore all files of the agent from one copy, or replace them by a saved memory, such as a memory.json"
 
 
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:

@@ -312,7 +312,7 @@ def test_several_threads_may_share_an_engine(resources: GetResources) -> None:
 
 
 def test_a_planner_without_a_model_is_no_agent() -> None:
-    with pytest.raises(ConfigError, match="planner=expert has no model"):
+    with pytest.raises(ConfigError, match="planner=expert uses no model"):
         Agent.from_config("expert")
 
 

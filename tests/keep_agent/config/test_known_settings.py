@@ -82,7 +82,7 @@ def test_names_of_models_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", ["planner-tin", "custom", "/no/where", "./nowhere", "gpt2", "a/b/c", ""])
 def test_impossible_names_of_models_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="no configured model .* no file or folder"):
+    with pytest.raises(ConfigError, match="not a configured model .* not a file or folder"):
         check_model(name)
 
 
@@ -91,7 +91,7 @@ def test_model_folders_may_exist_on_a_clusters_nodes_only(tmp_path: Path) -> Non
     overrides = ["planner=keep", "model=custom", f"model.name={name}", "eval.launcher=ray"]
     check_settings(compose_settings("alfred", overrides))
     for local in (overrides[:-1], [*overrides[:-1], "eval.launcher=local"]):
-        with pytest.raises(ConfigError, match="no file or folder"):
+        with pytest.raises(ConfigError, match="not a file or folder"):
             compose_settings("alfred", local)
 
 
@@ -123,7 +123,7 @@ def test_folders_of_any_name_are_models(name: str, tmp_path: Path, monkeypatch: 
     (tmp_path / name / "config.json").write_text("{}")
     for folder in (name, str(tmp_path / name)):
         assert choose_agent("keep", folder, []).model.name == folder
-    with pytest.raises(ConfigError, match="no file or folder"):
+    with pytest.raises(ConfigError, match="not a file or folder"):
         choose_agent("keep", f"{tmp_path / name}/x", [])
 
 

@@ -233,7 +233,7 @@ def test_every_number_has_a_range() -> None:
         ("--model FILE", "--model FILE is neither a folder nor a name on the hub"),
         ("--model nowhere", "--model nowhere is neither a folder nor a name on the hub"),
         ("--model EMPTY", "--model EMPTY is an empty folder"),
-        ("--tokenizer nowhere", "--tokenizer nowhere is no folder"),
+        ("--tokenizer nowhere", "--tokenizer nowhere is neither a folder"),
         ("--sessions nowhere", "nowhere does not exist"),
         ("--sessions FILE", "FILE:1 is not JSON"),
         ("--sessions EMPTY", "EMPTY cannot be read"),
