@@ -96,7 +96,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)
     if agent is None:
-        raise BadAgent(f"the request does not name the agent whose memory to use: send its id in the header {HEADER}")
+        raise BadAgent(f"the request names no agent: send the id of the one whose memory to use in the header {HEADER}")
     safe_id(access.require(agent))
     if agent.startswith(RESERVED):
         raise BadAgent(f"ids that begin with {' or '.join(RESERVED)} belong to agents of scenarios; use another id")

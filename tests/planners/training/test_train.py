@@ -128,7 +128,7 @@ def test_every_number_has_a_range() -> None:
         ("--save -1", "--save -1.0 does not work"),
         ("--lr nan", "--lr nan is not a learning rate"),
         ("--out FILE", "--out FILE cannot be a folder, since FILE is not one; name another place"),
-        ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is none"),
+        ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is not one"),
         ("--data nowhere", "no .*rollout files in 'nowhere'; write some with .*eval.dataset"),
         ("--data FILE", "FILE is a file; name the folder that holds it"),
         ("--init nowhere", "--init nowhere is no planner's folder, which has a training.json; name one"),
