@@ -24,13 +24,13 @@ __all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__vers
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, so that an environment needs no torch and a client no gymnasium."""
+    """Import a public name at its first use, so that environments need no torch, and `Client` needs no gymnasium."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from keep_agent.startup import start_up
 
     start_up()
-    with suppress(ModuleNotFoundError):  # without gymnasium there are no worlds to register
+    with suppress(ModuleNotFoundError):  # without gymnasium there are no environments to register
         from envs.worlds import register_worlds
 
         register_worlds()
@@ -42,4 +42,4 @@ if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imp
     from keep_agent.startup import check_packages
 
     check_packages()
-    import_module("envs.worlds")  # registers the ids; an import of it in progress does so when it ends
+    import_module("envs.worlds")  # registers the ids now, or at the end of an import that is in progress

@@ -1,4 +1,4 @@
-"""``keep-agent`` and its commands. A command imports its module when it runs, so that help and lists load no torch."""
+"""``keep-agent`` and its commands. A command's module is imported when it runs, so that ``--help`` loads no torch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
-# A constant, since constructing the methods would load torch; a test compares it with the methods' capabilities
+# Methods whose results equal full recomputation: a constant, since asking the methods would load torch
 EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 
 def methods_table() -> Table:
-    """Make a table of the memory methods: the component of each stage, and whether results equal full recomputation."""
-    from memory.config.component_names import STAGES  # lazy: `start_up` first checks that the package is ours
+    """Make a table of the memory methods: each stage's component, and whether its results equal full recomputation."""
+    from memory.config.component_names import STAGES  # lazy: `start_up` must first check that `memory` is our package
 
     table = Table(title="memory methods: planner=NAME or memory=NAME")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
@@ -64,7 +64,7 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
 }
 HELP = (
     "methods: list the memory methods and their stages; phases: play a scenario with several phases and agents; "
-    "serve: planning agents over HTTP; token: make a token for a server; view: show a run"
+    "serve: serve planning agents over HTTP; token: make or revoke an access token; view: show a recorded run"
 )
 
 
@@ -74,12 +74,12 @@ def _run(command: str, arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run the command. Exit code 2: bad input, one line on standard error; 130: interrupted."""
+    """Run the command. Exit codes: 2 for bad input, with one line on standard error; 130 if interrupted."""
     start_up()
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
     parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}", help=HELP)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments; COMMAND --help lists them")
     options = parser.parse_args()
     code = guarded(lambda: _run(options.command, options.arguments))
     if code:

@@ -10,7 +10,7 @@ FILE_WIDTH = 220  # columns of a file or pipe: wide enough for every table
 
 
 def make_console(width: int | None = None, **options: Any) -> Console:
-    """Make a console, `FILE_WIDTH` columns wide for a file or pipe. Colours need `rich.text.Text` or styles."""
+    """Make a console; for a file or pipe its default width is `FILE_WIDTH`. Colours need `rich.text.Text` or styles."""
     console = Console(width=width, markup=False, emoji=False, **options)
     if width is None and not console.is_terminal:
         console.width = FILE_WIDTH

@@ -28,11 +28,11 @@ class CorruptError(DataError):
 
 
 class SkillError(KeepError, ValueError):
-    """Skill that the world does not have."""
+    """Skill, verb or node that the simulated world does not have."""
 
 
 class EpisodeError(KeepError, RuntimeError):
-    """Simulator failure in this episode; the next one may succeed."""
+    """Simulator failure in this episode; the next episode may succeed."""
 
 
 class ModelError(KeepError, RuntimeError):
@@ -40,7 +40,7 @@ class ModelError(KeepError, RuntimeError):
 
 
 class StorageError(KeepError, OSError):
-    """Location that cannot be written: read-only, forbidden or broken."""
+    """File or folder that cannot be written: read-only, forbidden or broken."""
 
 
 class CapacityError(KeepError, MemoryError):
@@ -52,14 +52,14 @@ class TooLongError(CapacityError):
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return a hint to append to a message: the known word most similar to ``word`` (`difflib`'s ratio), or ""."""
+    """Return "; did you mean X" for the known word X closest to ``word``; "" if its `difflib` ratio is < ``cutoff``."""
     by_lower = {entry.lower(): entry for entry in known}
     closest = get_close_matches(word.lower(), list(by_lower), 1, cutoff)
     return f"; did you mean {by_lower[closest[0]]!r}?" if closest else ""
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], *, null: bool = False) -> None:
-    """Raises ConfigError for a value that is not ``allowed``; with ``null`` None is allowed too."""
+    """Raises ConfigError for a value that is not in ``allowed``; with ``null`` None is accepted, too."""
     choices = tuple(allowed)
     if value in choices or (null and value is None):
         return
@@ -70,7 +70,7 @@ def check_choice(name: str, value: object, allowed: Iterable[str], *, null: bool
 def check_rate(value: float) -> None:
     """Raises ConfigError for a learning rate outside (0, 1]."""
     if not 0 < value <= 1:
-        raise ConfigError(f"--lr {value:g} is no learning rate: give a number above 0, 1 at most")
+        raise ConfigError(f"--lr {value:g} is not a learning rate: give a number above 0, up to 1")
 
 
 def check_once(ids: Iterable[str], what: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading and writing of files: errors become a `KeepError` with file, place and remedy. Any module may import it."""
+"""Reading and writing of files: errors become a `KeepError` with file and remedy. Any module may import this one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError, ModelError, StorageError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, or a limit on the size of files is reached
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
-LOAD_LOCK = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-STRUCTURE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # caused by a wrong structure
-TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
+LOAD_LOCK = RLock()  # held while a library loads a model, which changes process-wide defaults (dtype)
+STRUCTURE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # from malformed data
+TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; a retry may succeed
 
 
 def refuse_folder(path: Path, example: str) -> None:
-    """Raises ConfigError for a folder where a file is to be written."""
+    """Raises ConfigError if ``path``, which is to become a file, is a folder. ``example``: a file name to suggest."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name a file, such as {path / example}")
 
@@ -46,7 +46,7 @@ def reading(path: Path, remedy: str = "restore it, or name another file") -> Ite
 
 @contextmanager
 def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
-    """Turn file system errors into CapacityError if the disk is full, else StorageError. `TRANSIENT` ones propagate."""
+    """Turn file system errors into CapacityError for a full disk, else StorageError. `TRANSIENT` errors propagate."""
     try:
         yield
     except OSError as error:
@@ -61,13 +61,13 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. One thread at a time."""
+    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. Threads load one by one."""
     try:
         with LOAD_LOCK:
             yield
     except KeepError:
         raise
-    except Exception as error:  # libraries raise bare exceptions, which differ between versions
+    except Exception as error:  # libraries raise exceptions of many classes, which differ between versions
         raise ModelError(f"cannot load {what} ({reason(error)}); {remedy}") from error
 
 
@@ -123,7 +123,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
-    if "\\ud" in text or "\\uD" in text:  # decoded UTF-8 has no half of a surrogate pair, but an escape may give one
+    if "\\ud" in text or "\\uD" in text:  # only such an escape can give half of a surrogate pair
         for place, content in _texts(value):
             if SURROGATE.search(content):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")
@@ -131,18 +131,18 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
 
 
 def count_values(text: bytes) -> int:
-    """Return an upper bound of the number of values in JSON: separators inside strings count, too."""
+    """Return an upper bound of the number of JSON values, from its commas and brackets, including those in strings."""
     return sum(map(text.count, (b",", b"[", b"{"))) + 1
 
 
 def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = None) -> Any:
-    """Parse YAML with plain types only, by ``loader`` or yaml.SafeLoader. Raises DataError naming ``where``."""
+    """Parse YAML by ``loader`` (default: yaml.SafeLoader, plain types only). Raises DataError naming ``where``."""
     import yaml  # lazy: most readers need no YAML
 
     try:
         return yaml.load(text, loader or yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, *STRUCTURE_ERRORS) as error:  # `!!bool x` raises KeyError
-        raise DataError(f"{where} is no YAML ({' '.join(str(error).split())}); {remedy}") from error
+        raise DataError(f"{where} is not YAML ({' '.join(str(error).split())}); {remedy}") from error
 
 
 def _texts(content: Any) -> Iterator[tuple[str, str]]:
@@ -161,5 +161,5 @@ def _texts(content: Any) -> Iterator[tuple[str, str]]:
 
 def _finite(text: str) -> float:
     if not math.isfinite(float(text)):
-        raise ValueError(f"{text:.40} is no number" if text[-1].isalpha() else f"{text:.40} is too large")
+        raise ValueError(f"{text:.40} is not a number" if text[-1].isalpha() else f"{text:.40} is too large")
     return float(text)

@@ -43,7 +43,7 @@ def guarded(function: Callable[[], Any]) -> int:
 
 
 def _give_up_output() -> None:
-    """Redirect standard output to the null device if it cannot be written: Python would fail to flush it at exit."""
+    """Send standard output to the null device if it cannot be written, so that Python's flush at exit succeeds."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -53,7 +53,7 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt. Only the main thread can set handlers; in others nothing changes."""
+    """Let SIGTERM raise KeyboardInterrupt. Only the main thread can set handlers; elsewhere this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,7 +65,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message on one line. Messages of Hydra and OmegaConf are cut to cause, key and options."""
+    """Return an error's message on one line; of messages of Hydra and OmegaConf only cause, key and valid options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

@@ -1,4 +1,4 @@
-"""Command-line options: checks before torch is loaded. Any module may import this one."""
+"""Option checks of commands; only `usable_device` loads torch. Any module may import this one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from keep_agent.errors import ConfigError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # device types of torch
-HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
-ANY = 2**31 - 1  # upper bound of options without a limit
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the Hugging Face hub: OWNER/NAME
+ANY = 2**31 - 1  # upper bound of options that need no limit of their own
 SEEDS = (0, 2**63 - 1)
 THREADS = (0, 4096)
 
 
 def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ConfigError for a number, alone or in a list, outside its option's range."""
+    """Raises ConfigError if an option's number, or one in its list of numbers, is outside its range in ``ranges``."""
     for name, (least, most) in ranges.items():
         values = getattr(options, name)
         for value in values if isinstance(values, list) else [values]:
@@ -32,7 +32,7 @@ def check_device(key: str, name: str) -> None:
     kind, _, number = name.partition(":")
     if kind not in DEVICES or (name != kind and not number.isdecimal()):
         hint = did_you_mean(kind, DEVICES)
-        raise ConfigError(f"{key}={name} is no device; give auto, cpu or cuda, with a number such as cuda:1{hint}")
+        raise ConfigError(f"{key}={name} is not a device; give auto, cpu, cuda, or one GPU such as cuda:1{hint}")
 
 
 def usable_device(key: str, name: str) -> str:
@@ -50,16 +50,16 @@ def usable_device(key: str, name: str) -> str:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raises ConfigError if a path that must be a folder is a file or a dangling link."""
+    """Raises ConfigError if ``folder``, or a folder above it, is in fact a file or a dangling link."""
     existing = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
     if existing is not None and not existing.is_dir():
-        raise ConfigError(f"{option} {folder} cannot be a folder, since {existing} is none; name another place")
+        raise ConfigError(f"{option} {folder} cannot be a folder, since {existing} is not one; name another place")
 
 
 def check_model_place(option: str, name: str) -> None:
-    """Raises ConfigError for a name that is neither a model folder nor written like a hub name (OWNER/NAME)."""
+    """Raises ConfigError for an empty folder, and for a name that is neither a folder nor a hub name (OWNER/NAME)."""
     folder = Path(name)
     if not name or not (folder.is_dir() or (HUB_NAME.fullmatch(name) and not folder.exists())):
-        raise ConfigError(f"{option} {name} is no folder, and not written as a name on the hub (OWNER/NAME): name one")
+        raise ConfigError(f"{option} {name} is neither a folder nor a name on the hub (OWNER/NAME): give one of these")
     if folder.is_dir() and not any(folder.iterdir()):
         raise ConfigError(f"{option} {name} is an empty folder; name one with config.json, weights and a tokenizer")

@@ -13,16 +13,16 @@ from keep_agent.errors import ConfigError
 
 PACKAGES = ("envs", "memory", "planners", "configs")
 ROOT = Path(__file__).resolve().parents[1]
-MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # a module of the project after -m
+MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # a module of the project, after Python's -m
 SCRIPT = r".*[/\\]keep-(agent|eval-\w+|train-\w+)(\.exe)?"  # an installed command
 BAD_INPUT = 2  # exit code
-POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
+POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"  # environment variables
 
 
 def start_up() -> None:
     """Prepare a process before it imports torch.
 
-    For a shadowed package a command prints the error and exits; any other process gets a ConfigError.
+    If another project's package shadows ours, a command prints the error and exits; other processes get a ConfigError.
     """
     try:
         check_packages()
@@ -37,14 +37,15 @@ def start_up() -> None:
 def spin_openmp_threads() -> None:
     """Let OpenMP threads spin between operations, unless the user set it otherwise: prefills take 10 to 40 % less time.
 
-    By default they sleep if they outnumber the cores, and the engine adds one. torch reads the variables at import.
+    By default they sleep when threads outnumber cores, and the engine's thread is one too many. torch reads these
+    environment variables at import.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})
 
 
 def check_packages() -> None:
-    """Raises ConfigError if another project's package shadows one of ours. Imports none of them."""
+    """Raises ConfigError if another project's package shadows one of ours. Imports no package."""
     for name in PACKAGES:
         place = _package_path(name)
         if place is not None and place not in (ROOT / name, ROOT / name / "__init__.py"):
@@ -66,6 +67,6 @@ def _package_path(name: str) -> Path | None:
 
 
 def is_command(original: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Return whether the command line ``original`` runs a module of the project, or an installed command."""
+    """Return whether a process with this `sys.orig_argv` and `sys.argv` runs a module or command of the project."""
     program = " ".join(original[-len(arguments) - 1 :][:2])
     return re.fullmatch(f"{MODULE}|{SCRIPT}", program, re.DOTALL) is not None

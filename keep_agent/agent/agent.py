@@ -1,4 +1,4 @@
-"""Planner API: the agent of one robot, which observes facts, plans skills and remembers their outcomes."""
+"""Planner API: one robot's agent, which receives facts about its world, chooses skills and remembers their outcomes."""
 
 from __future__ import annotations
 
@@ -39,21 +39,23 @@ EMBED_BATCH = 32  # texts embedded per job on the engine's thread: another agent
 
 @dataclass(frozen=True)
 class _OpenDecision:
+    """The last decision, as long as it has no report."""
+
     decision: Decision
     request: str  # digest of the instruction and the skills
-    settled: bool = True  # no fact was observed since the decision
+    settled: bool = True  # whether no fact was observed since the decision
 
 
 class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     """One robot's planner: call `observe`, `plan` and `report` again and again. Safe to call from several threads.
 
-    Agents may share an engine, whose thread runs every call. Each call has an asynchronous version (`aplan`, ...).
-    A task begins with the first `plan` of its instruction. It succeeds when ``done`` is decided and reported as ok;
-    `finish` sets its result; another instruction ends it as failed. A decision without a report counts as carried out,
-    unless `finish` states that the task failed. A `plan` that repeats the previous one, without an observation in
-    between, returns the same decision, so a lost answer can be requested again.
+    Agents may share an engine (a loaded model), whose thread runs every call. For asyncio there are `aplan` and others.
+    A task begins with the first `plan` of its instruction. It succeeds when the decision is ``done`` and is reported as
+    ok; `finish` ends it with either result, and a `plan` of another instruction ends it as failed. A decision without a
+    report counts as carried out, unless `finish` states that the task failed. A `plan` that repeats the previous one,
+    without an observation in between, returns the same decision, so a lost answer can be requested again.
 
-    :param ahead: encode changed segments in the background while the robot moves; plans have priority
+    :param ahead: encode changed segments (the memory's texts) in the background while the robot moves; plans go first
     :param limit: maximum number of remembered things (objects and receptacles); facts about more are rejected
     :param history: maximum number of remembered skills, and of finished tasks; ``limit`` if that is smaller
     :param record: called with each trace entry, in the format of a run's trace.jsonl (docs/evaluation.md)
@@ -71,7 +73,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
-        self.number = self._steps = self._tasks = 0  # `number` is that of the last decision, from 1
+        self.number = self._steps = self._tasks = 0  # `number`: decisions so far, and so the last one's number
         self._open: _OpenDecision | None = None
         self._facts: dict[str, FactView] = {}  # facts observed since the last decision, by id
         self._record(agent_entry(name))
@@ -104,7 +106,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
         :param facts: objects with the fields of `envs.fact.Fact`, or mappings with these fields
         :raises DataError: a fact is invalid
-        :raises CapacityError: there would be more than ``limit`` things
+        :raises CapacityError: the agent would remember more than ``limit`` objects and receptacles
         """
         return self._engine.run(partial(self._observe, validation.as_list(facts)))
 
@@ -113,15 +115,15 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     ) -> Decision:
         """Choose one of ``skills``, which are those possible now, in any order. After an error nothing has changed.
 
-        The prompt of a task states whether the skills of its first plan name instances ("open fridge 1") or only types
-        ("open the fridge").
+        The first plan of a task decides whether the task's prompts say that skills name instances ("open fridge 1") or
+        only types ("open the fridge").
 
-        :param ready: called between prefill and choice with ``queued_ms``, ``timings`` and ``counts``
-        :param after: number of the last decision that the caller knows. If decision ``after`` + 1 answered the same
-            plan, it is returned again, regardless of observations in between
+        :param ready: called with the prompt's cost (``queued_ms``, ``timings``, ``counts``) between prefill and choice
+        :param after: number of the last decision that the caller knows. If decision ``after`` + 1 was made for the
+            same instruction and skills, it is returned again, even if facts were observed since
         :raises ConfigError: no skills, too many, or invalid texts
         :raises CapacityError: the prompt would have more tokens than the model has positions
-        :raises StaleError: the last decision is neither number ``after`` nor the answer to this plan
+        :raises StaleError: the last decision is neither number ``after`` nor one that can be returned again
         """
         start = time.perf_counter()
         instruction, skills = validation.checked_request(instruction, skills)
@@ -129,16 +131,16 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         return self._engine.run(partial(self._plan, instruction, skills, start, ready or (lambda entry: None), after))
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
-        """Record the result of the last decision; a call with its ``number`` may be repeated. Raises ConfigError."""
+        """Record the result of the last decision. With its ``number``, the call may be repeated. Raises ConfigError."""
         validation.check_report(outcome, number)
         self._engine.run(partial(self._report, outcome, number))
 
     def finish(self, success: bool) -> None:
-        """End the task; a decision without a report counts as carried out only if ``success`` is true."""
+        """End the task. A decision without a report counts as carried out if it is ``done`` or ``success`` is true."""
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     def save(self, path: str | Path) -> None:
-        """Write the memory to a file atomically, without the KV, which are computed again after `load`."""
+        """Write the memory to a file atomically, without keys and values, which are computed again after `load`."""
         write_packed(memory_path(path), pack_state(self.dump()))
 
     def load(self, path: str | Path) -> None:
@@ -175,14 +177,14 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: `request_digest`."""
+        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: its digest."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)
         self._accept(Decision(skill, number=self.number + 1), request)
 
     def replay(self, work: Callable[[], None]) -> None:
-        """Run ``work``, which repeats an earlier process's calls, in one job, without trace entries and limits."""
+        """Run ``work``, which repeats an earlier process's calls, as one job. Ignores ``limit``, records no trace."""
         record, self._record, self._replaying = self._record, lambda entry: None, True
         try:
             self._engine.run(work)
@@ -224,8 +226,8 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         ids = [id for category in ("object", "receptacle") for id in store.of(category)]
         total = sum(not id.endswith(UPDATE_SUFFIX) for id in ids) + len(new)
         if total > self._limit:
-            count = f"{total} things, {self._limit} are allowed"
-            raise CapacityError(f"agent {self.name!r} would remember {count}: report what is gone, or raise the limit")
+            count = f"{total} objects and receptacles, more than {self._limit}"
+            raise CapacityError(f"agent {self.name!r} would remember {count}: observe some as gone, or raise the limit")
 
     def _trim(self) -> None:
         """Forget the oldest executed skills and finished tasks above the limit."""
@@ -237,7 +239,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
                 self._planner.write([Edit(segment.id, category, None) for segment in oldest[:excess]])
 
     def _update_groups(self) -> None:
-        """Update the groups of segments now, so that they do not depend on when the background encoding runs."""
+        """Group segments for joint encoding now, so that groups do not depend on when the background encoding runs."""
         self._session.update()
         if self._prefetcher is not None:
             self._prefetcher.schedule()
@@ -291,7 +293,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Undo changes to task and reports if the body raises; record its trace entries if it does not."""
+        """Undo changes to task and reports if the body raises an error; otherwise record the body's trace entries."""
         before = self._instruction, self._skills, self._steps, self._tasks, self._open
         record, entries = self._record, list[Entry]()
         self._record = entries.append
@@ -307,7 +309,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             record(entry)
 
     def _begin(self, instruction: str, skills: str) -> None:
-        """Continue the task, or begin another; an open decision counts as carried out."""
+        """Continue the task, or begin another; a decision without a report counts as carried out."""
         if self._open is not None:
             self._report(Outcome(True), None)
         if clean(instruction) != clean(self._instruction):
@@ -317,7 +319,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             self._instruction, self._skills = instruction, skills
 
     def _accept(self, decision: Decision, request: str) -> Decision:
-        """Store the decision as open. Facts observed from now on belong to the next step."""
+        """Store the decision until its report. Facts observed from now on belong to the next step."""
         self.number, self._facts = decision.number, {}
         self._open = _OpenDecision(decision, request)
         self._planner.act()
@@ -339,7 +341,6 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._update_groups()
 
     def _close_decision(self, outcome: Outcome) -> None:
-        """Pass the outcome of the open decision to the planner and the trace."""
         assert self._open is not None
         decision, self._open = self._open.decision, None
         message = "" if outcome.ok else outcome.message[:MAX_MESSAGE]

@@ -1,4 +1,4 @@
-"""Client of the agents on a server, with the calls of a local agent. Needs httpx, and no model."""
+"""Client of a KEEP Agent server, whose agents are used like a local `Agent`. Needs httpx, but no model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer
-RETRY_TIME = 30.0  # seconds after the first failure, during which a request is retried
+RETRY_TIME = 30.0  # seconds after a request's first failure during which it is retried
 RETRY_PAUSE = 0.5  # seconds before a retry, if the server sends no Retry-After
 # errors that a retry cannot fix
 PERMANENT_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
@@ -57,8 +57,10 @@ class Client(AbstractContextManager["Client"]):
     A request is retried while the server is busy, down or too slow, or the connection is lost. A request that arrives
     twice has one effect. A failed request raises ServerError.
 
+    :param token: access token, if the server has tokens
     :param timeout: seconds for one answer
     :param patience: seconds after a request's first failure during which retries may start
+    :param transport: replaces the network connection, for tests
     :raises ConfigError: an invalid URL
     """
 
@@ -73,7 +75,7 @@ class Client(AbstractContextManager["Client"]):
         except httpx.InvalidURL:
             is_known = False
         if not is_known:
-            raise ConfigError(f"url={url!r} cannot be reached: give one such as http://localhost:8000")
+            raise ConfigError(f"url={url!r} is not the address of a server: give one such as http://localhost:8000")
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:
@@ -116,7 +118,7 @@ class Client(AbstractContextManager["Client"]):
             return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield name and data of each event of a response. Retries nothing; callers use `with_retries`."""
+        """Yield name and data of each server-sent event of a response. Never retries; callers use `with_retries`."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
@@ -130,7 +132,7 @@ class Client(AbstractContextManager["Client"]):
                     yield name, value
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Return the result of ``attempt``, repeated for up to ``patience`` s if its error has a ``retry_after``."""
+        """Return the result of ``attempt``. Repeat it for up to ``patience`` s after errors with a ``retry_after``."""
         deadline = None
         while True:
             try:
@@ -189,7 +191,7 @@ class RemoteAgent:
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Report the result of the last decision. Raises ConfigError for a value that is no `Outcome`."""
+        """Report the result of the last decision. Raises ConfigError for a value that is not an `Outcome`."""
         check_outcome(outcome)
         self._post("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last_number()})
 
@@ -214,7 +216,7 @@ class RemoteAgent:
         self._number = None
 
     def _last_number(self) -> int:
-        """Return the number of the last decision. With it the server recognizes a repeated request."""
+        """Return the number of the last decision. By this number the server recognizes a repeated request."""
         if self._number is None:
             self._number = self.about().decisions
         return self._number
@@ -269,7 +271,7 @@ def _parse_answer(read: Callable[[Any], T], text: str) -> T:
 
 
 def _unexpected_answer(text: str) -> ServerError:
-    return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
+    return ServerError(f"a KEEP Agent server would not answer with {text[:80]!r}: is there a proxy, or another server?")
 
 
 def _check_response(response: httpx.Response) -> httpx.Response:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER_KEY = "agent"  # key of the agent's name in the memory file
 MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines or bytes of the journal at which the whole memory is written
-VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
-REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
+VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a journal line that version 0.2 wrote
+REMEDY = "restore all files of the agent from one copy, or replace them by a saved memory, such as a memory.json"
 
 
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
@@ -35,11 +35,11 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
     The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
     with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
-    lines. So changed, missing and swapped lines are detected. An incomplete last line (its call never returned) is cut.
+    lines. So changed, missing and swapped lines are detected. An incomplete last line is cut: its call never returned.
 
-    :param start: the chain's beginning
+    :param start: beginning of the chain of checksums
     :param owner: name of the agent in errors
-    :param new: accept an empty journal without an end mark as a new one; else it counts as damaged
+    :param new: accept an empty journal without an end mark as a new journal; otherwise it counts as damaged
     :raises DataError: version 0.2 wrote the journal
     :raises CorruptError: a line or the end mark is damaged, missing or from another journal
     """
@@ -56,7 +56,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
 
 def lock_stream(stream: IO[bytes], folder: Path) -> None:
-    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent locks it."""
+    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent uses it."""
     if lock_is_held(stream):
         stream.close()
         raise ConfigError(f"another server or agent uses {folder}; stop it, or choose another folder")
@@ -186,7 +186,7 @@ class DurableAgent:
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the start of the journal's chain. ``content`` is that of the memory file; empty if there is none."""
+        """Return the start of the journal's chain for a memory file's ``content``, empty if there is no file."""
         return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1 is the checksum
 
     def _read(self) -> None:
@@ -226,8 +226,8 @@ def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
     """Return whether a memory file names its agent (files of version 0.2 do not). Raises DataError for other files."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
-            f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore its own, or give it to this "
-            "agent as a saved memory"
+            f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore the file of {name!r}, or "
+            "load this one as a saved memory"
         )
     if OWNER_KEY not in state and "journal" not in state:
         raise DataError(f"{path} is a saved memory, not a memory file of a folder; load it with load()")

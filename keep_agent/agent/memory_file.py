@@ -16,7 +16,7 @@ MAGIC = "keep-agent memory 1 sha256:"
 
 
 def memory_path(path: str | Path) -> Path:
-    """Return the path of a memory file. Raises ConfigError for one that names no file."""
+    """Return the path of a memory file. Raises ConfigError for a path without a file name."""
     if not isinstance(path, str | Path) or not Path(path).name or "\0" in str(path):
         raise ConfigError(f"path={path!r:.80}: name a file, such as 'kitchen.memory'")
     return Path(path)
@@ -51,7 +51,7 @@ def unpack_state(content: bytes, name: str, most: int | None = None) -> dict[str
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(
-            f"{name} is no memory of an agent: it does not begin with {MAGIC!r}; give one that save() wrote"
+            f"{name} is not an agent's memory: it does not begin with {MAGIC!r}; give one that save() wrote"
         )
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
@@ -60,5 +60,5 @@ def unpack_state(content: bytes, name: str, most: int | None = None) -> dict[str
         raise DataError(f"{name} holds {count} values, more than {most}; give one that save() wrote")
     state = parsed(body, name, "use an older copy", finite=True)
     if not isinstance(state, dict):
-        raise DataError(f"{name} is no memory of an agent; give one that save() wrote")
+        raise DataError(f"{name} is not an agent's memory; give one that save() wrote")
     return state

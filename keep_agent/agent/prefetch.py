@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memory.session import MemorySession
 
-CHUNK = 128  # tokens per job, so that a plan waits for one job at most
+CHUNK = 128  # maximum tokens per job; a plan waits for one job at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PrefetchStats:
 
     tokens: int = 0
     ms: float = 0.0
-    left: int = 0  # tokens without a KV block after the last job
+    left: int = 0  # tokens whose keys and values were not stored yet after the last job
     error: str = ""  # message of the last job's error; a plan with the same segments raises it, too
 
 

@@ -15,7 +15,7 @@ from memory.files.json_lines import LineFile
 from memory.files.sealed_json import write_sealed
 
 MAX_BYTES = 64 << 20  # bytes of a trace file at which a new folder begins
-MAX_FOLDERS = 2  # folders of an agent that are kept: the newest
+MAX_FOLDERS = 2  # number of an agent's folders that are kept: the newest ones
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class TraceRecorder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _with_known_state(self, entry: Entry) -> Entry:
-        """Put all texts and facts of this process into a folder's first step, since an entry has only the changes."""
+        """Put all known texts and facts into a folder's first step, since an entry holds only changes."""
         if entry["event"] != "step":
             return entry
         extra = entry.get("extra", {})

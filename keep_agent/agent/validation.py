@@ -25,19 +25,19 @@ MAX_ALL_SKILLS = 20_000  # maximum characters of all skills together, since the 
 LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line separators, surrogates
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # an id, a type or a state
-PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the planner's own segments
-MAX_WORDS = 64  # maximum number of states, or of visible things, in a fact
+PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of executed skills and finished tasks in the planner's memory
+MAX_WORDS = 64  # maximum number of states, or of visible objects, in a fact
 AGENT_UNKNOWN = (
-    "a plan was requested, but no fact gives the agent's place and hands: observe one of category 'agent', "
+    "a plan was requested, but no fact gives the agent's place and hands: observe a fact of category 'agent', "
     "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # maximum of any number in a saved memory
-MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id per visible thing
+MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id of each visible object
 MAX_SEGMENTS = 10_000_000  # maximum number of segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # maximum segments per thing: its first and latest line, one skill and one task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # maximum characters: mean per segment; a total always allowed
-PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
+SEGMENTS_PER_THING = 4  # maximum per object or receptacle: its first and its latest line, a skill, a task
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: maximum mean per segment; a total that is always allowed
+PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}  # prefix of ids: category, counter
 
 
 def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -45,7 +45,7 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
     if not _is_text(instruction, MAX_TEXT):
         raise ConfigError(f"instruction={instruction!r:.80}: give one to {MAX_TEXT} characters of text")
     if isinstance(skills, str) or not isinstance(skills, Collection) or not 1 <= len(skills) <= MAX_SKILLS:
-        raise ConfigError(f"skills={skills!r:.80}: give a list of 1 to {MAX_SKILLS} skills that make sense now")
+        raise ConfigError(f"skills={skills!r:.80}: give a list of 1 to {MAX_SKILLS} skills that are possible now")
     for skill in skills:
         if not _is_text(skill, MAX_SKILL) or not is_one_line(skill):
             raise ConfigError(f"skill {skill!r:.80}: give one to {MAX_SKILL} characters of text on one line")
@@ -94,11 +94,10 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
         return numbers, last, state["planner"]
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"this is no agent's memory ({problem}); give one that was saved") from None
+        raise DataError(f"this is not an agent's memory ({problem}); give one that was saved") from None
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    """Return whether a value is a text of 1 to ``longest`` characters that is not blank and can be encoded in UTF-8."""
     return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not SURROGATE.search(value)
 
 
@@ -167,7 +166,7 @@ def _check_fact(fact: Fact) -> None:
                 )
     for name, ids in related.items():
         if fact.id in ids:
-            raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another thing than itself")
+            raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another id than its own")
     if PLANNER_IDS.fullmatch(fact.id):
         raise DataError(f"fact id {fact.id!r} is reserved for the planner's own segments; use another")
     if not isinstance(fact.gone, bool):
@@ -184,7 +183,7 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
         "its instruction is too long": len(planner["instruction"]) > MAX_TEXT or len(planner["now"]) > MAX_AGENT_LINE,
         "a skill or its message is invalid": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
         "the open decision's skill is invalid": state["open"] is not None and not _is_turn(state["open"][0], ""),
-        "a thing has the name of a skill or a task": not all(
+        "an object has the id of a skill or a task": not all(
             _has_its_id(*row[:2], planner) for row in memory["segments"]
         ),
     }
@@ -193,13 +192,13 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
 
 
 def check_size(texts: Sequence[str], limit: int | None) -> None:
-    """Raises CapacityError for more or longer segments than an agent with at most ``limit`` things can have."""
+    """Raises CapacityError for more or longer segments than ``limit`` objects and receptacles can need."""
     if limit is None:
         return
     most, characters = SEGMENTS_PER_THING * limit, sum(map(len, texts))
     if len(texts) > most or characters > max(SMALL_MEMORY, MEAN_TEXT * most):
         size = f"{len(texts)} segments of {characters} characters"
-        raise CapacityError(f"this memory has {size}, too many for {limit} things: raise the limit")
+        raise CapacityError(f"this memory has {size}, too many for {limit} objects and receptacles: raise the limit")
 
 
 def _numbers(value: Any) -> Iterator[int]:
@@ -219,7 +218,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 
 def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
-    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task; N is up to the planner's count."""
+    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task; N <= the planner's count."""
     match = PLANNER_IDS.fullmatch(id)
     if match is None:
         return category not in ("history", "task")

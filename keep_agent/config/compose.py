@@ -1,4 +1,4 @@
-"""Composition of settings from a file in ``configs`` and checked overrides."""
+"""Composition of settings by Hydra, from a YAML file in ``configs`` and checked overrides ``KEY=VALUE``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compose_agent(overrides: Sequence[str]) -> DictConfig:
     config = compose_settings("agent", expand_model(overrides))
     check_settings(config, AGENT_MINIMUMS, ("eval.threads",), ())
     if config.planner.kind != "kv":
-        raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
+        raise ConfigError(f"planner={config.planner.name} uses no model; choose a planner that uses one, such as keep")
     return config
 
 
@@ -38,7 +38,7 @@ def choose_agent(planner: str, model: str, overrides: Sequence[str]) -> DictConf
     """Compose an agent's settings from the arguments of `Agent.from_config`. Raises ConfigError, or a Hydra error."""
     for name, value in (("planner", planner), ("model", model)):
         if not isinstance(value, str):
-            raise ConfigError(f"{name}={value!r:.80}: give its name")
+            raise ConfigError(f"{name}={value!r:.80}: give the name of a {name}")
     is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
     if not is_list or not all(isinstance(override, str) for override in overrides):
         raise ConfigError(f"overrides={overrides!r:.80}: give a list of KEY=VALUE, such as ['prompt.style=linked']")

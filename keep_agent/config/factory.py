@@ -1,4 +1,4 @@
-"""Factory of worlds and planners from a composed config. Raises ConfigError for invalid combinations."""
+"""Factory of worlds (simulated households) and planners from a composed config. Raises ConfigError for invalid ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from planners.base import DONE, ExpertPlanner, Planner, RandomPlanner
 if TYPE_CHECKING:
     import gymnasium
 
-EMBEDDED_EPISODES = 20  # default number of episodes in embedded houses; official splits are played whole
+EMBEDDED_EPISODES = 20  # default number of generated episodes; official splits are played whole
 DEMONSTRATION_LIMIT = 199  # maximum number of skills in a demonstration of the scripted expert
-Oracle = Callable[[Mapping[str, Any]], str]  # from the info of an environment's step to a skill
+Oracle = Callable[[Mapping[str, Any]], str]  # returns a skill for the ``info`` of an environment's step
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the first ``eval.episodes`` episodes of the data, at most ``env.limit`` of them. Each is loaded lazily."""
+    """Return the first ``eval.episodes`` of the ``env.limit`` episodes drawn with ``eval.seed``, loaded lazily."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
@@ -39,7 +39,7 @@ def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
-    """Return a function from a world's ``info`` to the number of skills of the scripted expert; 0 if it fails."""
+    """Return a function from a world's ``info`` to the number of skills the scripted expert needs; 0 if it fails."""
     setting = make_setting(env)
 
     def length(info: Mapping[str, Any]) -> int:
@@ -58,12 +58,12 @@ def make_planner(config: DictConfig) -> Planner:
     if kind == "random":
         return RandomPlanner(config.eval.seed)
     from keep_agent.config.examples import make_examples
-    from keep_agent.config.planner_factory import load_resources  # lazy: expert and random need no torch
+    from keep_agent.config.planner_factory import load_resources  # lazy: the other planners need no torch
 
     return load_resources(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
 
 
 def expert_oracle(env: DictConfig) -> Oracle:
-    """Return a function from a world's ``info`` to the scripted expert's next skill, given the agent's knowledge."""
+    """Return a function from a world's ``info`` to the scripted expert's next skill, given what the agent knows."""
     expert = make_setting(env).expert()
     return lambda info: expert.act(info["world"], info["task"], info["knowledge"])

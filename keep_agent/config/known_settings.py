@@ -22,7 +22,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENT_PREFIX = "memory."  # prefix of components' arguments, which an override may remove
+ARGUMENT_PREFIX = "memory."  # keys of component arguments begin with it; an override may remove only these
 ABSENT = object()  # value of a setting that does not exist
 
 
@@ -51,7 +51,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     custom = tuple(item.key_or_group.removesuffix(TARGET) for item in keys if item.key_or_group.endswith(f".{TARGET}"))
     for item in keys:
         _check_key(item, tree, groups, custom)
-        # other values are checked later: interpolations when composed, paths on Ray's nodes
+        # not checked here: interpolations, which have no value yet, and paths that exist on Ray's nodes only
         for value in _values(item):
             if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
                 check_word(item.key_or_group, parse_value(value))
@@ -104,14 +104,14 @@ class ConfigGroups:
 
 
 def _is_hydra_setting(override: Override) -> bool:
-    """Return whether an override is for a setting of Hydra. Raises ConfigError if it would replace them all."""
+    """Return whether an override is for a setting of Hydra. Raises ConfigError if it would replace all of these."""
     if override.key_or_group == HYDRA_GROUP:
         raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRA_GROUP}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRA_GROUP
 
 
 def _values(override: Override) -> list[Any]:
-    """Return a list of the values of a sweep, or of the one value; empty for a deletion or another kind of sweep."""
+    """Return the values of a sweep over a list, or the one value; none for deletions and other sweeps."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return [item.text if isinstance(item, QuotedString) else item for item in value.list]
@@ -129,7 +129,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
     if groups.has(key):
         key = key.replace("/", ".")
     if key.startswith(custom):
-        return  # an argument of a user's own class, which checks it itself
+        return  # an argument of a user's own class, which has to check its arguments itself
     node = _find(tree, key.split("."))
     if node is ABSENT:
         raise UnknownSetting(f"{line}: there is no setting {key!r}{new_name(key) or _hint(key, tree, groups)}")
@@ -137,13 +137,13 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
     if replaces and isinstance(node, Mapping) and not groups.has(override.key_or_group):
         group = key.replace(".", "/")
         remedy = f"did you mean {group}=...?" if groups.has(group) else f"give {key}.NAME=VALUE"
-        raise ConfigError(f"{line} replaces settings; {remedy}")
+        raise ConfigError(f"{line} replaces a group of settings; {remedy}")
     if override.is_delete() and not key.startswith(ARGUMENT_PREFIX):
         raise ConfigError(f"{line} removes a required setting; give {key}=VALUE")
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:
-    """Return the value of a dotted key, else `ABSENT`. Every key below a null setting exists, with the value None."""
+    """Return the value of a dotted key, else `ABSENT`. Any key below a setting that is null is accepted, as None."""
     for part in parts:
         if tree is None:
             return None
@@ -156,7 +156,7 @@ def _find(tree: Any, parts: Sequence[str]) -> Any:
 
 
 def _hint(key: str, tree: Any, groups: ConfigGroups) -> str:
-    """Return a hint: a key with the same last part, else a similar key of its parent, else all keys of its parent."""
+    """Return a hint: a known key with the same last part, else a similar key of the group, else the group's keys."""
     known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]

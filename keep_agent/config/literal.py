@@ -26,7 +26,7 @@ def quote(text: str) -> str:
 
 
 def as_config(values: Mapping[str, Any]) -> DictConfig:
-    """Make a config of plain values, in which ``${...}`` is text and no interpolation."""
+    """Make a config of plain values, in which ``${...}`` is text, not an interpolation."""
     return OmegaConf.create(literal(dict(values)))
 
 
@@ -39,14 +39,13 @@ def literal(value: Any) -> Any:
 
 
 def _escape(text: str) -> str:
-    """Escape interpolations. Raises ConfigError for `MISSING`."""
     if text == MISSING:
         raise ConfigError(f"{MISSING!r} means a missing value in a config and cannot be a name: write './{MISSING}'")
     return INTERPOLATION.sub(r"\1\1\\${", text)
 
 
 def parse_value(value: Any) -> Any:
-    """Return the value of an override as OmegaConf parses it. It must have no interpolations."""
+    """Return the value of an override as OmegaConf parses it. It must contain no interpolation."""
     config: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
     return config["value"]
 
@@ -58,7 +57,7 @@ def parse_error_message(override: str) -> str:
 
 
 def interpolations(value: Any) -> Iterator[str]:
-    """Yield the texts in a config that contain interpolations, at any depth."""
+    """Yield the texts at any depth of a config value that contain interpolations."""
     if isinstance(value, str) and any(len(match[1]) % 2 == 0 for match in INTERPOLATION.finditer(value)):
         yield value
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""Model names: ``model=NAME`` on a command line, with a name in ``configs/model``, a hub name, a file or a folder."""
+"""Model names: ``model=NAME`` on a command line; NAME is in ``configs/model``, a hub name, a file or a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def configured_models() -> set[str]:
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES`, a model's path, or written as a hub name."""
+    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES` (known sizes), or is a path or a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return
@@ -36,8 +36,8 @@ def check_model(name: str) -> None:
             raise ConfigError(f"model={name} does not work: {error}") from error
     elif not HUB_NAME.fullmatch(name):
         raise ConfigError(
-            f"model={name} is no configured model ({', '.join(known)}), no file or folder, and not written as a name "
-            f"on the hub (OWNER/NAME){did_you_mean(name, known)}"
+            f"model={name} is not a configured model ({', '.join(known)}), not a file or folder, and not written as a "
+            f"name on the hub (OWNER/NAME){did_you_mean(name, known)}"
         )
 
 
@@ -46,8 +46,8 @@ def check_encoder(name: str) -> None:
     if name.lower() in ENCODERS or HUB_NAME.fullmatch(name) or (name and Path(name).exists()):
         return
     raise ConfigError(
-        f"prompt.encoder={name} is none of {', '.join(ENCODERS)}, no folder, and not written as a name on the hub "
-        f"(OWNER/NAME){did_you_mean(name, ENCODERS)}"
+        f"prompt.encoder={name} is none of {', '.join(ENCODERS)}, not a folder, and not written as a name on the "
+        f"hub (OWNER/NAME){did_you_mean(name, ENCODERS)}"
     )
 
 
@@ -59,7 +59,7 @@ def choose_model(name: str) -> list[str]:
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Replace each ``model=NAME`` with a hub name or folder by overrides that choose it. ``NAME,NAME`` is a sweep."""
+    """Replace each ``model=NAME`` with NAME outside ``configs/model`` by overrides for it. ``NAME,NAME`` is a sweep."""
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []

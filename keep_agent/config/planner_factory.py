@@ -53,12 +53,12 @@ class PlannerResources:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """Make a planner with its own memory. Planners share KV blocks and embeddings only within a namespace."""
+        """Make a planner with its own memory. Only planners of one ``namespace`` share KV blocks and embeddings."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return kv_planner(self.engine, self.method, self.format, encoder, self.config, namespace)
 
     def forget(self, namespace: str) -> None:
-        """Delete the blocks of a namespace, in memory and on disk."""
+        """Delete the KV blocks of a namespace, in memory and on disk."""
         self.engine.run(partial(self.method.pool.forget, namespace))
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class PlannerResources:
 
 
 def close_and_flush(engine: Engine, method: MemoryMethod) -> None:
-    """Stop an engine, then flush the method's storage, even after an error. May be called twice."""
+    """Stop an engine, then flush the method's storage, even if the engine fails. May be called twice."""
     try:
         engine.close()
     finally:
@@ -75,7 +75,7 @@ def close_and_flush(engine: Engine, method: MemoryMethod) -> None:
 
 
 def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> PlannerResources:
-    """Load the model of a config. Raises KeepError for invalid files and combinations."""
+    """Load the model and the memory method of a config. Raises KeepError for invalid files and combinations."""
     method = make_method(config.memory)
     with ExitStack() as cleanup:
         engine = make_engine(config)
@@ -83,7 +83,7 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # the first call finishes loading, for which a plan would wait
+        encoder.encode(["ready\n"])  # the first call finishes loading; otherwise a plan would wait for that
         engine.encode([(None, prompt_format.line("ready\n"))])
         engine.run(lambda: method.storage.open(engine.model_key))  # otherwise `forget` would not find blocks on disk
         cleanup.pop_all()
@@ -96,7 +96,7 @@ def format_of(
     """Make the prompt format of a config. Raises ConfigError if it is invalid."""
     goal = prompt.get("goal")  # missing in the configs of older runs
     if goal and prompt.format == "lota":
-        raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
+        raise ConfigError("prompt.goal=true does not work with prompt=lota, whose prompts have no goal; leave it out")
     goals = bool(getattr(model.module.config, SAYS_GOALS, False)) if goal is None else goal
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 
@@ -107,7 +107,7 @@ def make_resources(overrides: Sequence[str]) -> PlannerResources:
 
 
 def agent_resources(config: DictConfig) -> PlannerResources:
-    """Load the planner resources of a config of `compose_agent`. Raises KeepError."""
+    """Load the planner resources of a config that `compose_agent` made. Raises KeepError."""
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     resources = load_resources(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
@@ -136,12 +136,12 @@ def make_method(memory: DictConfig) -> MemoryMethod:
     """Make the memory method of a config. Raises ConfigError if it is invalid."""
     method = component(OmegaConf.to_container(memory, resolve=True))
     if not isinstance(method, MemoryMethod):
-        raise ConfigError(f"memory._target_={memory.get(TARGET)} is one stage, not a method: use {METHOD}")
+        raise ConfigError(f"memory._target_={memory.get(TARGET)} is not a memory method: use {METHOD}")
     return method
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
-    """Load the model of a config and make its engine. ``transport`` replaces the config's. Raises KeepError."""
+    """Load a config's model into an engine. ``transport`` replaces ``engine.transport``. Raises KeepError."""
     settings = config.engine
     is_slow = settings.link_gigabytes is not None
     throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None
@@ -159,7 +159,7 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
 
 
 def _dtype(name: str, device: str) -> str:
-    """Resolve ``auto``: bfloat16, but float32 on CPUs without bfloat16 arithmetic, which emulate it very slowly."""
+    """Resolve ``auto``: bfloat16, or float32 on CPUs that lack bfloat16 arithmetic and emulate it very slowly."""
     if name != "auto":
         return name
     if torch.device(device).type != "cpu":
@@ -169,14 +169,14 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer; random weights without one get planner-tiny's. Raises ModelError if it does not fit."""
+    """Load a model's tokenizer, for random weights by default planner-tiny's. Raises ModelError if it does not fit."""
     name = model.tokenizer or str(loaded.folder or _model_path(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
     tokenizer = load_tokenizer(name, loaded.spec.vocab)
     if loaded.files is not None:
-        loaded.files.check_unchanged()  # the hash of the model's files includes the tokenizer
+        loaded.files.check_unchanged()  # the model's hash covers the tokenizer's files, too
     return tokenizer
 
 

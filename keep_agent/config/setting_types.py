@@ -1,4 +1,4 @@
-"""Kinds of values of each setting: those of its defaults in ``configs``, and `EXTRA_KINDS`. Loads no torch."""
+"""Kinds of values that a setting accepts: those of its defaults in ``configs`` and in `EXTRA_KINDS`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memory.config.component_names import TARGET
 class ValueKind(StrEnum):
     """Kind of a value, as error messages name it."""
 
-    GROUP = "settings of its own (KEY=VALUE below it)"
+    GROUP = "settings below this key (KEY.NAME=VALUE)"
     LIST = "a list"
     BOOL = "true or false"
     INT = "a whole number"
@@ -51,7 +51,7 @@ EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of it
     ValueKind.EMPTY: ("prompt.instruction",),
 }
 WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # kind: kinds that are accepted in its place
-ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # the same, for arguments of components only
+ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # the same, only for component arguments
 WrongValue = tuple[str, Any, frozenset[ValueKind]]  # dotted key, value, allowed kinds
 
 
@@ -91,12 +91,12 @@ def kind_of(value: Any) -> ValueKind:
 
 @cache
 def allowed_kinds() -> Mapping[str, frozenset[ValueKind]]:
-    """Return the kinds of values by dotted key, of list elements by ``KEY[]``, of arguments by ``CLASS.NAME``."""
+    """Map ``KEY`` to its allowed kinds, ``KEY[]`` to those of list elements, ``CLASS.NAME`` to those of an argument."""
     by_key: dict[str, set[ValueKind]] = defaultdict(set)
     root = Path(str(files("configs")))
     for file in root.rglob("*.yaml"):
         group = file.parent.relative_to(root).parts
-        if group != ("phases",):  # scenarios are no settings
+        if group != ("phases",):  # this folder holds scenarios, not settings
             tree = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
             for number in range(len(group)):
                 by_key[".".join(group[: number + 1])].add(ValueKind.GROUP)
@@ -119,7 +119,7 @@ def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[ValueKind]], plac
 
 
 def _is_allowed(key: str, value: Any, allowed: Collection[ValueKind], is_argument: bool) -> bool:
-    """Return whether a value has an allowed kind. An element is allowed in place of a list of it."""
+    """Return whether a value has an allowed kind. A single element is accepted in place of a list."""
     if is_argument and ValueKind.GROUP not in allowed and (value is None or not {*allowed} - {ValueKind.NULL}):
         return True
     elements = allowed_kinds().get(f"{key}[]", frozenset())

@@ -1,4 +1,4 @@
-"""Settings checks: numbers, switches and words, before a model is loaded."""
+"""Settings of a composed config: checks of numbers, switches and words before a model is loaded."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval
 SWITCHES = ("eval.trace", "eval.progress")
 NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing means the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
-PATHS = (MODEL, ENCODER)  # may name folders; with Ray these are on its nodes, which check them
+PATHS = (MODEL, ENCODER)  # may name folders; with Ray, these are on its nodes, which check the settings
 LAUNCHER, RAY = "eval.launcher", "ray"
-WORDS = {
+WORDS = {  # words that a setting accepts
     "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),
     LAUNCHER: ("local", RAY), "memory.context": CONTEXTS, "memory.layout": LAYOUTS, "model.dtype": ("auto", *DTYPES),
     "model.init": INITS, "model.quantization": QUANTIZATIONS, "planner.policy": POLICIES, "planner.reduce": REDUCTIONS,
@@ -67,7 +67,7 @@ def check_settings(
 
 
 def check_values(config: DictConfig) -> None:
-    """Raise ConfigError for a value of the wrong kind, and for an invalid component."""
+    """Raise ConfigError for a value of the wrong kind, and for an invalid class of a memory component."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_classes(plain.get("memory"), "memory")  # first, since the kinds of arguments depend on the class
     check_kinds(plain)

@@ -1,1 +1,1 @@
-"""HTTP server of the planner: agents, chat, scenarios, viewer. Needs the extra ``server``."""
+"""HTTP server of the planner: agents, chat, scenarios, viewer. Needs the packages of ``keep-agent[server]``."""

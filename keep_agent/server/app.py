@@ -70,7 +70,7 @@ def _health_and_metrics(metrics: Metrics) -> APIRouter:
     async def health() -> dict[str, str]:
         return {"status": "ok", "version": keep_agent.__version__}
 
-    @router.get("/metrics", summary="Figures for Prometheus", response_class=Response)
+    @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
     async def figures() -> Response:
         text = await anyio.to_thread.run_sync(metrics.text, limiter=limiter)
         return Response(text, media_type=metrics.content_type)
@@ -98,7 +98,7 @@ def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> N
 
 
 def unsupported_router() -> APIRouter:
-    """Return routes that answer unsupported vendor endpoints with 404 and the endpoint to use instead."""
+    """Return routes that answer unsupported endpoints of OpenAI and Anthropic with 404 and a replacement."""
     router = APIRouter(include_in_schema=False)
 
     async def refuse(request: Request) -> None:

@@ -27,7 +27,7 @@ from keep_agent.server.settings import AgentLimits, Settings
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
 QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query string of a URL
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SHUTDOWN_SECONDS = 30  # seconds that running requests have left at shutdown
+SHUTDOWN_SECONDS = 30  # seconds that a shutdown waits for running requests
 MAX_HEADER_BYTES = 64 << 10  # maximum size of a request line with its headers
 
 
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent serve",
         description="Serve planning agents and conversations. Without tokens only programs on this machine have "
-        f"access; {TOKEN_VARIABLE} holds a token for all agents, keep-agent token makes others.",
+        f"access. The variable {TOKEN_VARIABLE} may hold a token for all agents; keep-agent token makes others.",
     )
     overrides = "settings: planner=keep, model=NAME, prompt.style=linked, ..."
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
@@ -45,15 +45,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
     p.add_argument("--agents", type=int, default=AgentLimits.agents, help="maximum number of agents (%(default)s)")
-    awake = "maximum number of agents in memory (%(default)s); the least recently used are on disk only"
+    awake = "maximum number of agents in memory (%(default)s); beyond it the least recently used are unloaded to disk"
     p.add_argument("--awake", type=int, default=AgentLimits.awake, help=awake)
-    p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
+    things = "maximum objects and receptacles per agent (%(default)s)"
+    p.add_argument("--things", type=int, default=AgentLimits.things, help=things)
     parallel = "maximum concurrent requests (%(default)s)"
     p.add_argument("--requests", type=int, default=RequestLimits.requests, help=parallel)
     size = "maximum request body, in KiB (%(default)s)"
     p.add_argument("--body-kilobytes", type=int, default=RequestLimits.body_bytes >> 10, help=size)
     p.add_argument("--no-trace", action="store_true", help="write no run folders for the viewer")
-    p.add_argument("--no-viewer", action="store_true", help="serve no pages")
+    p.add_argument("--no-viewer", action="store_true", help="do not serve the viewer")
     return p
 
 
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # fails now if another server uses it; the registry locks it again
+        lock_folder(options.folder).close()  # fails now if another server uses the folder; locked again later
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service

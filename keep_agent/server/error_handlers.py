@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
-# errors of paths with these prefixes have the vendor's format
+# below these paths, errors have the format of Anthropic's or OpenAI's API
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 MAX_MESSAGE = 600  # maximum characters of a message, which may quote a long value of the request
@@ -109,7 +109,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 RETRY_AFTER = "5"  # Retry-After of 503, in seconds
 SHUTTING_DOWN = "the server is shutting down; send the request again after its restart"
 NO_DESCRIPTORS = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
-INTERNAL_ERROR = "internal error; the server's log names it"
+INTERNAL_ERROR = "internal error; the server's log has the details"
 
 
 def status_of(error: KeepError) -> int:
@@ -129,7 +129,7 @@ def request_error(error: Exception) -> KeepError | None:
 
 
 def error_data(path: str, error: Exception) -> dict[str, Any]:
-    """Return the JSON of an error in a response that has begun, with the HTTP status that would have been sent."""
+    """Return the JSON of an error after its response has begun, with the status that the response would have had."""
     status, kind, message = 500, "InternalError", INTERNAL_ERROR
     if (refusal := request_error(error)) is not None:
         status, kind, message = status_of(refusal), type(refusal).__name__, str(refusal)

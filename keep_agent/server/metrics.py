@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-NO_ROUTE = "other"  # label of methods and paths without a route
+NO_ROUTE = "other"  # label of unknown methods, and of paths without a route
 TIME_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Metrics:
         self.seconds = seconds("request_seconds", "Time from a request to the end of its answer", ("route",))
         self.tokens = counter("chat_tokens", "Prompt tokens, cached prompt tokens, and generated tokens", ("kind",))
         self.ttft = seconds("chat_ttft_seconds", "Time from a chat request to its first token, queueing included")
-        parts = "Parts of a plan's time: those of the time to the first token, the queue and the choice"
+        parts = "Parts of a plan's time: waiting in the queue, parts of the time to the first token, and the choice"
         self.plans = seconds("plan_seconds", parts, ("part",))
         self.encoded = counter("encoded_tokens", "Memory tokens encoded before a plan, or during it", ("when",))
 
@@ -57,7 +57,7 @@ class Metrics:
         Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
     def record_chat(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
-        """Record the end of a chat request: numbers of tokens, and ``ttft`` in seconds (None: no token)."""
+        """Record the end of a chat request: numbers of tokens, and ``ttft`` in seconds (None without a token)."""
         for kind, count in (("prompt", prompt), ("cached", cached), ("generated", generated)):
             self.tokens.labels(kind).inc(count)
         if ttft is not None:

@@ -34,7 +34,7 @@ def make_service(
     """Make the application. Its shutdown unloads all agents and closes the engine."""
     settings = settings or Settings()
     metrics, limits = Metrics(), settings.limits
-    # separate limiters, so that conversations never block robots
+    # separate limiters, so that conversations never delay or reject robots' plans
     plans, chats = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
     registry = AgentRegistry(resources, folder, settings.agents, settings.trace)
     planner = PlanningService(registry, plans, metrics)
@@ -49,7 +49,7 @@ def make_service(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:  # closes all in reverse order, even if one fails
+        async with AsyncExitStack() as stack:  # runs all callbacks, last one first, even if one fails
             stack.push_async_callback(planner.run_in_thread, resources.close)
             stack.push_async_callback(planner.run_in_thread, registry.close)
             stack.push_async_callback(conversations.close)

@@ -18,7 +18,7 @@ class ChatLimits:
 
     prompt_chars: int = 200_000  # characters of a prompt; the model's positions limit it too
     max_tokens: int = 4096  # tokens that a request may generate
-    tokens: int = 256  # tokens that are generated if a request gives no number
+    tokens: int = 256  # tokens that a request without a maximum may generate
     stops: int = 8  # stop strings of a request
     stop_chars: int = 200  # characters of a stop string
     scenarios: int = 16  # scenarios that run at once
@@ -36,7 +36,7 @@ class ChatLimits:
 class AgentLimits:
     """Limits of planning agents: maximum numbers."""
 
-    agents: int = 1000  # at this number a token for all agents may create no more; a token for certain agents may
+    agents: int = 1000  # agents on the server; only a token for certain agents can create its agents beyond this number
     awake: int = 64  # agents in memory with segments and KV blocks; the least recently used are unloaded
     things: int = 5000  # things (objects and receptacles) that an agent remembers
 

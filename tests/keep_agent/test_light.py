@@ -116,7 +116,7 @@ REMEDIES = {  # text in the refusal: words that are refused with it
     "eval.resume='5'": "eval.resume=5",
     "eval.resume=true does not work; give text or null": "eval.resume=true",
     "eval.threads=99999999999 is too many; give 4096 at most": "eval.threads=99999999999",
-    "model.device=nope is no device; give auto, cpu or cuda": "model.device=nope",
+    "model.device=nope is not a device; give auto, cpu, cuda": "model.device=nope",
     "prompt.encoder=hasht is none of auto, ": "prompt.encoder=hasht",
     "did you mean 'hashed'": "prompt.encoder=hashd",
 }

@@ -1,4 +1,4 @@
-"""Access rules: the token that each route needs. A route with an argument `Caller` can check the token further."""
+"""Access rules: the token that each route needs. Routes with a `Caller` argument can check it further."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY_VIOLATION = 1008  # close code of RFC 6455 for a policy violation
 
-REPLACEMENTS = {  # unsupported vendor endpoints, with the endpoint to use instead
+REPLACEMENTS = {  # unsupported endpoints of OpenAI and Anthropic, with what to use instead
     "/v1/responses": "use POST /v1/chat/completions",
     "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",
     "/v1/complete": "use POST /v1/messages",
@@ -36,8 +36,8 @@ class Need(Enum):
     """Token that a route needs."""
 
     NO_TOKEN = "no token"
-    TOKEN = "any token; the answer is the same for each"
-    ROUTE = "any token; the route checks its `Access` for every agent that it uses or reports"
+    TOKEN = "any token; the answer does not depend on it"
+    ROUTE = "any token; the route checks the token's `Access` to every agent that it uses or reports"
     AGENT = "a token for the agent in the path"
     ALL = "a token for all agents"
 
@@ -86,7 +86,7 @@ class AccessMiddleware:
             try:
                 app = self._authorize(scope)
             except Refused as error:
-                app = error_response(scope["path"], error, closing=True)  # since the body is not read
+                app = error_response(scope["path"], error, closing=True)  # closing, since the body is not read
         await app(scope, receive, send)
 
     def _authorize(self, scope: Scope) -> ASGIApp:
@@ -110,11 +110,10 @@ class AccessMiddleware:
         return self._app if scope["type"] == "http" else _with_token_checks(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:
-        """Return the access of ``token`` if it satisfies ``rule``. Raises Unauthorized, Forbidden."""
         access = self._tokens.find(token)
         if access is None:
             instead = f", or open {VIEWER}?token=TOKEN in a browser" if rule.browser else ""
-            raise Unauthorized(f"no token that is valid here: send Authorization: Bearer TOKEN{instead}")
+            raise Unauthorized(f"the request has no valid token: send Authorization: Bearer TOKEN{instead}")
         if rule.need is Need.ALL:
             access.require_all()
         elif rule.need is Need.AGENT:
@@ -145,7 +144,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is revoked")  # the error of a connection that the client has closed
+                raise OSError("the token is revoked")  # as for a connection that the client has closed
             await send(message)
 
         await app(scope, receiving, sending)

@@ -17,7 +17,7 @@ OTHER_SITE = "this is a page of another site; only pages of this server may send
 
 
 def from_headers(headers: Headers) -> str:
-    """Return the bearer token, or without a bearer header the ``x-api-key`` (Anthropic's clients); "" if missing."""
+    """Return the bearer header's token, or without that header ``x-api-key`` (Anthropic's clients); "" if missing."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
@@ -49,7 +49,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def check_this_machine(headers: Headers) -> None:
-    """Raise Forbidden for requests of other sites' pages, and if ``Host`` is not this machine (DNS rebinding)."""
+    """Raise Forbidden for requests of other sites' pages, and if ``Host`` names another machine (DNS rebinding)."""
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_loopback(_split(f"//{hosts[0]}").hostname or ""):
         raise Forbidden("without tokens this server answers to localhost only: use that name, or set up tokens")
@@ -57,7 +57,7 @@ def check_this_machine(headers: Headers) -> None:
 
 
 def check_own_page(headers: Headers) -> None:
-    """Raise Forbidden for a request of another site's page (``Origin``, ``Sec-Fetch-Site``). Links are allowed."""
+    """Raise Forbidden if another site's page sent the request (``Origin``, ``Sec-Fetch-Site``), except for links."""
     site = headers.get("host", "").lower()
     if any(_split(origin).netloc.lower() != site for origin in headers.getlist("origin")):
         raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")
@@ -66,7 +66,6 @@ def check_own_page(headers: Headers) -> None:
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL. For a malformed URL all parts are empty."""
     try:
         return urlsplit(url)
     except ValueError:

@@ -25,16 +25,16 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d")
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent token",
-        description="Make a token for keep-agent serve; it is shown once, the file stores its hash. "
+        description="Make or revoke a token for keep-agent serve. A new token is shown once; the file stores its hash. "
         "A running server reads the file again when it changes.",
     )
     p.add_argument("name", help="the token's name in messages and in the file")
-    p.add_argument("--agents", default=ALL, help="ids of its agents, separated by commas (default: all agents)")
-    when = "expires after 30d, 12h or 45m, or on a date (2030-01-31: midnight, UTC)"
+    p.add_argument("--agents", default=ALL, help="ids of the agents it may use, separated by commas (default: all)")
+    when = "expires after 30d, 12h or 45m, or at the beginning of a date in UTC (2030-01-31)"
     p.add_argument("--expires", metavar="WHEN", help=when)
     p.add_argument("--file", type=Path, required=True, help="file of tokens; created if it does not exist")
-    p.add_argument("--replace", action="store_true", help="revoke an older token of that name")
-    p.add_argument("--remove", action="store_true", help="revoke the token, and make no other")
+    p.add_argument("--replace", action="store_true", help="revoke an older token of the same name")
+    p.add_argument("--remove", action="store_true", help="revoke the token without making another")
     return p
 
 
@@ -56,7 +56,6 @@ def main(arguments: Sequence[str], console: Console) -> None:
 
 
 def _expires(text: str, current: datetime) -> datetime:
-    """Parse ``--expires``. Raises ConfigError for an invalid time, and for one in the past."""
     span = SPAN.fullmatch(text)
     try:
         if span:
@@ -67,5 +66,5 @@ def _expires(text: str, current: datetime) -> datetime:
     except ValueError:
         raise ConfigError(f"--expires {text}: use 30d, 12h, 45m, 2030-01-31 or 2030-01-31T12:00:00Z") from None
     if expires <= current:
-        raise ConfigError(f"--expires {text} is past: give a time in the future")
+        raise ConfigError(f"--expires {text} is in the past: give a time in the future")
     return expires.replace(microsecond=0)

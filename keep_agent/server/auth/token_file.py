@@ -69,7 +69,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 def read_tokens(file: Path) -> list[TokenEntry]:
-    """Read the entries of a file. Raises DataError, also for a missing file: a wrong path must not mean no tokens."""
+    """Read the entries of a file. Raises DataError, also for a missing file: it must not count as an empty one."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
         raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')
@@ -86,7 +86,7 @@ def _entry(row: Any, place: str) -> TokenEntry:
         raise DataError(f"{place}: use the keys name, sha256 and agents, and expires for a token that expires")
     name, sha256, agents = row["name"], row["sha256"], row["agents"]
     if not isinstance(name, str) or not name:
-        raise DataError(f"{place}: name={name!r} is no text; give the token a name")
+        raise DataError(f"{place}: name={name!r} is not a text; give the token a name")
     if not isinstance(sha256, str) or len(sha256) != DIGEST or set(sha256) - set("0123456789abcdef"):
         raise DataError(f"{place}: sha256 is not {DIGEST} of 0-9 and a-f; make the token again")
     if agents != ALL and not (isinstance(agents, list) and all(isinstance(agent, str) for agent in agents)):
@@ -104,7 +104,7 @@ def parse_time(text: object) -> datetime:
         time = datetime.fromisoformat(text) if isinstance(text, str) else None
         if time is not None and time.tzinfo is not None:
             return time.astimezone(UTC)
-    raise ConfigError(f"expires={text!r} is no time with a zone; write it as 2030-01-31T12:00:00Z")
+    raise ConfigError(f"expires={text!r} is not a time with a zone; write it as 2030-01-31T12:00:00Z")
 
 
 def write_tokens(file: Path, entries: Sequence[TokenEntry]) -> None:
@@ -143,7 +143,7 @@ def remove_token(file: Path, name: str) -> None:
 
 @contextmanager
 def _file_lock(file: Path) -> Iterator[None]:
-    """Hold a lock, if the file system has locks. It is on a second file, since `replace_file` replaces ``file``."""
+    """Hold a lock, if the file system has locks. The lock is on a second file, since ``file`` gets replaced."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)

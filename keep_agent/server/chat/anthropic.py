@@ -1,4 +1,4 @@
-"""Anthropic's API: ``/v1/messages`` and ``/v1/messages/count_tokens``, with a subset of its fields."""
+"""Anthropic's API: ``/v1/messages`` and ``/v1/messages/count_tokens``, with a subset of the API's fields."""
 
 from __future__ import annotations
 

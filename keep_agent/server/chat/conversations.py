@@ -67,7 +67,7 @@ class Generation:
         self._loop.call_soon_threadsafe(self._events.put_nowait, item)
 
     def cancel(self) -> None:
-        """Cancel a waiting turn at once; a running one ends soon and keeps its rows."""
+        """Cancel a waiting turn at once; a running one ends soon and keeps its KV rows (keys and values)."""
         if self.turn is not None:
             self.turn.cancel()
         if self.waiting is not None:
@@ -100,14 +100,14 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents on one engine, each on its own thread. A prompt reuses its common prefix with stored text.
+    """Turns of many agents on one engine, each turn on a thread. Prompts reuse the stored KV rows of a prefix.
 
     :param engine: remains open; the caller closes it after this object
-    :param limiter: bounds the turns; a turn counts until it ends, even if its client has disconnected
+    :param limiter: bounds concurrent turns; a turn counts until it ends, even if its client has disconnected
     :param model: name of the model in requests
     :param folder: folder of the agents' KV rows on disk; None: no rows are written
     :param special: the model's special tokens; None: the result of `special_tokens`
-    :param knobs: further options of `AgentMemories`
+    :param knobs: further arguments of `AgentMemories`
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Conversations:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def forget(self, agent: str) -> bool:
-        """Delete an agent's KV rows after its waiting turns; return whether there were any."""
+        """Delete an agent's KV rows after its waiting turns; return whether the agent had rows."""
         async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 

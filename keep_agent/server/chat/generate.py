@@ -1,4 +1,4 @@
-"""Route ``/v1/agents/{agent}/generate``: continues raw text on an agent's KV rows, and reports how many were reused."""
+"""Route ``/v1/agents/{agent}/generate``: continues a text on an agent's KV rows (one per token), reports reuse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Generate(Strict):
 
 
 class Generated(BaseModel):
-    """Answer. ``kind``, ``origin``, ``kept`` and ``new``: the reuse of KV rows (docs/phases.md); times are in ms."""
+    """Answer. ``kind``, ``origin``, ``kept`` and ``new``: how KV rows were reused (docs/phases.md); times are in ms."""
 
     agent: str
     text: str

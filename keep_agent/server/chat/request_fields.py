@@ -1,4 +1,4 @@
-"""Fields of chat requests: the agent, limits, and fields of vendors' clients that have no effect here."""
+"""Fields of chat requests: the agent, limits, and fields of OpenAI's and Anthropic's clients without an effect here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendors' request models. Null means absent. Unsupported fields are rejected, except `ignored_values`."""
+    """Base of OpenAI's and Anthropic's requests. Null means absent. Unknown fields need a value of `ignored_values`."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -75,7 +75,7 @@ def most_tokens(limits: ChatLimits, *values: int | None) -> int:
     """Return the first of ``values`` that is not None, else ``limits.tokens``. Raises Unsupported above the limit."""
     most = next((number for number in values if number is not None), limits.tokens)
     if most > limits.max_tokens:
-        raise Unsupported(f"max_tokens={most} is more than {limits.max_tokens}, which a request may have; ask for less")
+        raise Unsupported(f"max_tokens={most} is more than a request may have ({limits.max_tokens}); ask for less")
     return most
 
 
@@ -91,13 +91,13 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
     ``hints`` are fields that clients also fill for other purposes. A hint is usable if it is an agent id that the token
-    may use. Raises BadAgent, ConfigError for an invalid id, and Forbidden for agents that the token may not use.
+    may use. Raises BadAgent without an agent, ConfigError for an invalid id, Forbidden if the token may not use it.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)
     if agent is None:
-        raise BadAgent(f"the request names no agent, whose memory it could use: send its id in the header {HEADER}")
+        raise BadAgent(f"the request names no agent: send the id of the one whose memory to use in the header {HEADER}")
     safe_id(access.require(agent))
     if agent.startswith(RESERVED):
-        raise BadAgent(f"ids that begin with {' or '.join(RESERVED)} are those of scenarios' agents; use another")
+        raise BadAgent(f"ids that begin with {' or '.join(RESERVED)} belong to agents of scenarios; use another id")
     return agent

@@ -30,7 +30,7 @@ def event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
-error_event = partial(event, name="error")  # for formats with named events
+error_event = partial(event, name="error")  # encodes an error for APIs whose events have names
 
 
 class EventStream(StreamingResponse):
@@ -73,7 +73,7 @@ async def reply(
     request: Request, path: str, generation: Generation, events: AsyncIterator[bytes] | None,
     answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
 ) -> Response:  # fmt: skip
-    """Respond with streamed ``events``; if None, with ``answer(text)``. Errors before a stream set the HTTP status."""
+    """Respond with streamed ``events``; if None, with ``answer(text)``. Errors before streaming set the HTTP status."""
     async with _cancel_on_disconnect(request, generation):
         await generation.begin()
         if events is None:
@@ -85,7 +85,7 @@ async def reply(
 async def with_error_event(
     path: str, events: AsyncIterator[bytes], encode: Callable[[Mapping[str, Any]], bytes] = event
 ) -> AsyncIterator[bytes]:
-    """Yield ``events``. An error becomes the last event, with the HTTP status that it would have had."""
+    """Yield ``events``. An error becomes the last event, with the HTTP status of a response to it."""
     try:
         async for item in events:
             yield item

@@ -1,4 +1,4 @@
-"""One turn of a conversation: prefill of the prompt on the agent's KV rows, streamed answer, and saving of the rows."""
+"""One turn of a conversation: prefill on the agent's KV rows (stored keys and values), streamed answer, saving."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptReuse:
-    """Reuse of the agent's KV rows by a prompt: the fields of `keep_agent.scenarios.turn_records.TurnCost`."""
+    """Reuse of the agent's KV rows by a prompt, with the fields of `keep_agent.scenarios.turn_records.TurnCost`."""
 
     kind: str
     origin: str

@@ -1,4 +1,4 @@
-"""Concurrency limiter: bounds concurrent requests, in total and per owner. Others are rejected with a retry time."""
+"""Concurrency limiter: bounds concurrent requests, in total and per owner. The rest is rejected with a retry time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ MAX_RETRY_SECONDS = 60  # maximum retry time in seconds
 class ConcurrencyLimiter:
     """Limiter of concurrent requests, in total and per owner (an agent or a token). Use it in one event loop only.
 
+    :param most: maximum in total
     :param most_per_owner: maximum for one owner; None: ``most``
     :param what: noun for the requests in error messages
     :param owner: noun for an owner in error messages
@@ -56,12 +57,12 @@ class ConcurrencyLimiter:
             self._durations.append(time.monotonic() - start)
 
     async def admit_request(self, connection: HTTPConnection) -> AsyncIterator[None]:
-        """Admit a route's request until its response is sent (FastAPI dependency). The owner is the path's agent."""
+        """Admit a route's request until its response is sent (FastAPI dependency). The path names the owner."""
         async with self.slot(connection.path_params.get("agent")):
             yield
 
     def _busy(self, what: str, most: int, parallel: int) -> Busy:
-        """Return the error. Its retry time is the mean duration of a request / ``parallel``, rounded up, 1 to 60 s."""
+        """Return the error. Its retry time is the mean request duration over ``parallel``, rounded up, 1 to 60 s."""
         mean = fmean(self._durations) if self._durations else 1.0
         seconds = max(1, min(MAX_RETRY_SECONDS, math.ceil(mean / parallel)))
         return Busy(f"{what} at once: {most} at most; try again in {seconds} s", seconds)

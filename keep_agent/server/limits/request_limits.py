@@ -21,7 +21,7 @@ from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSE_HEADERS, Refused, TooLarge, TooSlow, error_response, status_of
 
 MAX_REQUEST_LIMIT = 1 << 40  # maximum value of each limit of `RequestLimits`
-DRAIN_SECONDS = 2.0  # seconds to read on a rejected body: many clients read the response only after sending it all
+DRAIN_SECONDS = 2.0  # seconds to keep reading a rejected body: many clients send all of it before they read an answer
 JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # matches up to the first escape that is a NUL or half of a surrogate pair
 VALID_ESCAPES = re.compile(
@@ -43,9 +43,9 @@ class RequestLimits:
     body_seconds: float = 10.0  # maximum time for a whole body to arrive; on ``large`` paths for each part of it
     send_seconds: float = 30.0  # maximum time for a client to read a part of a response; then the connection is closed
     depth: int = 32  # deepest nesting of JSON brackets
-    requests: int = 64  # maximum concurrent planning requests, and separately as many of conversations
+    requests: int = 64  # maximum concurrent planning requests; conversations have the same maximum of their own
     per_agent: int = 5  # maximum concurrent requests of an agent: one runs, the others wait
-    large: Mapping[str, int] = field(default_factory=dict)  # maximum bytes of a body by path pattern; no JSON check
+    large: Mapping[str, int] = field(default_factory=dict)  # path pattern: maximum bytes of a body; no JSON check
 
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
@@ -105,7 +105,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for more than ``most`` bytes, and for Content-Length with Transfer-Encoding (request smuggling)."""
+    """Raise Refused for more than ``most`` bytes, and for both Content-Length and Transfer-Encoding (smuggling)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` for a body in parts. If the body is too large or slow, raises HTTPException for FastAPI."""
+    """ASGI ``receive`` for a body in parts. If it is too large or slow, raises HTTPException, as FastAPI expects."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
@@ -147,7 +147,7 @@ async def _receive_until(receive: Receive, deadline: float) -> Message:
         with anyio.fail_after(max(0.0, deadline - time.monotonic())):
             return await receive()
     except TimeoutError:
-        raise TooSlow("the body did not arrive in time; send it at once") from None
+        raise TooSlow("the body did not arrive in time; send it without pauses") from None
 
 
 async def _refuse(scope: Scope, error: Refused, expects_continue: bool, receive: Receive, send: Send) -> None:
@@ -186,7 +186,7 @@ def check_json(text: bytes, depth: int, values: int) -> None:
         raise BadJson("a string holds a NUL or half of a surrogate pair; leave them out")
     without_strings = JSON_STRINGS.sub(b"", text)
     if NAN_OR_INFINITY.search(without_strings):
-        raise BadJson("NaN and Infinity are no numbers of JSON; leave them out")
+        raise BadJson("NaN and Infinity are not valid JSON; leave them out")
     if HUGE_NUMBER.search(without_strings):
         raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
     nesting = np.cumsum(NESTING_STEPS[np.frombuffer(without_strings, np.uint8)], dtype=np.int32)

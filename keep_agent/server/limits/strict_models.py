@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class StopAtFirstError(FailFast):
-    """Marker of lists whose validation stops at the first invalid item. In unions pydantic needs its hash."""
+    """Marker of lists whose validation stops at the first invalid item. Hashable, as pydantic needs in unions."""
 
     __hash__ = object.__hash__
 
@@ -33,5 +33,5 @@ class Strict(BaseModel):
         unknown = next((name for name in values if name not in names), None) if isinstance(values, Mapping) else None
         if unknown is not None:
             hint = did_you_mean(unknown[:64], names)
-            raise ValueError(f"there is no field {unknown[:64]!r}; those known are {', '.join(names)}{hint}")
+            raise ValueError(f"there is no field {unknown[:64]!r}; the known fields are {', '.join(names)}{hint}")
         return values

@@ -54,7 +54,7 @@ class AgentRegistry:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def names(self, among: Collection[str] | None = None) -> list[str]:
-        """List all agents, loaded or not; with ``among``, only these."""
+        """List all agents, loaded or not; with ``among``, only those of these ids that exist."""
         if among is not None:
             return sorted(name for name in among if self._agent_folder(name).is_dir())
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
@@ -82,7 +82,7 @@ class AgentRegistry:
             try:
                 yield entry.agent
             except ConfigError:
-                with entry.lock:  # NotFound instead if the agent was deleted during the call
+                with entry.lock:  # raises NotFound instead if the agent was deleted during the call
                     self._check(entry, name)
                 raise
 
@@ -130,7 +130,7 @@ class AgentRegistry:
             self._unload_idle()
 
     def _check(self, entry: _AgentEntry, name: str) -> None:
-        """Raise if the agent was deleted or the server is closing. The caller holds the entry's lock."""
+        """Raise NotFound for a deleted agent, Unavailable at shutdown. The caller holds the entry's lock."""
         if entry.is_deleted:
             raise _no_agent(name)
         if self._is_closed:

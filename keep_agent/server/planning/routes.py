@@ -45,17 +45,17 @@ class Create(Strict):
 
 
 class FactRow(Strict):
-    """Fact about one thing; omitted fields are unknown or false."""
+    """Fact about an object, a receptacle or the agent; omitted fields are unknown or false."""
 
     model_config = _example(**MUG)
-    id: StrictStr = Field(description="The thing's name: its type and a number")
+    id: StrictStr = Field(description="Name of the object, receptacle or agent: its type and a number")
     category: Literal["object", "receptacle", "agent"]
     type: StrictStr
     place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
     holds: StrictStr | None = Field(None, description="The object that the agent holds")
     states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
-    gone: StrictBool = Field(False, description="Whether the thing no longer exists")
-    sees: Items[StrictStr] = Field([], description="The things that the agent sees")
+    gone: StrictBool = Field(False, description="Whether the object or receptacle no longer exists")
+    sees: Items[StrictStr] = Field([], description="Ids of the objects and receptacles that the agent sees")
 
 
 class Observe(Strict):
@@ -68,8 +68,8 @@ class Plan(Strict):
     instruction: StrictStr
     skills: Items[StrictStr] = Field(description="The skills that are possible now")
     after: StrictInt | None = Field(
-        None, description="Number of your last known decision, 0 before the first: a request that is repeated with "
-        "it returns the same decision",
+        None, description="Number of the last decision that you know, 0 before the first. A repeated request with the "
+        "same number returns the same decision",
     )  # fmt: skip
     trace: Detail = Field("summary", description="Detail of the prompt's trace in the response")
     stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
@@ -120,7 +120,7 @@ def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
 
 
 class PlanningService:
-    """Async access to the agents: every call runs in a thread; the limiter bounds the number of threads."""
+    """Async access to the agents: every call runs in a thread; ``limiter`` bounds requests and threads."""
 
     def __init__(self, registry: AgentRegistry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
         self.registry, self.limiter, self._metrics = registry, limiter, metrics
@@ -154,7 +154,7 @@ class PlanningService:
         work = self.run_with_agent(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
         task = asyncio.ensure_future(work)
         task.add_done_callback(done)
-        is_new = False  # a repeated decision has no ``ready``
+        is_new = False  # a repeated decision has no event ``ready``
         while (item := await events.get())[0]:
             is_new = True
             yield item
@@ -170,7 +170,7 @@ class PlanningService:
 
 
 def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
-    """Return planning agents' routes. ``forget`` deletes an agent's conversations, and returns whether any existed."""
+    """Return the agents' routes. ``forget`` deletes an agent's conversations, and returns whether there were any."""
     router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admit_request)])
     registry = planner.registry
 
@@ -196,7 +196,7 @@ def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[
     async def about(agent: str) -> About:
         return await call(agent)
 
-    @router.delete(AGENT, status_code=204, response_class=Response, summary="Forget an agent")
+    @router.delete(AGENT, status_code=204, response_class=Response, summary="Delete an agent and its chats")
     async def delete(agent: str) -> Response:
         had_conversations = await forget(agent)
         try:

@@ -24,8 +24,7 @@ from keep_agent.server.limits.request_limits import RequestLimits, check_json
 from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, PlanningService, Report, apply
 from keep_agent.server.settings import Settings
 
-OVERHEAD = 64  # bytes added to the size of each queued message, so that the number of empty ones is bounded, too
-
+OVERHEAD = 64  # bytes added to the size of each queued message, so that the number of empty messages is bounded, too
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
 MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
 MESSAGES = [create_model(name, __base__=model, type=(Literal[name], ...)) for name, model in MODELS.items()]
@@ -33,7 +32,7 @@ MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), F
 
 
 class Inbox:
-    """Queue of received messages: up to ``most`` bytes, `OVERHEAD` per message included, or a single larger one."""
+    """Queue of received messages: up to ``most`` bytes, including `OVERHEAD` for each, or one larger message."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._is_closed = most, 0, False
@@ -110,7 +109,7 @@ def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
 
 
 async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) -> None:
-    """Send a message within ``seconds``. Raises WebSocketDisconnect for a slower client, which would block others."""
+    """Send a message within ``seconds``. Raises WebSocketDisconnect for a slower client: it would block others."""
     try:
         with anyio.fail_after(seconds):
             await socket.send_text(json.dumps(message))

@@ -1,8 +1,8 @@
-"""Registry of running scenarios, with the part that each access token may read.
+"""Registry of running scenarios (scripted conversations of agents), with the part that each access token may read.
 
-A token for ``persist_{scenario}_{agent}`` reads that agent's transcript. Creating or deleting a scenario needs a token
-for all its agents; playing it needs a token for one of them. For other tokens the scenario does not exist (404). The
-reason of a failed turn is shown to tokens for its speaker, or for all agents of the scenario; others get 409.
+A token for the id ``persist_{scenario}_{agent}`` reads the agent's transcript. Creating or deleting a scenario needs a
+token for all its agents; playing it needs a token for one of them. For other tokens the scenario does not exist (404).
+The reason of a failed turn is shown to tokens for its speaker, or for all agents of the scenario; others get 409.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def owner_ids(scenario: Scenario) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player on the scheduler of conversations. ``on_turn_start`` gets each turn, so that it can be cancelled."""
+    """Player on the scheduler of conversations. ``on_turn_start`` gets each turn, to cancel it if necessary."""
 
     scheduler: Scheduler
     prompt_chars: int
@@ -114,7 +114,7 @@ class RunningScenario:
             turn.cancel()
 
     def play(self) -> turns.Turn | None:
-        """Play the next turn and return it, None after the last. Blocks: call it on a thread."""
+        """Play the next turn and return it; return None after the last. Blocks: call it on a thread."""
         with self.thread_lock:
             return None if self.generator is None else next(self.generator, None)
 
@@ -146,7 +146,7 @@ class RunningScenario:
 
 
 class Scenarios:
-    """All running scenarios, on threads and scheduler of ``conversations``. Close them before the conversations."""
+    """All running scenarios. They use threads and scheduler of ``conversations``: close the scenarios first."""
 
     player = SharedPlayer
 
@@ -191,7 +191,7 @@ class Scenarios:
         return running
 
     async def delete(self, access: Access, number: str) -> None:
-        """End a scenario. Permanent agents keep their KV rows; those of other agents are deleted."""
+        """End a scenario. Permanent agents keep their KV rows; the rows of other agents are deleted."""
         running = self.get(access, number)
         for agent in owner_ids(running.scenario):
             access.require(agent)
@@ -224,7 +224,7 @@ class Scenarios:
         return running
 
     async def play(self, access: Access, running: RunningScenario) -> turns.Turn | None:
-        """Play the next turn; None after the last. Raises Conflict if a turn failed or the scenario was deleted."""
+        """Play and return the next turn; None after the last. Raises Conflict after a failed turn or `delete`."""
         async with running.lock:
             if running.failed or running.is_closed:
                 raise Conflict(SCENARIO_OVER)

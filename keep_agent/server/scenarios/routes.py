@@ -44,7 +44,7 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless these are all agents.
+    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless it may read all agents.
 
     ``played`` and ``turns`` count the turns that these agents hear: so far, and in the whole scenario.
     """
@@ -103,7 +103,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
 
     @router.post(PATH, status_code=201, dependencies=busy, summary="Begin a scenario")
     async def create(body: Begin, caller: Caller) -> ScenarioState:
-        """Create a scenario. Needs a token for all its agents, with ids ``persist_{scenario}_{agent}``."""
+        """Create a scenario. Needs a token for all its agents, whose ids are ``persist_{scenario}_{agent}``."""
         if body.name is not None:
             load = partial(shipped_scenario, body.name)
         else:
@@ -128,7 +128,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
         """Play until the token's agents have heard ``turns`` turns, the scenario ends, or the client disconnects. The
         response does not reveal how many other turns were played in between.
 
-        Only one request at a time plays a scenario; others are rejected with a retry time.
+        Only one request at a time plays a scenario; further requests are rejected with a retry time.
         """
         running = scenarios.get(caller, number)
         async with running.limiter.slot():

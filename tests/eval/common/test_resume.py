@@ -123,7 +123,7 @@ def test_a_saved_group_that_is_no_mapping_is_named(key: str, value: Any, tmp_pat
         above, _, last = key.rpartition(".")
         (plain[above] if above else plain)[last] = value
 
-    with pytest.raises(DataError, match=rf"run/config\.json: {key}=.* does not work; give settings of its own"):
+    with pytest.raises(DataError, match=rf"run/config\.json: {key}=.* does not work; give settings below this key"):
         resume(tmp_path / "run", spoil)
 
 

@@ -161,7 +161,7 @@ BAD = [
     ("latency.planners=wizard", "choose one of"),
     ("latency.planners=['keep+prompt.style=linked']", "methods may differ only in"),
     ("latency.tiers=tape", "choose one of"),
-    ("latency.models=/no/where", "/no/where is no configured model"),
+    ("latency.models=/no/where", "/no/where is not a configured model"),
     ("latency.store=2", "fewer than latency.segments"),
     ("latency.colour=red", "latency.colour"),
     ("latency.score=perhaps", "true or false"),

@@ -259,7 +259,7 @@ def test_a_plan_after_the_last_known_decision_is_made_once(agent: Agent) -> None
 def test_memory_has_a_limit_and_old_skills_are_forgotten_first(make_agent: MakeAgent) -> None:
     agent = make_agent(limit=5)
     agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
-    with pytest.raises(CapacityError, match="6 things, 5 are allowed"):
+    with pytest.raises(CapacityError, match="6 objects and receptacles, more than 5"):
         agent.observe([Fact(f"cup_{i}", "object", "cup") for i in range(3)])
     for number in range(3):
         for _ in range(2):
@@ -312,7 +312,7 @@ def test_several_threads_may_share_an_engine(resources: GetResources) -> None:
 
 
 def test_a_planner_without_a_model_is_no_agent() -> None:
-    with pytest.raises(ConfigError, match="planner=expert has no model"):
+    with pytest.raises(ConfigError, match="planner=expert uses no model"):
         Agent.from_config("expert")
 
 

@@ -324,7 +324,7 @@ def test_an_agent_opens_its_files_under_any_limit(resources: Resources, tmp_path
     for limit in (1, 3):
         again = durable(resources, tmp_path, limit=limit)
         assert again.dump() == state
-        with pytest.raises(CapacityError, match=f"things, {limit} are allowed"):
+        with pytest.raises(CapacityError, match=f"objects and receptacles, more than {limit}"):
             again.observe([Fact("mug_9", "object", "mug")])
         again.close()
 

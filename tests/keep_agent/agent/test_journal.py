@@ -100,7 +100,7 @@ def test_every_changed_bit_of_the_mark_is_noticed(journal: Path) -> None:
     whole = end.read_bytes()
     for place in range(len(whole)):
         end.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(CorruptError, match=r"journal\.end .*restore all files of the agent from one copy, or put"):
+        with pytest.raises(CorruptError, match=r"journal\.end .*restore all files of the agent from one copy, or"):
             calls(journal)
 
 
@@ -231,12 +231,12 @@ def test_the_longest_facts_and_texts_can_be_saved_and_loaded(make_agent: Callabl
 def test_a_memory_larger_than_an_agent_may_have_is_refused(make_agent: Callable[..., Agent]) -> None:
     first, small = make_agent(name="first"), make_agent(name="small", limit=50)
     first.observe([Fact(f"mug_{number}", "object", "mug") for number in range(201)])
-    with pytest.raises(CapacityError, match="201 segments .* too many for 50 things"):
+    with pytest.raises(CapacityError, match="201 segments .* too many for 50 objects"):
         small.restore(first.dump())
     state = first.dump()
     for row in (rows := state["planner"]["memory"]["segments"]):
         row[2] = "m" * 4400 + "\n"
-    with pytest.raises(CapacityError, match="too many for 50 things"):
+    with pytest.raises(CapacityError, match="too many for 50 objects"):
         small.restore(state)
     rows[0][2] = "m" * 4500 + "\n"
     with pytest.raises(DataError, match="more than 4500 characters"):

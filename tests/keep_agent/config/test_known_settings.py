@@ -82,7 +82,7 @@ def test_names_of_models_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", ["planner-tin", "custom", "/no/where", "./nowhere", "gpt2", "a/b/c", ""])
 def test_impossible_names_of_models_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="no configured model .* no file or folder"):
+    with pytest.raises(ConfigError, match="not a configured model .* not a file or folder"):
         check_model(name)
 
 
@@ -91,7 +91,7 @@ def test_model_folders_may_exist_on_a_clusters_nodes_only(tmp_path: Path) -> Non
     overrides = ["planner=keep", "model=custom", f"model.name={name}", "eval.launcher=ray"]
     check_settings(compose_settings("alfred", overrides))
     for local in (overrides[:-1], [*overrides[:-1], "eval.launcher=local"]):
-        with pytest.raises(ConfigError, match="no file or folder"):
+        with pytest.raises(ConfigError, match="not a file or folder"):
             compose_settings("alfred", local)
 
 
@@ -123,7 +123,7 @@ def test_folders_of_any_name_are_models(name: str, tmp_path: Path, monkeypatch: 
     (tmp_path / name / "config.json").write_text("{}")
     for folder in (name, str(tmp_path / name)):
         assert choose_agent("keep", folder, []).model.name == folder
-    with pytest.raises(ConfigError, match="no file or folder"):
+    with pytest.raises(ConfigError, match="not a file or folder"):
         choose_agent("keep", f"{tmp_path / name}/x", [])
 
 
@@ -167,7 +167,7 @@ WRONG = {
     "memory.grouping.window=[1]": "give a whole number",
     "wandb.group=7": "give text or null",
     "eval.seed=1.5": "give a whole number from 0 on",
-    "model.device=cuda:x": "model.device=cuda:x is no device",
+    "model.device=cuda:x": "model.device=cuda:x is not a device",
     "memory.recompute._target_=memory.recompute.full.Ful": "'memory.recompute.full.Ful' is no component",
     "memory.loading._target_=no_such_package.Mine": "'no_such_package.Mine' is no component",
 }
@@ -217,7 +217,7 @@ def test_a_value_in_place_of_settings_is_refused(key: str, value: Any) -> None:
     *above, last = key.split(".")
     reduce(dict.__getitem__, above, plain)[last] = value
     for only in ([ValueKind.GROUP], ValueKind):
-        with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings of its own"):
+        with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings below this key"):
             check_kinds(plain, only=only)
 
 

@@ -252,7 +252,7 @@ def test_without_a_scenario_the_command_lists_all(command: Command, capsys: Capt
         ("chess", "there is no scenario 'chess'"),
         ("gossip colour=red", "colour"),
         ("gossip max_tokens=0", "max_tokens=0 does not work"),
-        ("gossip model=/nowhere", "model=/nowhere is no configured model"),
+        ("gossip model=/nowhere", "model=/nowhere is not a configured model"),
         ("gossip --folder file/rows", "name a place that exists"),
     ],
 )

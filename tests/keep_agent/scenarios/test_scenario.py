@@ -138,12 +138,12 @@ def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name: [", "is no YAML"), ("name: tea\nname: walk\n", "'name' occurs twice"),
-        ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
-        ("about: 2024-02-30\n", "is no YAML .*day is out of range"), ("about: !!bool perhaps\n", "is no YAML"),
-        ("about: !!timestamp later\n", "is no YAML"), ("about: !!int ''\n", "is no YAML"),
-        ("!!map [a]\n", "is no YAML"), (f"about: {':'.join(['1'] * 200)}.5\n", "is no YAML"), ("- tea\n", "no mapping"),
-        ("", "None is no mapping"), ("\xff", "is not UTF-8 text"),
+        ("name: [", "is not YAML"), ("name: tea\nname: walk\n", "'name' occurs twice"),
+        ("name: !!python/object/apply:os.getcwd []\n", "is not YAML"),
+        ("about: 2024-02-30\n", "is not YAML .*day is out of range"), ("about: !!bool perhaps\n", "is not YAML"),
+        ("about: !!timestamp later\n", "is not YAML"), ("about: !!int ''\n", "is not YAML"),
+        ("!!map [a]\n", "is not YAML"), (f"about: {':'.join(['1'] * 200)}.5\n", "is not YAML"),
+        ("- tea\n", "no mapping"), ("", "None is no mapping"), ("\xff", "is not UTF-8 text"),
     ],
 )  # fmt: skip
 def test_files_without_a_scenario_are_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -62,7 +62,7 @@ def test_invalid_options_are_refused_without_heavy_imports(tmp_path: Path) -> No
     file.write_text("{")
     assert f"{file} is not JSON" in refusal("serve", "--tokens", str(file), *port)
     assert "requests=0 does not work; give a number above 0" in refusal("serve", "--requests", "0", *port)
-    assert "env.thor=5 replaces settings" in refusal("serve", "env.thor=5", *port)
+    assert "env.thor=5 replaces a group of settings" in refusal("serve", "env.thor=5", *port)
     with lock_folder(tmp_path / "server"):
         assert "another server or agent uses" in refusal("serve", "--folder", str(tmp_path / "server"), *port)
     write(tmp_path, [opening()])

@@ -205,7 +205,7 @@ def test_a_loss_of_nan_ends_the_training(arguments: Arguments, tmp_path: Path, m
         train(arguments())
     assert not (tmp_path / "run" / HEAD).exists()
     for rate in ("0", "nan", "1e38"):
-        with pytest.raises(ConfigError, match=f"--lr {rate} is no learning rate|--lr 1e\\+38 is no learning rate"):
+        with pytest.raises(ConfigError, match=f"--lr ({rate}|1e\\+38) is not a learning rate"):
             Trainer(arguments("other", "--lr", rate))
 
 
@@ -221,19 +221,19 @@ def test_every_number_has_a_range() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--device cud", "--device=cud is no device; give auto, cpu or cuda, .*; did you mean 'cuda'?"),
+        ("--device cud", "--device=cud is not a device; give auto, cpu, cuda, .*; did you mean 'cuda'?"),
         ("--dtype flot32", "--dtype='flot32' is unknown; use one of .*; did you mean 'float32'?"),
         ("--threads -1", "--threads -1 does not work; give a number from 0 to 4096"),
         ("--save 0", "--save 0 does not work"),
         ("--budgets 12 0", "--budgets 0 does not work"),
         ("--held-out -1", "--held-out -1 does not work"),
         ("--decay nan", "--decay nan does not work; give a number from 0 to 1"),
-        ("--lr nan", "--lr nan is no learning rate"),
-        ("--out FILE", "--out FILE cannot be a folder, since FILE is none; name another place"),
-        ("--model FILE", "--model FILE is no folder, and not written as a name on the hub"),
-        ("--model nowhere", "--model nowhere is no folder, and not written as a name on the hub"),
+        ("--lr nan", "--lr nan is not a learning rate"),
+        ("--out FILE", "--out FILE cannot be a folder, since FILE is not one; name another place"),
+        ("--model FILE", "--model FILE is neither a folder nor a name on the hub"),
+        ("--model nowhere", "--model nowhere is neither a folder nor a name on the hub"),
         ("--model EMPTY", "--model EMPTY is an empty folder"),
-        ("--tokenizer nowhere", "--tokenizer nowhere is no folder"),
+        ("--tokenizer nowhere", "--tokenizer nowhere is neither a folder"),
         ("--sessions nowhere", "nowhere does not exist"),
         ("--sessions FILE", "FILE:1 is not JSON"),
         ("--sessions EMPTY", "EMPTY cannot be read"),

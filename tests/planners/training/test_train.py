@@ -116,7 +116,7 @@ def test_every_number_has_a_range() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--device cud", "--device=cud is no device; give auto, cpu or cuda, .*; did you mean 'cuda'?"),
+        ("--device cud", "--device=cud is not a device; give auto, cpu, cuda, .*; did you mean 'cuda'?"),
         ("--threads -1", "--threads -1 does not work; give a number from 0 to 4096"),
         ("--processes 0", "--processes 0 does not work; give a number from 1 to 1024"),
         ("--hidden 7", "--hidden 7 --heads 6 makes no model; give 3 heads or more"),
@@ -126,9 +126,9 @@ def test_every_number_has_a_range() -> None:
         ("--average 3", "--average 3.0 does not work; give a number from 0 to 1"),
         ("--minutes nan", "--minutes nan does not work"),
         ("--save -1", "--save -1.0 does not work"),
-        ("--lr nan", "--lr nan is no learning rate"),
-        ("--out FILE", "--out FILE cannot be a folder, since FILE is none; name another place"),
-        ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is none"),
+        ("--lr nan", "--lr nan is not a learning rate"),
+        ("--out FILE", "--out FILE cannot be a folder, since FILE is not one; name another place"),
+        ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is not one"),
         ("--data nowhere", "no .*rollout files in 'nowhere'; write some with .*eval.dataset"),
         ("--data FILE", "FILE is a file; name the folder that holds it"),
         ("--init nowhere", "--init nowhere is no planner's folder, which has a training.json; name one"),

@@ -175,5 +175,5 @@ def test_a_name_of_a_public_address_needs_tokens(monkeypatch: pytest.MonkeyPatch
 
 def test_an_invalid_address_is_refused() -> None:
     for host in ("no.such.host.invalid", "a..b"):  # the second is not even a valid name
-        with pytest.raises(ConfigError, match=rf"host='{re.escape(host)}' is no address"):
+        with pytest.raises(ConfigError, match=rf"host='{re.escape(host)}' is not an address"):
             check_bind(host, Tokens(open=True))

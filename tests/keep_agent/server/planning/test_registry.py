@@ -94,7 +94,7 @@ def test_a_damaged_agent_takes_another_memory(resources: PlannerResources, tmp_p
     for _ in range(2):  # a refused memory changes no file
         with pytest.raises(CorruptError), registry.use("kitchen"):
             pass
-        with pytest.raises(DataError, match="no agent's memory"):
+        with pytest.raises(DataError, match="not an agent's memory"):
             registry.replace("kitchen", {})
     registry.replace("kitchen", damaged.empty)
     for _ in range(2):  # no line of the old journal follows the new memory
