@@ -83,7 +83,7 @@ def _select(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -
             return entries
         pairs = {(row["task"], row["repeat_idx"]) for row in rows}
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
+        raise DataError(f"{path} is not a splits file ({error}); restore or delete it") from error
     matches = [(trajectory, number) for trajectory, number in entries if (trajectory.name, number) in pairs]
     if not matches:
         raise DataError(f"{path} lists none of the {len(entries)} annotations of {split!r}; restore or delete it")

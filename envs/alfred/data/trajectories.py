@@ -1,4 +1,4 @@
-"""Trajectories of ALFRED's json_2.1.0: folders SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with the same tree."""
+"""Trials of ALFRED's json_2.1.0, with demonstrations: SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with these."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SplitFiles:
     archive: Path | None = None
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (file name, content): files sorted by name, members of an archive in its order."""
+        """Yield (file name, content): files sorted by name, or members of an archive in its own order."""
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
@@ -87,7 +87,7 @@ class Corpus:
         self.root = _find_root(Path(str(path)).expanduser())
         self.sources = {source.split: source for source in _sources(self.root)}
         if not self.sources:
-            raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; set the folder json_2.1.0")
+            raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; give the folder json_2.1.0")
 
     def fingerprint(self) -> str:
         """Return a hash that changes when any trajectory file is added, removed, resized or touched."""
@@ -183,7 +183,7 @@ def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
     try:
         return read(*arguments)
     except _MALFORMED as error:
-        raise DataError(f"{file} is no trajectory ({type(error).__name__}: {error}); {_REMEDY}") from error
+        raise DataError(f"{file} is not a trajectory ({type(error).__name__}: {error}); {_REMEDY}") from error
 
 
 def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:

@@ -21,8 +21,8 @@ SERVERS = ("fifo", "wsgi")
 class ThorOptions:
     """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
-    executable: str | None = None  # a build's file, a command, or "stand-in"; None: the build that ai2thor downloads
-    platform: str | None = None  # of the build; None: CloudRendering for images without display, else ai2thor's choice
+    executable: str | None = None  # AI2-THOR's file, a command, or "stand-in"; None: ai2thor downloads a build
+    platform: str | None = None  # of that build; None: CloudRendering for images without display, else ai2thor's choice
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
     display: str | None = None  # X display, such as ":0"; None: the environment variable DISPLAY
@@ -43,10 +43,10 @@ class ThorOptions:
         for name in ("width", "height", "tries"):
             self._check(name, _positive(getattr(self, name), int), "does not work; give a whole number above 0")
         for name in ("executable", "display"):
-            self._check(name, isinstance(getattr(self, name), str | None), "is no text; write it in quotes")
-        self._check("quality", isinstance(self.quality, str), "is no text; write it in quotes")
+            self._check(name, isinstance(getattr(self, name), str | None), "is not a text; write it in quotes")
+        self._check("quality", isinstance(self.quality, str), "is not a text; write it in quotes")
         self._check("headless", isinstance(self.headless, bool), "does not work; give true or false")
-        self._check("gpu", self.gpu is None or _positive(self.gpu, int, 0), "is no GPU; give its number, or null")
+        self._check("gpu", self.gpu is None or _positive(self.gpu, int, 0), "is not a GPU; give its number, or null")
         choices = f"is unknown; use one of {', '.join(PLATFORMS)}, or null"
         self._check("platform", self.platform is None or self.platform in PLATFORMS, choices)
         self._check("server", self.server in SERVERS, f"is unknown; use one of {', '.join(SERVERS)}")
@@ -57,7 +57,7 @@ class ThorOptions:
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether the stand-in is used, by name or as a command."""
+        """Whether ``executable`` is the stand-in for AI2-THOR, by name or as a command."""
         return self.executable is not None and (self.executable == STAND_IN or STUB_MODULE in self.executable)
 
     def command(self, data: str | None) -> str | None:
@@ -72,7 +72,7 @@ class ThorOptions:
             return quote(str(file))
         first = split(self.executable)[:1]
         if first and "/" in first[0] and not Path(first[0]).is_file():
-            raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name a build's file")
+            raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name a program")
         return self.executable
 
 
@@ -81,7 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Validate options; ``embedded`` (generated) houses use the stand-in by default. Raises ConfigError."""
+    """Validate options; with ``embedded`` (generated houses), the stand-in is the default. Raises ConfigError."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

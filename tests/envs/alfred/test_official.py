@@ -187,7 +187,7 @@ def test_wrong_settings_and_paths_name_the_remedy(
     [
         ('{"task_id": "trial_a", "pl', "is not JSON"), pytest.param("[" * 100_000, "is nested too deeply", id="deep"),
         ("[]", "holds a list"), ('{"task_id": "trial_a"}', "no pddl_params or plan"),
-        ('{"pddl_params": {}, "plan": {"high_pddl": [], "low_actions": []}}', "is no trajectory .KeyError: 'scene'"),
+        ('{"pddl_params": {}, "plan": {"high_pddl": [], "low_actions": []}}', "is not a trajectory .KeyError: 'scene'"),
     ],
 )  # fmt: skip
 def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> None:
@@ -200,15 +200,15 @@ def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> 
 
 GOAL, POSES = "has a goal that cannot be reached: ", ("scene", "object_poses")
 WRONG_VALUES: list[tuple[tuple[str | int, ...], Any, str]] = [
-    (("pddl_params", "object_target"), "Unicorn", GOAL + "object_target='Unicorn' is no type"),
+    (("pddl_params", "object_target"), "Unicorn", GOAL + "object_target='Unicorn' is not a type"),
     (("pddl_params", "object_target"), "book", GOAL + "object_target='book' .* did you mean 'Book'"),
-    (("pddl_params", "object_target"), "Vase", GOAL + "object_target='Vase' is needed 1 times, but the room has 0"),
-    (("pddl_params", "object_target"), ["Book"], GOAL + r"object_target=\['Book'\] is no type"),
-    (("pddl_params", "parent_target"), "Book", GOAL + "parent_target='Book' is no type"),
-    (("pddl_params", "parent_target"), "Mug", GOAL + "parent_target='Mug' is no type"),
-    (("pddl_params", "parent_target"), None, GOAL + "parent_target=None is no type"),
-    (("pddl_params", "object_sliced"), 1, GOAL + "object_sliced=1 is no boolean"),
-    (("pddl_params", "object_sliced"), True, GOAL + "object_target='Book' is no type"),
+    (("pddl_params", "object_target"), "Vase", GOAL + "object_target='Vase': the task needs 1 of this type, .* has 0"),
+    (("pddl_params", "object_target"), ["Book"], GOAL + r"object_target=\['Book'\] is not a type"),
+    (("pddl_params", "parent_target"), "Book", GOAL + "parent_target='Book' is not a type"),
+    (("pddl_params", "parent_target"), "Mug", GOAL + "parent_target='Mug' is not a type"),
+    (("pddl_params", "parent_target"), None, GOAL + "parent_target=None is not a type"),
+    (("pddl_params", "object_sliced"), 1, GOAL + "object_sliced=1 is not a boolean"),
+    (("pddl_params", "object_sliced"), True, GOAL + "object_target='Book' is not a type"),
     ((*POSES, 1, "objectName"), "Thing_12ab", "unknown type 'Thing'"),
     ((*POSES, 1, "objectName"), "Mug(Clone)copy24", r"unknown type 'Mug\(Clone\)copy24'"),
     (("turk_annotations", "anns", 0, "task_desc"), "a mug\ud83d", "surrogate pair at turk_annotations"),
@@ -216,9 +216,9 @@ WRONG_VALUES: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("plan", "high_pddl", 0, "planner_action", "objectId"), "Book", "has a malformed object id"),
 ]
 for _plan in (301, ["FloorPlan301"], "FloorPlan999", "FloorPlan3o1", "301", None):
-    WRONG_VALUES.append((("scene", "floor_plan"), _plan, "is no trajectory .*unknown floor plan"))
+    WRONG_VALUES.append((("scene", "floor_plan"), _plan, "is not a trajectory .*unknown floor plan"))
 for _number in (float("nan"), float("inf"), True, "1.5", None):
-    WRONG_VALUES.append(((*POSES, 0, "position", "x"), _number, "is no trajectory .*is no finite number"))
+    WRONG_VALUES.append(((*POSES, 0, "position", "x"), _number, "is not a trajectory .*is no finite number"))
 
 
 @pytest.mark.parametrize(("keys", "value", "complaint"), WRONG_VALUES)
@@ -233,7 +233,7 @@ def test_a_wrong_value_is_named_with_its_file(
 
 def test_a_pair_needs_two_in_the_room_but_null_parameters_and_surrogate_pairs_are_fine(root: Path) -> None:
     content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), task_type="pick_two_obj_and_place")
-    with pytest.raises(DataError, match="'Book' is needed 2 times, but the room has 1"):
+    with pytest.raises(DataError, match="'Book': the task needs 2 of this type, but the room has 1"):
         add(root, content)
     params = {"toggle_target": None, "mrecep_target": None}
     add(root, trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), params=params))

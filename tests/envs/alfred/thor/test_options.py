@@ -21,8 +21,8 @@ from keep_agent.errors import ConfigError
         ({"width": 0}, "env.thor.width=0"), ({"height": 300.5}, "env.thor.height=300.5"),
         ({"tries": True}, "env.thor.tries=True"), ({"timeout": -1}, "env.thor.timeout=-1"),
         ({"gpu": "first"}, "env.thor.gpu='first'"), ({"headless": "yes"}, "env.thor.headless='yes'"),
-        ({"executable": True}, "env.thor.executable=True is no text"),
-        ({"quality": None}, "env.thor.quality=None is no text"),
+        ({"executable": True}, "env.thor.executable=True is not a text"),
+        ({"quality": None}, "env.thor.quality=None is not a text"),
         ({"colour": "red"}, "env.thor.colour is unknown; use one of executable, platform"),
     ],
 )  # fmt: skip
