@@ -82,7 +82,7 @@ class _Goal:
         self.toggles = self.find(task.toggle_target, objects.TOGGLEABLE)
 
     def find(self, name: str, among: frozenset[str]) -> list[Thing]:
-        """Return the things that match ``name``, by type or by official substring, and whose type is in ``among``."""
+        """Return the things of types ``among`` that match ``name``: by type, or by a part of the id ("official")."""
         if not name:
             return []
         if self.matching == "type":

@@ -125,7 +125,7 @@ def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _last_receptacle(world: World, kind: str) -> str | None:
     """Return the receptacle of this type that an object was last put into."""
-    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # bowls break
+    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # omits broken ones
     return next((name for name in existing if world[name].type == kind), None)
 
 

@@ -1,6 +1,6 @@
 """Types of fixtures and objects, grouped by ability as in ALFRED's gen/constants.py (commit f91f4c0), and their names.
 
-Types are named as in AI2-THOR ("DeskLamp"). What lies in a sink is in its ``SinkBasin``, in a bathtub ``BathtubBasin``.
+Types are AI2-THOR's ("DeskLamp"). Things in a sink lie in its ``SinkBasin``, in a bathtub in its ``BathtubBasin``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def types(names: str) -> frozenset[str]:
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
 CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # types that hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = types("Box Laptop")  # since ALFRED's plans fill boxes without opening them, and close laptops first
+STARTS_OPEN = types("Box Laptop")  # ALFRED's plans never open a box, and close a laptop before picking it up
 LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
 KNIVES = types("Knife ButterKnife")

@@ -19,7 +19,7 @@ class Item:
     id: str  # "cabinet_3": the type in lower case, and a number from 1 within the type
     type: str  # AI2-THOR type: "Cabinet"
     position: Position
-    parent: str | None = None  # id of the receptacle it starts in or on; None: on the floor, or a fixture on its own
+    parent: str | None = None  # id of the receptacle it starts in or on; None: on the floor, or a fixture in none
     states: frozenset[str] = frozenset()  # "open", "closed", "on"; default: off, closed (boxes, laptops: open)
     source: str = ""  # AI2-THOR's object id, or ""
 

@@ -1,6 +1,6 @@
 """Survey of ALFRED's rooms: the places of fixtures (receptacles, lamps, faucets) and objects in its demonstrations.
 
-Every finding names the trials whose demonstrations show it. A trial is loaded without what only it shows.
+Every finding names the trials that show it. What only one trial shows is left out when that trial is loaded.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def mine_survey(
 
 
 class _RoomCollector:
-    """Collector of findings about one floor plan. `room` assigns the ids, as the last demonstration may give one."""
+    """Collector of findings about one floor plan. `room` assigns ids at the end: any demonstration may give one."""
 
     def __init__(self) -> None:
-        self.ids: dict[tuple[str, Position], str] = {}  # maps (type, position to the millimetre), a key, to an id
-        self.trials_by_id: defaultdict[str, set[str]] = defaultdict(set)  # by id
+        self.ids: dict[tuple[str, Position], str] = {}  # official ids, by key: type and position to 1 mm
+        self.trials_by_id: defaultdict[str, set[str]] = defaultdict(set)
         self.trials_by_key: defaultdict[tuple[str, Position], set[str]] = defaultdict(set)
         self.positions: dict[tuple[str, Position], Position] = {}  # exact positions, by key
         self.labels: list[tuple[str, str, Position, tuple[str, Position] | None]] = []

@@ -1,4 +1,4 @@
-"""Trials of ALFRED's json_2.1.0, with demonstrations: SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with these."""
+"""Trajectories (recorded trials) of ALFRED: SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with the same tree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trajectory:
     task_type: str
     params: Mapping[str, Any]  # pddl_params
     start: Start
-    instructions: tuple[str, ...]  # one per annotation
+    instructions: tuple[str, ...]  # one per annotation (a person's description)
 
     @property
     def name(self) -> str:
@@ -224,7 +224,6 @@ def _vector(value: dict[str, Any]) -> Position:
 
 
 def _steps(content: dict[str, Any]) -> list[PlanStep]:
-    """Return the high-level steps of a demonstration."""
     low: dict[int, list[tuple[str, str, str]]] = {}
     for entry in content["plan"]["low_actions"]:
         action = entry["api_action"]

@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the receptacle types for ``goes_in`` in a goal; with ``only_unused``, none where a ``kind`` may be now."""
+    """Return the types of receptacles that accept ``goes_in``; ``only_unused`` omits those that may hold a ``kind``."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]

@@ -43,7 +43,7 @@ class ThorClient:
     """Client of AI2-THOR. It counts ``calls``, their ``seconds`` in all, and ``launches``, the starts of a process."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """Store the options; `start` or `reset` starts the process. ``data``: json_2.1.0, for the AI2-THOR stub."""
+        """Store the options; `start` or `reset` starts the process. ``data``: json_2.1.0, for AI2-THOR's stand-in."""
         self.options = options
         self._scene = EMPTY_SCENE  # initial scene of a new process
         self.calls = 0

@@ -66,7 +66,7 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
             raise ThorStart(fault.reason, action=fault.action, seconds=fault.seconds) from error
         message = str(error).strip().partition("\n")[0]
         if "no build exists" in message:
-            message = f"its file is not in ~/.ai2thor/releases and cannot be downloaded from this machine ({message})"
+            message = f"there is no build in ~/.ai2thor/releases, and this machine cannot download one ({message})"
         raise ThorStart(f"{type(error).__name__}: {message}") from error
     return controller
 

@@ -21,7 +21,7 @@ SERVERS = ("fifo", "wsgi")
 class ThorOptions:
     """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
-    executable: str | None = None  # AI2-THOR's file, a command, or "stand-in"; None: ai2thor downloads a build
+    executable: str | None = None  # AI2-THOR's executable, a command, or "stand-in"; None: ai2thor downloads a build
     platform: str | None = None  # of that build; None: CloudRendering for images without display, else ai2thor's choice
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
@@ -72,7 +72,7 @@ class ThorOptions:
             return quote(str(file))
         first = split(self.executable)[:1]
         if first and "/" in first[0] and not Path(first[0]).is_file():
-            raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name a program")
+            raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name an existing file")
         return self.executable
 
 

@@ -1,6 +1,6 @@
 """Restoration of an ALFRED trial's initial state in a room of AI2-THOR 5.
 
-ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name its objects. Version 5 has
+ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name objects of that version. Version 5 has
 other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
 listed objects. Poses are therefore assigned to the existing instances, type by type. If a type has more poses than
 instances, its last instance is listed for all remaining poses, and AI2-THOR copies it. All other objects are listed at

@@ -17,7 +17,7 @@ from envs.alfred.thor_stub.geometry import HEIGHT, AgentPose, Point, Sight, floo
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
-Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
+Extras = Mapping[str, Position]  # positions of the objects that the symbolic world lacks, by object id
 ORIGIN: Position = (0.0, 0.0, 0.0)
 UPRIGHT: Position = (0.0, 0.0, 0.0)  # degrees around the x, y and z axes
 HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
@@ -64,7 +64,7 @@ class Parents:
 
 
 class Room:
-    """A room and the agent in it. ``version`` increases with every action that may change more than poses."""
+    """A room and the agent in it. ``version`` grows with every action that may change more than the agent's pose."""
 
     def __init__(
         self, scene: Scene, name: str, parents: Parents | None = None, spots: Iterable[Point] = (), y: float = HEIGHT
@@ -201,7 +201,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things by ``items``, loose entities without a thing by ``extras``; `is_loose` types get new ids."""
+        """Replace things by ``items``, loose entities without a thing by ``extras``. `is_loose` ones get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

@@ -76,7 +76,6 @@ def _splits(corpus: Corpus, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _on_grid(coordinate: float) -> float:
-    """Return the nearest coordinate on the grid."""
     return round(coordinate / GRID) * GRID
 
 

@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # by id of a listed item: the id of what it was before
+    originals: dict[str, str] = field(default_factory=dict)  # maps a listed item to the moved or copied thing (ids)
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
@@ -120,7 +120,6 @@ def _drop_duplicates(layout: _Layout) -> None:
 
 
 def _set_parents(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Determine the receptacle of each item."""
     for item in layout.items.values():
         parent = item.parent if item.parent in layout.items else None
         if item.id in layout.originals and room.world.things[layout.originals[item.id]].pickupable:
