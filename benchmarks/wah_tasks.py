@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from envs.setting import demonstrate, goal_reached
+from envs.wah.data.official import DEFAULT_SPLIT
 from envs.wah.goals import parse_goal
 from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
@@ -54,7 +55,7 @@ def main() -> int:
     parser.add_argument("--expert", action="store_true", help="let the scripted expert play the tasks")
     arguments = parser.parse_args()
     try:
-        show(load_episodes(arguments.data, "", seed=arguments.seed), arguments.expert)
+        show(load_episodes(arguments.data, DEFAULT_SPLIT, seed=arguments.seed), arguments.expert)
     except KeepError as error:
         parser.error(str(error))
     return 0

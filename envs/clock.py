@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Time limit in seconds that starts at its construction."""
+    """Time limit that starts when the object is created; all times are in seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

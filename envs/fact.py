@@ -1,4 +1,4 @@
-"""Fact: report of a world as relations and states instead of sentences."""
+"""Fact: what a world reports about one object, receptacle or agent, as fields instead of a sentence."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """State of one thing as known to the agent. A prompt style renders it as text.
+    """State of one object, receptacle or agent, as far as the agent knows it. A prompt style renders it as text.
 
-    ``place`` is the id of the receptacle that an object is in or on (for the agent: its location), ``holds`` the id of
-    the object in the agent's hand, ``sees`` the ids of the objects at the agent's location. ``states`` is a sorted
-    tuple of words such as ``closed``, ``hot`` or ``unseen``. ``gone`` marks a thing that no longer exists, such as an
-    apple that was sliced.
+    ``place`` is the id of the receptacle or room in which an object or the agent is, or ``floor``; for an object in the
+    hand it is ``agent``. Only the agent's fact has ``holds``, the id of the object in its hand (``ID ID`` with two
+    full hands), and ``sees``, the ids of the objects that it sees at its place. ``states`` are sorted words such
+    as ``closed``, ``hot`` or ``unseen``. ``gone`` marks an object that no longer exists, such as a sliced apple.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Gymnasium environment of a household: actions are skills as strings, observations are feedback and facts."""
+"""Gymnasium environment of a household: actions are skills as strings, observations are instruction and feedback."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ E = TypeVar("E", bound=Episode)
 
 
 class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
-    """Environment of one household with one task or a sequence of tasks; actions are skills as strings.
+    """Environment of one household per episode, with one task or a sequence of tasks.
 
-    A task ends on ``done`` or after ``setting.max_steps``; then its final state is scored. The next task of a stream
-    starts in that state. The episode terminates with ``done`` in the last task and is truncated if the last task runs
-    out of steps. The reward is 1 for the step that ends a task with success, else 0.
+    A task ends with the skill ``done`` or after ``setting.max_steps`` skills; then its final state is scored. The next
+    task of the episode starts in that state. The episode terminates with ``done`` in the last task and is truncated if
+    the last task runs out of steps. The reward is 1 for the step that ends a task with success, else 0.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
@@ -43,7 +43,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Start the episode in ``options={"episode": index or episode}``, by default one drawn with the seed."""
+        """Start the episode ``options["episode"]``, an index or an episode; by default one drawn with the seed."""
         super().reset(seed=seed)
         self._finished = True  # ends the current episode, even if the next one fails to start
         episode = self._choose((options or {}).get("episode"))
@@ -123,7 +123,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
 
 class WorldEnv(HouseholdEnv[E]):
-    """Environment of a registered world; its options have the names of the config group ``env``."""
+    """Environment of a registered world; its arguments are named like the keys of the config group ``env``."""
 
     spec_of_world: ClassVar[WorldSpec]
     default_split: ClassVar[str] = "test"
@@ -132,7 +132,7 @@ class WorldEnv(HouseholdEnv[E]):
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
         seed: int = 0, render_mode: str | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """Load episodes by ``split``, ``stream`` and ``seed`` if none are given. Raises ConfigError for ``choices``."""
+        """Load the episodes if ``episodes`` is None. Raises ConfigError for ``choices`` that the setting refuses."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:

@@ -24,7 +24,7 @@ class Outcome:
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return a boolean, Python's or numpy's. Raises ConfigError for the rest: the text "failed" would count as true."""
+    """Return a Python or numpy boolean as Python's. Raises ConfigError for other values: bool("failed") is True."""
     numpy = sys.modules.get("numpy")  # if numpy is not loaded, no value is a numpy boolean
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)

@@ -20,7 +20,7 @@ class WorldState(Protocol):
         """Return an independent world in the same state."""
 
     def begin_task(self) -> None:
-        """Clear the skills' state of the last task; things keep their places and states."""
+        """Clear what skills remember of the last task; objects keep their places and states."""
 
 
 class Knowledge(Protocol):
@@ -31,13 +31,13 @@ class Knowledge(Protocol):
 
 
 class SkillSet(Protocol):
-    """Stateless set of skills; what skills remember is part of the world."""
+    """Set of skills without a state of its own: what skills remember is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
-        """Execute a skill; an impossible one gives a failed Outcome, with a reason if known. Raises SkillError."""
+        """Execute a skill. An impossible skill gives a failed Outcome, an unknown one raises SkillError."""
 
     def admissible(self, world: Any, knowledge: Any = None) -> tuple[str, ...]:
-        """Return the skills to choose from, in a fixed order; without ``knowledge`` all things count as known."""
+        """Return the skills to choose from, in a fixed order; without ``knowledge`` every object counts as known."""
 
 
 class Expert(Protocol):
@@ -60,7 +60,7 @@ class Episode(Protocol):
 
 
 class Setting(Protocol):
-    """A kind of world with its options: skills, observability, matching of goals."""
+    """A world's options, such as skills and observability, and the operations that depend on them."""
 
     skills: str
     observability: str
@@ -68,7 +68,7 @@ class Setting(Protocol):
 
     @property
     def hides_failures(self) -> bool:
-        """Whether failures are reported to the planner as successes, as in a benchmark that reports none."""
+        """Whether failures are reported to the planner as successes, as in LoTA-Bench."""
 
     @property
     def space(self) -> SkillSet: ...
@@ -108,7 +108,7 @@ def checked_steps(max_steps: int | None, default: int) -> int:
 
 
 def demonstrate(setting: Setting, world: WorldState, task: Any, limit: int) -> list[str]:
-    """Play the fully observing expert in ``world``; return its skills, at most ``limit``, with the final "done"."""
+    """Let the expert that knows the whole state play in ``world``; return at most ``limit`` skills, "done" included."""
     expert = setting.expert("full")
     skills: list[str] = []
     while len(skills) < limit and "done" not in skills[-1:]:

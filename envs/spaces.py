@@ -1,4 +1,4 @@
-"""Gymnasium space of texts: any string up to a length, sampled from given examples."""
+"""Gymnasium space of texts: it contains every string up to a length, and samples from a list of examples."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Words(Text):
 
 
 class SharedTexts(Sequence[str]):
-    """View of the texts in a vector environment's shared memory, one per environment; a deep copy is a tuple."""
+    """View of a vector environment's shared memory: a sequence of one text per environment. A deep copy is a tuple."""
 
     def __init__(self, rows: np.ndarray) -> None:
         """``rows``: (environments, max_length) code points, padded with `len(UNICODE)`."""
@@ -88,5 +88,5 @@ class SharedTexts(Sequence[str]):
 
 @read_from_shared_memory.register(Words)
 def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Return a live view of the texts: gymnasium calls this only once, so that a copy would never change."""
+    """Return a live view of the texts: gymnasium calls this only once, so a copy would keep the first texts forever."""
     return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

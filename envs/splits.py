@@ -1,7 +1,7 @@
-"""Splits and their episodes: validation of a loader's options, lazy sequences, seeds and hashes of generated houses.
+"""Splits of generated houses by seed and hash, lazy sequences of episodes, and checks of a loader's arguments.
 
-Each split has its own range of seeds and share of house hashes. A generator that keeps only houses whose hash
-belongs to their seed's split never generates a house in two splits.
+Each split has its own range of seeds and its own share of the hashes of houses. A generator keeps only houses whose
+hash belongs to the split of their seed, so no house is in two splits.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # houses per seed of the config; two seeds share none up to this limit
+EPISODES_PER_SEED = 10_000  # houses per value of `seed`; a higher limit continues into the next value's houses
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 
 
 def check_split(split: str, unit: str) -> None:
-    """Raise ConfigError for an unknown split; ``unit`` names the split items, such as "house"."""
+    """Raise ConfigError for an unknown split; ``unit`` is the message's word for one item, such as "house"."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # no 'valid' for valid_seen
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # 'valid_seen' gets no hint 'valid'
         raise ConfigError(
             f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or name files that have it by "
             f"env.data{hint}"
@@ -32,7 +32,7 @@ def check_split(split: str, unit: str) -> None:
 
 
 def seed_of(split: str, index: int, unit: str) -> int:
-    """Return the seed of unit ``index`` of a split; splits share no seeds."""
+    """Return the seed of item number ``index`` of a split; splits share no seeds."""
     check_split(split, unit)
     if not 0 <= index < SEEDS_PER_SPLIT:
         raise DataError(f"{unit} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
@@ -50,7 +50,7 @@ def split_of_hash(digest: str) -> str:
 
 
 def episode_indices(split: str, seed: int, limit: int | None, unit: str) -> range:
-    """Return the indices in a split that belong to the config's ``seed``: ``limit`` or `EPISODES_PER_SEED` of them."""
+    """Return the indices in a split that belong to ``seed``: ``limit`` of them, or `EPISODES_PER_SEED`."""
     check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:
@@ -80,7 +80,7 @@ class LazyEpisodes(Sequence[E]):
 
 
 def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
-    """Raise ConfigError for an invalid stream or limit; ``unit`` names the embedded items, such as "house"."""
+    """Raise ConfigError for an invalid stream or limit, and for a stream of several tasks from ``data``."""
     if stream < 1:
         raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
     if limit is not None and limit < 1:
@@ -90,7 +90,7 @@ def check_request(data: str | None, stream: int, limit: int | None, unit: str) -
 
 
 def draw_entries(entries: Sequence[E], limit: int | None, seed: int) -> Sequence[E]:
-    """Return ``limit`` of the entries, drawn with ``seed``, in their order; all of them without a limit."""
+    """Return ``limit`` of the entries, drawn with ``seed``, in their original order; all of them without a limit."""
     if limit is None or limit >= len(entries):
         return entries
     return [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
@@ -99,5 +99,5 @@ def draw_entries(entries: Sequence[E], limit: int | None, seed: int) -> Sequence
 def finite_number(value: Any) -> float:
     """Return a number from a JSON file as a float. Raises ValueError for booleans, texts, NaN and infinities."""
     if type(value) not in (int, float) or not abs(value) < float("inf"):
-        raise ValueError(f"{value!r:.40} is no finite number")
+        raise ValueError(f"{value!r:.40} is not a finite number")
     return float(value)

@@ -1,4 +1,4 @@
-"""Worlds: their specifications (`WorldSpec`, ``SPEC`` in ``envs/NAME/spec.py``), and the registry of gymnasium ids."""
+"""Worlds: their gymnasium ids, and the class `WorldSpec`; each world has an instance ``SPEC`` in envs/NAME/spec.py."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Settings and episodes of one world. A world for training overrides `play_setting` and `goal_text`."""
+    """Settings and episodes of one world. A world with training episodes overrides `play_setting` and `goal_text`."""
 
     title: str
-    setting: type[Setting]  # dataclass of the world's choices; raises ConfigError for invalid ones
-    load: Callable[..., Sequence[Episode]]  # of (data, split, stream, seed, limit); raises ConfigError, DataError
-    simulator_choices: tuple[str, ...] = ()  # choices about simulators and their files
+    setting: type[Setting]  # dataclass whose fields are the world's choices; raises ConfigError for invalid values
+    load: Callable[..., Sequence[Episode]]  # takes (data, split, stream, seed, limit); raises ConfigError, DataError
+    simulator_choices: tuple[str, ...] = ()  # names of the choices that concern a simulator and its files
     learns_from_files: bool = True  # training episodes come from ``data``, else they are generated
 
     @property
@@ -40,7 +40,7 @@ class WorldSpec:
         return self.load(data, split, stream, seed, limit)
 
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
-        """Load episodes for training or for worked examples."""
+        """Load episodes for training, or for the worked examples in a prompt."""
         return self.load(data, "train", stream, seed, limit)
 
     def play_setting(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
@@ -48,15 +48,15 @@ class WorldSpec:
         raise ConfigError(f"{self.title} is for tests: training rollouts are recorded in ALFRED's houses")
 
     def reword(self, episode: Any, task: Any, rng: Random) -> str:
-        """Return another wording of an embedded task."""
+        """Return a wording of an embedded task, drawn with ``rng``; by default its own instruction."""
         return task.instruction
 
     def goal_text(self, task: Any) -> str:
-        """Return a task's goal as a text of plain verbs and types of things, in a fixed order."""
+        """Return a task's goal as plain verbs and types of objects, in a fixed order."""
         raise ConfigError(f"{self.title} is for tests: the goals of its tasks are not for training")
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the world's name in a run's title; ``env``: its config, in which newer keys may be missing."""
+        """Return the world's name in a run's title; ``env``, the run's config group, may lack newer keys."""
         return self.title
 
 
@@ -86,7 +86,7 @@ _BY_ID = {world.id: world for world in WORLDS.values()}
 
 
 def register_worlds() -> None:
-    """Register all ids with gymnasium, once."""
+    """Register the worlds' ids with gymnasium, unless it has them already."""
     from gymnasium.envs.registration import register, registry  # lazy: specs need no gymnasium
 
     for world in WORLDS.values():
@@ -111,12 +111,12 @@ def spec_of(env_id: str) -> WorldSpec:
 
 
 def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the setting's choices that ``env``, a config, contains; the others keep the world's defaults."""
+    """Return the setting's choices in the config group ``env``; missing ones keep the world's defaults."""
     return {key: env[key] for key in spec_of(env["id"]).choices if key in env}
 
 
 def without_simulator(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `choices_of` without those about simulators and their files, which are needed only to play."""
+    """Return `choices_of` without the simulator's choices, which are needed only to play."""
     simulator = spec_of(env["id"]).simulator_choices
     return {key: value for key, value in choices_of(env).items() if key not in simulator}
 

@@ -1,4 +1,4 @@
-"""Experiments. Importing this package prepares the process of each command before torch is imported."""
+"""Experiments. Every command imports this package first, which prepares the process before torch is imported."""
 
 from keep_agent.startup import start_up
 

@@ -24,22 +24,22 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import read_trace
 
-KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the prefix of a segment's id
+KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # kind, by the prefix of a segment's id
 
 
 @dataclass
 class KindChanges:
     """Counts of the segments of one kind, over all steps of a run."""
 
-    segments: int = 0  # distinct segments
-    alive: int = 0  # existing segments, summed over steps
+    segments: int = 0  # created segments; one that is removed and written again counts twice
+    existing_steps: int = 0  # number of existing segments, summed over steps
     changes: int = 0  # rewrites of existing segments
     changed_ids: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
 
     @property
     def rate(self) -> float:
         """Mean number of changes of one segment in 100 steps."""
-        return 100 * self.changes / max(1, self.alive)
+        return 100 * self.changes / max(1, self.existing_steps)
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Layers:
 
     steps: int = 0
     prompt: int = 0  # prompt tokens
-    computed: Counter[int] = field(default_factory=Counter)
-    loaded: Counter[int] = field(default_factory=Counter)
+    computed: Counter[int] = field(default_factory=Counter)  # rows by layer
+    loaded: Counter[int] = field(default_factory=Counter)  # bytes by layer
 
     def add(self, entry: Mapping[str, Any]) -> None:
         self.steps += 1
@@ -60,31 +60,31 @@ class Layers:
 
 
 def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
-    """Count changes by kind of segment, and rows and bytes by layer. Raises DataError for an invalid entry."""
+    """Count changes by kind of segment, and rows and bytes by layer. A DataError names ``where``."""
     kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
-    alive: dict[str, str] = {}  # kind of each existing segment, by the segment's id
+    kind_by_id: dict[str, str] = {}  # kind of each existing segment, by the segment's id
     categories: dict[str, str] = {}  # category of each fact, by the fact's id
     for line, entry in enumerate(entries, 1):
         with unpacking(f"{where}:{line}", "no entry of a trace", RESTORE):
             if entry["event"] == "episode":
-                alive, categories = {}, {}
+                kind_by_id, categories = {}, {}
             if entry["event"] != "step" or "token_ids" not in entry:
                 continue
             categories |= {fact["id"]: fact["category"] for fact in entry["facts"]}
-            for name, text in entry["extra"]["written"]:
-                exists = alive.pop(name, None) is not None
+            for segment_id, text in entry["extra"]["written"]:
+                exists = kind_by_id.pop(segment_id, None) is not None
                 if text is None:
                     continue
-                prefix_kind = KIND_BY_PREFIX.get(name.partition("_")[0])
-                alive[name] = prefix_kind or categories.get(name.split("/")[0], "others")
-                kind = kinds[alive[name]]
+                prefix_kind = KIND_BY_PREFIX.get(segment_id.partition("_")[0])
+                kind_by_id[segment_id] = prefix_kind or categories.get(segment_id.split("/")[0], "others")
+                kind = kinds[kind_by_id[segment_id]]
                 if exists:
                     kind.changes += 1
-                    kind.changed_ids.add((entry["episode"], name))
+                    kind.changed_ids.add((entry["episode"], segment_id))
                 else:
                     kind.segments += 1
-            for name in alive.values():
-                kinds[name].alive += 1
+            for name in kind_by_id.values():
+                kinds[name].existing_steps += 1
             layers.add(entry)
     return dict(kinds), layers
 
@@ -98,7 +98,7 @@ KIND_COLUMNS: tuple[Column, ...] = (
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Print both tables. Raises DataError for a run without a trace or without a model."""
+    """Print both tables (``plain``: in Markdown). Raises DataError for a run without a trace or without a model."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")

@@ -50,7 +50,7 @@ class Run:
     name: str
     path: Path
     config: dict[str, Any]
-    episodes: dict[str, EpisodeResult]
+    episodes: dict[str, EpisodeResult]  # by episode id
 
     @property
     def planner(self) -> str:
@@ -113,7 +113,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Return distinct names: equal ones get their run's folder in brackets, relative to the common parent of all."""
+    """Return distinct names: a repeated name gets its run's folder in brackets, relative to all runs' common parent."""
     shared = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
     return [
         name if names.count(name) == 1 else f"{name} ({folder.relative_to(shared)})"
@@ -131,7 +131,7 @@ def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
 
 
 def setting_differences(runs: Sequence[Run]) -> list[str]:
-    """Return the settings other than the method, and the machines, in which runs differ; a fair comparison has none."""
+    """List what differs between runs besides the method: settings, and timing machines; a fair comparison has none."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
@@ -160,7 +160,7 @@ def _steps(run: Run, low: float = 0, high: float = math.inf) -> Steps:
 
 
 def _ratio(steps: Steps, base: Steps) -> tuple[float | None, Interval]:
-    """Return the ratio of the median TTFTs over the common clusters, and its interval."""
+    """Return the ratio of the median TTFTs, ``steps`` / ``base``, over their common clusters, and its interval."""
     top, bottom = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for times, pairs in ((top, steps), (bottom, base)):
         for cluster, step in pairs:

@@ -38,8 +38,8 @@ TYPES_BY_PREDICATE = {
     "toggleable": objects.LAMPS,
     "pickupable": objects.PICKUPABLE,
 }
-NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types in ALFWorld's rules
-_LAST = 999  # ALFWorld numbers things by descending id, so cabinet_3 gets the id 999 - 3 and is "cabinet 3"
+NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types that ALFWorld's rules name
+_LAST = 999  # ALFWorld numbers objects by descending id: with the id 999 - 3, cabinet_3 becomes "cabinet 3"
 
 
 def unsupported_reason(episode: Episode) -> str:
@@ -54,8 +54,8 @@ def unsupported_reason(episode: Episode) -> str:
         return "movable receptacles"
     movable = [item for item in episode.scene.items if item.type in objects.PICKUPABLE]
     if any(item.parent is None for item in movable):
-        return "things on the floor"
-    return "things in things" if any(kinds[item.parent] not in FURNITURE for item in movable) else ""
+        return "objects on the floor"
+    return "objects in movable receptacles" if any(kinds[item.parent] not in FURNITURE for item in movable) else ""
 
 
 def pddl_problem(scene: Scene, task: Task) -> str:
@@ -64,14 +64,14 @@ def pddl_problem(scene: Scene, task: Task) -> str:
     from alfworld.gen.goal_library import gdict
 
     places = [item for item in scene.items if item.type in FURNITURE]
-    things = [item for item in scene.items if item.type in objects.PICKUPABLE | objects.LAMPS]
+    placed_objects = [item for item in scene.items if item.type in objects.PICKUPABLE | objects.LAMPS]
     kinds = {item.type for item in places} | NAMED_BY_RULES[0] | {task.parent_target} - {""}
-    types = {item.type for item in things} | NAMED_BY_RULES[1] | {task.object_target, task.toggle_target} - {""}
+    types = {item.type for item in placed_objects} | NAMED_BY_RULES[1] | {task.object_target, task.toggle_target} - {""}
     declared = [
         "agent1 - agent",
         "loc_start - location",
         *(f"{_id(item)} - receptacle loc_{item.id} - location" for item in places),
-        *(f"{_id(item)} - object" for item in things),
+        *(f"{_id(item)} - object" for item in placed_objects),
         *(f"{name}Type - rtype" for name in sorted(kinds)),
         *(f"{name}Type - otype" for name in sorted(types)),
     ]
@@ -79,14 +79,14 @@ def pddl_problem(scene: Scene, task: Task) -> str:
         "(= (total-cost) 0)",
         "(atLocation agent1 loc_start)",
         *(fact for item in places for fact in _place_facts(item)),
-        *(fact for item in things for fact in _thing_facts(item, places)),
+        *(fact for item in placed_objects for fact in _object_facts(item, places)),
         *(
             f"(canContain {kind}Type {name}Type)"
             for kind in sorted(kinds)
             for name in sorted(types & set(VAL_RECEPTACLE_OBJECTS.get(kind, ())))
         ),
     ]
-    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's goal, which ends the problem
+    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # the goal; its last bracket closes the problem
     goal = pattern.format(obj=task.object_target, recep=task.parent_target, toggle=task.toggle_target)
     parts = "\n".join(declared), "\n".join(init), goal
     return "(define (problem house)\n(:domain alfred)\n(:objects\n{}\n)\n(:init\n{}\n)\n{}".format(*parts)
@@ -109,8 +109,8 @@ def _place_facts(item: Item) -> Iterator[str]:
         yield f"(opened {_id(item)})"
 
 
-def _thing_facts(item: Item, places: list[Item]) -> Iterator[str]:
-    """Yield the facts about a thing; a lamp is placed on the nearest furniture without doors."""
+def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
+    """Yield the facts about an object. A lamp without a receptacle is put on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
         place = min(without_doors, key=lambda place: dist(place.position, item.position))
@@ -142,14 +142,14 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
 
 
 def write_game(episode: Episode, out: Path, engine: Engine) -> None:
-    """Write a game's two files into TASK/TRIAL, named as in ALFRED, the game file last; an existing game is kept."""
+    """Write a game's two files, the game file last, into a folder TASK/TRIAL as in ALFRED; keep an existing game."""
     task = episode.tasks[0]
     place = task.parent_target or task.toggle_target
     folder = out / f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}" / episode.id
     if (folder / FILE_NAME).exists():
         return
     targets = ("object_target", "parent_target", "toggle_target", "mrecep_target")
-    trajectory = {  # ALFWorld's own tools read it beside a game
+    trajectory = {  # file beside the game that ALFWorld's own tools read
         "task_id": episode.id,
         "task_type": task.type,
         "pddl_params": {name: getattr(task, name) for name in targets} | {"object_sliced": task.sliced},

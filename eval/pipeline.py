@@ -1,10 +1,10 @@
 """Overlap of loading and computing in a prefill, simulated or measured: ``python -m eval.pipeline``.
 
-The command simulates the loading stages with given times for each layer's attention, importance (the choice of the
-next layer's rows) and MLP. It shows the makespan, the idle times of computing and of the link, and the distance from
-the lower bound. Times come from a model's shape and a device's data sheet (--model, --device, --attainable), or from a
-file of measured times (--times). --out FOLDER writes all events to pipeline.json, and a Gantt chart to gantt.png.
---sweep varies the link's bandwidth, so that loading takes from 1/8 to 8 times as long as computing.
+The command simulates the loading stages with given times for each layer's attention, importance (the choice of the next
+layer's rows) and MLP. It shows the makespan, the idle times of computing and of the link that loads rows, and the
+distance from the lower bound. Times come from a model's shape and a device's data sheet (--model, --device,
+--attainable), or from a file of measured times (--times). --out FOLDER writes all events to pipeline.json, and a Gantt
+chart to gantt.png. --sweep varies the link's bandwidth, so that loading takes from 1/8 to 8 times as long as computing.
 
 --measure runs the engine on this machine, with random weights in bfloat16 and a throttled link, and simulates each run
 with its measured times. --ratio, --link or --sweep set the loading time.
@@ -37,7 +37,7 @@ from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
 from memory.stages import SCHEDULES
 
-SCHEDULE_METHODS = ("keep", "cacheblend")  # they recompute a share of the memory, which may fall by layer
+SCHEDULE_METHODS = ("keep", "cacheblend")  # the recomputed share of the memory may fall from layer to layer
 SCHEDULE_OPTIONS = ("schedule", "average", "seed")
 SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, str, Sequence[str]]) -> None:
-    """Raise ConfigError if an option is set that has no effect; an argument is (condition, reason, options)."""
+    """Raise ConfigError for an option without effect; each of ``without_effect`` is (condition, reason, options)."""
     plain = parser()
     for condition, reason, ineffective in without_effect:
         for name in ineffective:

@@ -1,7 +1,7 @@
 """Training sessions of a retention head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
-The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. A line is a session:
-for each turn the tokens that it adds, and the entities in the next skill. KEY=VALUE are overrides of `eval.alfred`.
+The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. A line of FILE is a
+session: for each turn the tokens that it adds, and the entities in the next skill. KEY=VALUE override settings.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     from keep_agent.startup import start_up
 
     start_up()
-    with suppress(ModuleNotFoundError):  # a robot's client needs no gymnasium
+    with suppress(ModuleNotFoundError):  # without gymnasium there are no worlds to register
         from envs.worlds import register_worlds
 
         register_worlds()
@@ -42,4 +42,4 @@ if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imp
     from keep_agent.startup import check_packages
 
     check_packages()
-    import_module("envs.worlds")  # registers the ids; if its own import led here, it does so at its end
+    import_module("envs.worlds")  # registers the ids; an import of it in progress does so when it ends

@@ -1,4 +1,4 @@
-"""``keep-agent`` and its commands. Imports are lazy, so that help and lists load no torch."""
+"""``keep-agent`` and its commands. A command imports its module when it runs, so that help and lists load no torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
-# A constant, since constructing the methods would load torch; a test compares it with their capabilities
+# A constant, since constructing the methods would load torch; a test compares it with the methods' capabilities
 EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 
 def methods_table() -> Table:
     """Make a table of the memory methods: the component of each stage, and whether results equal full recomputation."""
-    from memory.config.component_names import STAGES  # lazy: imported only after `start_up` has checked the packages
+    from memory.config.component_names import STAGES  # lazy: `start_up` first checks that the package is ours
 
-    table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
+    table = Table(title="memory methods: planner=NAME or memory=NAME")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
         table.add_column(heading, no_wrap=heading == "name")
     with initialize_config_module("configs", version_base="1.3"):

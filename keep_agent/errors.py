@@ -1,4 +1,4 @@
-"""Errors with one root class, and checks with hints for unknown values. Imports no other module of the project."""
+"""Errors, all derived from `KeepError`, and checks of values. Imports no other module of the project."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_rate(value: float) -> None:
 
 
 def check_once(ids: Iterable[str], what: str, remedy: str) -> None:
-    """Raises DataError for a repeated id; ``what`` precedes it in the message."""
+    """Raises DataError for a repeated id. ``what`` is the noun before the id in the message."""
     id, count = next(iter(Counter(ids).most_common(1)), ("", 0))
     if count > 1:
         raise DataError(f"{what} {id!r} occurs {count} times; {remedy}")

@@ -19,7 +19,7 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 LOAD_LOCK = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-SHAPE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # for values of another structure
+STRUCTURE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # caused by a wrong structure
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not specific to the file; a retry may succeed
 
 
@@ -78,7 +78,7 @@ def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
         yield
     except KeepError:
         raise
-    except SHAPE_ERRORS as error:
+    except STRUCTURE_ERRORS as error:
         raise DataError(f"{where} is {what} ({type(error).__name__}: {error}); {remedy}") from None
 
 
@@ -141,7 +141,7 @@ def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = Non
 
     try:
         return yaml.load(text, loader or yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError, *SHAPE_ERRORS) as error:  # such as `!!bool perhaps`
+    except (yaml.YAMLError, RecursionError, *STRUCTURE_ERRORS) as error:  # `!!bool x` raises KeyError
         raise DataError(f"{where} is no YAML ({' '.join(str(error).split())}); {remedy}") from error
 
 

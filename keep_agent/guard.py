@@ -43,7 +43,7 @@ def guarded(function: Callable[[], Any]) -> int:
 
 
 def _give_up_output() -> None:
-    """Redirect an unwritable standard output to the null device: Python would flush it again at exit, and fail."""
+    """Redirect standard output to the null device if it cannot be written: Python would fail to flush it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -65,7 +65,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message on one line. Those of Hydra and OmegaConf are shortened to cause, key and options."""
+    """Return an error's message on one line. Messages of Hydra and OmegaConf are cut to cause, key and options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

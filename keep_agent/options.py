@@ -1,4 +1,4 @@
-"""Command-line options, checked before torch is loaded. Any module may import it."""
+"""Command-line options: checks before torch is loaded. Any module may import this one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_device(key: str, name: str) -> None:
 
 def usable_device(key: str, name: str) -> str:
     """Return the device ``name``; for ``auto`` a GPU, if there is one. Raises ConfigError naming ``key``."""
-    import torch  # lazy: a mistyped name is rejected without it
+    import torch  # lazy: `check_device` rejects mistyped names without it
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -35,9 +35,9 @@ def start_up() -> None:
 
 
 def spin_openmp_threads() -> None:
-    """Let OpenMP threads spin between operations, unless the user has set it: a prefill takes 10 to 40 % less time.
+    """Let OpenMP threads spin between operations, unless the user set it otherwise: prefills take 10 to 40 % less time.
 
-    By default they sleep, as the engine's thread makes threads outnumber cores. torch's import reads the variables.
+    By default they sleep if they outnumber the cores, and the engine adds one. torch reads the variables at import.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})

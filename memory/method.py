@@ -22,7 +22,7 @@ from memory.storage.ram import Ram
 if TYPE_CHECKING:
     from memory.engine.base import CacheProvider, Engine
 
-MEMBERS = {
+MEMBERS = {  # methods and attributes that identify a class of each stage
     "retrieval": ("select",),
     "construction": ("plan", "builder", "layouts"),
     "recompute": ("first", "narrow"),
@@ -61,7 +61,7 @@ class MemoryMethod:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Merged capabilities; exact if retrieval, retention and, if blocks are read, construction and storage are."""
+        """Merged capabilities: exact if retrieval, retention and (if blocks are read) construction and storage are."""
         parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         exact_parts = (self.retrieval, self.retention, *((self.construction, self.storage) if reads else ()))

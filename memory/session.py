@@ -39,7 +39,7 @@ class MemorySession:
 
     :param encode_text: function from a segment's text to its token ids, without special tokens
     :param budget: most segments in a prompt
-    :param context_ids: the context prefix of every prompt; with ``context=bos`` its first token is the start token
+    :param context_ids: the context prefix of every prompt; with ``context=bos`` it must begin with the start token
     :param namespace: scope within which blocks are shared
     """
 
@@ -87,14 +87,14 @@ class MemorySession:
     ) -> Prefill:
         """Prefill ``[context][front_ids][memory][query_ids]``; the memory is chosen by ``query_text``.
 
-        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
-        with the query that ``restart`` returns, which has to repeat earlier turns.
+        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. When it is full, a new one
+        begins with the query that ``restart`` returns, which has to repeat the task and its latest turns.
 
         :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
         :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
-            construction that harvests (copies rows from the cache) then does so even if ``persist`` is False; any other
-            computes all rows and keeps none. Transcripts and latent retrieval ignore it
-        :param instruction_ids: the task; a retention stage keeps these rows of the last query that begins with them
+            construction that harvests (copies rows from the cache) stores them even if ``persist`` is False. With any
+            other all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
+        :param instruction_ids: the task. Its rows are never dropped from the last query that begins with these tokens
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
@@ -130,14 +130,14 @@ class MemorySession:
         return self._close(prompt, result, query_ids, timer, persist)
 
     def update(self, settle: bool = False) -> None:
-        """Update the groups with the segments changed so far, as every prompt does; they count as written together.
+        """Update the groups with the segments changed since the last update, which count as written together.
 
         :param settle: let groups without recent changes become static, as a prompt does
         """
         self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
-        """Encode ahead about ``tokens`` missing tokens of a prompt for ``query_text``, at least one unit.
+        """Encode about ``tokens`` missing tokens ahead of a prompt for ``query_text``: at least one unit.
 
         Results of later prompts stay the same. Call `update` first. Only isolated units can be encoded ahead.
 
@@ -164,7 +164,7 @@ class MemorySession:
         self._graph.restore(self.store, snapshot)
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Encode texts of segments before `load`, for an encoder that caches vectors."""
+        """Encode texts of segments: a caching encoder then has their vectors at a later `load`."""
         self._encoder.encode(texts)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
@@ -176,23 +176,23 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return each candidate's log-likelihood after the prompt; with ``best``, all but the ``best`` may be -inf.
+        """Return each candidate's log-likelihood after the prompt; all but the ``best`` highest may be -inf.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
-        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # its last token needs no row
+        self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # the last token needs no row
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
     ) -> list[int]:
-        """Continue the prompt greedily, within the model's positions; ``keep`` makes the tokens part of the prompt.
+        """Continue the prompt greedily, within the model's positions; ``keep`` leaves the new rows in the cache.
 
         :raises CapacityError: no position is left
         """
         cache = prefill.cache
         length, logits = cache.length, cache.logits
-        ids = self.engine.generate(cache, logits, min(max_new_tokens, self._room_behind(prefill, 1)), stop_ids)
+        ids = self.engine.generate(cache, logits, min(max_new_tokens, self._room_after(prefill, 1)), stop_ids)
         if not keep:
             cache.rewind(length, logits)
         return ids
@@ -200,13 +200,13 @@ class MemorySession:
     def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Encode tokens, and keep their block beyond this session for all sessions that use the same extra key.
 
-        :param extra_key: the session's namespace if empty
-        :raises CapacityError: they do not fit into the method's pinned pool
+        :param extra_key: "": the session's namespace
+        :raises CapacityError: the block does not fit into the method's pinned pool
         """
         self._pinning().pin(token_ids, extra_key, self._need_context())
 
     def unpin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Unpin tokens; a prompt that is being assembled from them keeps them."""
+        """Unpin tokens; a prompt that already uses their block keeps it."""
         self._pinning().unpin(token_ids, extra_key)
 
     def is_pinned(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
@@ -254,7 +254,7 @@ class MemorySession:
         return self._builder
 
     def _need_context(self) -> Context:
-        """Return the context, encoded at first use; the next prompt counts its tokens."""
+        """Return the context, encoded at first use; the next prompt counts its tokens as encoded."""
         if self._context is None:
             ids, block, prefix, visible = self._context_ids, None, None, 0
             if ids and self._builder.reads_context:
@@ -274,7 +274,7 @@ class MemorySession:
         persist: bool,
         budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], PromptBuilder]:
-        """Return the units of the chosen segments, in prompt order, the query after them, and the builder of both."""
+        """Return the units of the chosen segments, in prompt order, the query after them, and the builder to use."""
         budget = self.budget if budget is None else min(budget, self.budget)
         ids = self.method.retrieval.select(query_text, self.store, budget)
         segments = [self.store.get(id) for id in ids]
@@ -297,7 +297,7 @@ class MemorySession:
     def _compute(
         self, builder: PromptBuilder, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer
     ) -> tuple[PreparedPrompt, PrefillResult]:
-        """Build a prompt and compute it, again for each block that turns out to be damaged.
+        """Build and compute a prompt; do both again for each block that turns out to be damaged.
 
         All blocks of a damaged prompt are verified before the next attempt. Timings include failed attempts, and counts
         include the blocks that they encoded.
@@ -312,7 +312,7 @@ class MemorySession:
             try:
                 prompt = builder.build(units, query, context, timer)
                 placements = prompt.layout.placements
-                if encoded:  # blocks of earlier attempts are no hits
+                if encoded:  # blocks that earlier attempts encoded are no hits
                     placements = tuple(replace(p, hit=p.hit and p.identity not in encoded) for p in placements)
                     layout = replace(prompt.layout, placements=placements)
                     prompt = replace(prompt, layout=layout, encoded=prompt.encoded + sum(encoded.values()))
@@ -338,7 +338,7 @@ class MemorySession:
                 return result
             result = self.engine.prefill(
                 layout,
-                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # a stage holds one prompt's state
+                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # a copy holds this prompt's state
                 copy.copy(self.method.loading),
                 prompt.context_block,
                 self._builder.harvests,
@@ -392,15 +392,15 @@ class MemorySession:
                 remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
             raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
 
-    def _room_behind(self, prefill: Prefill, needed: int) -> int:
+    def _room_after(self, prefill: Prefill, needed: int) -> int:
         """Return the positions left after the prompt. Raises CapacityError for fewer than ``needed``."""
         latent = self.method.retrieval.capabilities.latent  # True: rows may have any position in the transcript
         rows = prefill.cache.length if latent else prefill.cache.next_position
         limit = self.engine.info.max_positions
         if limit - rows < needed:
             raise CapacityError(
-                f"{needed} more after a prompt of {rows} do not fit into the model's {limit} positions; lower "
-                f"prompt.budget={self.budget}"
+                f"{needed} more tokens after a prompt of {rows} tokens do not fit into the model's {limit} positions; "
+                f"lower prompt.budget={self.budget}"
             )
         return limit - rows
 

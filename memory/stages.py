@@ -1,14 +1,14 @@
 """Six stages of a memory method, as Protocols.
 
     retrieval     selects the segments (or stored blocks) of a prompt, and their order
-    construction  groups segments into units, finds stale units, and makes units into rows
+    construction  groups segments into units, finds or encodes their blocks, and lays out the rows
     recompute     selects the rows that get fresh keys and values at each layer
     loading       schedules the transfers of each block's layer slices to the compute device
     retention     selects the rows that survive a turn
-    storage       stores blocks, in a certain place and format
+    storage       keeps blocks in one place (such as memory or disk) and one format
 
-A stage is one small class in one small file; `memory.method` composes one of each kind to a method. The Protocol of
-constructions is in `memory.construction.base`. Rows are those of the prompt, numbered from 0.
+Each choice for a stage is a class in a file of its own; a `memory.method.MemoryMethod` has one of each kind. The
+Protocol of constructions is in `memory.construction.base`. Rows are those of the prompt, numbered from 0.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
 
-SCHEDULES = ("linear", "cosine", "step")  # decay of a recomputed share over the layers
+SCHEDULES = ("linear", "cosine", "step")  # how the recomputed share falls over the layers
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Effects of a stage on exactness and rows; they decide which stages fit together, and which laws are tested."""
+    """Properties of a stage. They decide which stages can be combined, and which guarantees the tests check."""
 
-    exact: bool = True  # keys and values equal those of plain recomputation
+    exact: bool = True  # keys and values equal those of full recomputation
     moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
-    harvests: bool = False  # takes rows from the working cache after the turn
-    evicts: bool = False  # drops rows: later ones cannot attend to them
-    per_layer: bool = False  # visible rows differ from layer to layer
+    harvests: bool = False  # copies computed rows from the prompt's cache into blocks, after the turn
+    evicts: bool = False  # drops rows, so that later rows cannot attend to them
+    per_layer: bool = False  # layers may attend to different stored rows
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    by_mass: bool = False  # chooses rows by attention mass alone: needs only a layer's queries and keys
+    by_mass: bool = False  # chooses rows by attention weights alone, so the choice can precede the layer's attention
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # flushed blocks outlive the process
     selectable: bool = False  # a latent retrieval may choose among its blocks
     uniform: bool = False  # its blocks are of one size and fit any position, so that layers may choose different ones
     pins: bool = False  # its sessions may pin blocks that outlive them
-    keeps_cache: bool = False  # the session's own cache continues with the next turn
+    keeps_cache: bool = False  # the session keeps one cache from turn to turn
     in_memory: bool = False  # blocks are in the memory of this process only
 
 
 class Probe(Protocol):
-    """State of a layer after its attention, for recompute stages. All values are computed on demand."""
+    """State of the current layer, by which a recompute stage chooses rows. All values are computed on demand."""
 
     layer: int
 
@@ -61,9 +61,9 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), segments) attention from each segment's active rows; 0 if it has no active rows.
+        """Return (len(segments), all segments) attention from ``segments``: the same mean; 0 without active rows.
 
-        :param causal: False: score later segments too, for importance only; attention itself is always causal
+        :param causal: False: also score segments after the source, to which the model itself never attends
         """
         ...
 
@@ -72,18 +72,18 @@ class Probe(Protocol):
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Compute keys (``k``, unrotated), values (``v``) or both of active ``rows``, (kv_heads, len(rows), head_dim).
+        """Compute keys before RoPE, values or both (``kinds``) of active ``rows``: (kv_heads, len(rows), head_dim).
 
-        :raises ConfigError: ``layer`` is not this one or the next, or a row is not active
+        :raises ConfigError: ``layer`` is neither the probe's layer nor the next, or a row is not active
         """
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read the same shapes from the rows' blocks. Raises ConfigError if there are no rows, or one has no block."""
+        """Read stored keys or values, shaped as above. Raises ConfigError for no rows, or a row without a block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Record the layer's hops and edges ``(from segment, to segment, mass)`` in the trace; -1 is the query."""
+        """Record a choice's hops and edges (from segment, to segment, attention) in the trace; -1 is the query."""
         ...
 
 
@@ -113,7 +113,7 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Return ascending block numbers, each repeated for every copy that fits.
+        """Return the numbers of the chosen blocks, ascending; a number occurs once per copy that enters the prompt.
 
         :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
         """
@@ -130,7 +130,7 @@ class PerLayerRows(Protocol):
     rows: slice
 
     def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
-        """Return the numbers of the blocks of ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
+        """Return the numbers of the blocks for ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
         ...
 
     def block(self, number: int) -> KVBlock:
@@ -148,7 +148,7 @@ class Recompute(Protocol):
         ...
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        """Return the rows active at ``layer + 1``, a subset of ``active``; called after the attention of ``layer``."""
+        """Return the rows active at ``layer + 1``, a subset of ``active``, by the state of ``layer``."""
         ...
 
 
@@ -156,22 +156,22 @@ class Loading(Protocol):
     """Schedule of the transfers of each block's layer slices to the compute device."""
 
     capabilities: Capabilities
-    overlaps: bool  # True: called as soon as a layer's rows are known; False: when the layer is computed
+    overlaps: bool  # True: `schedule` is called when a layer's active rows are known; False: just before the layer
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
-        """Return transfers that may start once the rows active at ``layer`` are known; called for layers 0, 1, ...
+        """Return transfers that may start when the rows active at ``layer`` are known; called for layers 0, 1, ...
 
-        A row that is not active at a layer must have been transferred for it, by this call or an earlier one.
+        The call for a layer, or an earlier call, must request that layer's slices of all rows not active at it.
         """
         ...
 
 
 class Retention(Protocol):
-    """Selection of the rows that survive a turn, after every prefill; rows never move."""
+    """Selection of the rows that survive a turn, made after each prefill."""
 
     capabilities: Capabilities
-    budget: int | None  # live rows that may stay; None: all
-    window: int  # last rows whose queries it needs, besides those of the query span
+    budget: int | None  # most rows that stay; None: all
+    window: int  # number of last rows whose queries it needs; those of the last query are always available
     counts_mass: bool  # needs the attention that rows have received
 
     def open(self, weights_key: str, head_dim: int) -> None:
@@ -179,7 +179,7 @@ class Retention(Protocol):
         ...
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        """Return (live rows,) bool: the rows that stay, including the forced ones."""
+        """Return (live rows,) bool: True for the rows that stay, among them all ``view.forced`` rows."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""Engine of ALFWorld: TextWorld's PDDL games with ALFWorld's names of things.
+"""Engine of ALFWorld: TextWorld runs the PDDL games, ALFWorld gives the objects names such as "mug 2".
 
-All effects and texts come from these packages (alfworld 0.4, textworld 1.7); no rule is reimplemented here.
+All effects and texts come from these two packages (alfworld 0.4, textworld 1.7); no rule is reimplemented here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_EXPRESSION = 1000  # characters of an expression
 
 
 class Engine:
-    """Player of one game at a time. Loading takes about a second, a command a tenth of one."""
+    """Player of one game at a time. Loading a game takes about 1 s, a command 0.1 s."""
 
     def __init__(self) -> None:
         """Load the libraries. Raises ConfigError if ALFWorld or TextWorld is not installed."""
@@ -38,7 +38,7 @@ class Engine:
         return self._state["feedback"]
 
     def do(self, command: str) -> str:
-        """Send a command; return the answer ("Nothing happens." if impossible). Raises DataError for bad grammar."""
+        """Send a command and return the game's answer. Raises DataError for a forbidden expression in its grammar."""
         try:
             self._state, _, _ = self._renaming_player.step(command)
         except _GrammarError as error:
@@ -56,12 +56,12 @@ class Engine:
         return bool(self._state["won"])
 
     def plan(self) -> list[str]:
-        """Return commands from here to the goal, by Fast Downward on the whole state; empty if there is no plan."""
+        """Plan from the current state to the goal by Fast Downward; return the commands, empty if there is no plan."""
         return [command.strip() for command in self._player.plan()]
 
 
 class _GrammarError(Exception):
-    """Forbidden expression. TextWorld would turn a ValueError into the answer "Nothing happens."."""
+    """Forbidden expression. It is no ValueError, since TextWorld turns those into the answer "Nothing happens."."""
 
 
 class EnginePool:
@@ -79,7 +79,7 @@ class EnginePool:
 
 
 def _make_players() -> tuple[Any, Any]:
-    """Return TextWorld's player with a method ``plan``, and the same player behind ALFWorld's names."""
+    """Return TextWorld's player with a method ``plan``, and ALFWorld's wrapper around it, which names the objects."""
     try:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld import EnvInfos
@@ -99,7 +99,7 @@ def _make_players() -> tuple[Any, Any]:
 
     class Player(PddlEnv):
         def plan(self) -> list[str]:
-            """Return the plan from the current state; EnvInfos(policy_commands=True) would compute it at every step."""
+            """Plan from the current state, on demand: EnvInfos(policy_commands=True) would plan at every step."""
             return self._pddl_state.replan(self._entity_infos)
 
     player = Player(EnvInfos(feedback=True, won=True, admissible_commands=True))
@@ -108,7 +108,7 @@ def _make_players() -> tuple[Any, Any]:
 
 @contextmanager
 def _restored_arguments() -> Iterator[None]:
-    """Restore ``sys.argv`` afterwards: Fast Downward's translator overwrites it."""
+    """Restore ``sys.argv`` after the block: Fast Downward's translator overwrites it."""
     arguments = sys.argv
     try:
         yield
@@ -119,7 +119,7 @@ def _restored_arguments() -> Iterator[None]:
 def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
     """Evaluate an expression in a game's grammar safely; TextWorld would pass it to ``eval``, which runs any code.
 
-    Games only read an attribute of a thing, join texts, and choose the first non-empty text:
+    The grammars only read an attribute of an object, join texts, and choose the first non-empty text:
     ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for anything else and for unknown names.
     """
     if len(text) > MAX_EXPRESSION:

@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError
 
 
 class AlfworldEnv(WorldEnv[Episode]):
-    """Tasks of ALFWorld in its engine (extra ``alfworld``). Options are those of `WorldEnv` and `AlfworldSetting`."""
+    """Tasks of ALFWorld in its own engine, with the arguments of `WorldEnv` and the options of `AlfworldSetting`."""
 
     spec_of_world = SPEC
     default_split = "valid_seen"

@@ -26,7 +26,7 @@ class Expert:
 
 
 def _precondition(world: GameWorld, skill: str) -> str:
-    """Return the skill, or one that must precede it: leave a lamp, turn off an appliance."""
+    """Return the skill, or the one that must come first: to leave a lamp, or to turn off an appliance."""
     lamp = world.lamp
     if lamp is not None and not skill.startswith("go to ") and not skill.endswith(to_words(lamp)):
         return f"go to {to_words(world.state.places[lamp])}"
@@ -38,7 +38,7 @@ def _precondition(world: GameWorld, skill: str) -> str:
 
 
 def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
-    """Return the first skill of a plan. An object that the plan treats in hand is first put into the appliance."""
+    """Return a plan's first skill. To heat, cool or clean an object in the hand, first put it into the appliance."""
     verb, *things = _parts(plan[0])
     if verb in {treatment.verb for treatment in TREATMENTS}:
         thing, place = things
@@ -48,7 +48,7 @@ def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
 
 
 def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
-    """Return the next skill to treat an object inside an appliance; None unless the plan takes it out to treat it."""
+    """Return the skill that treats an object inside an appliance if the plan takes it out to treat it, else None."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]
     if len(steps) < 2 or steps[0][0] != "take":

@@ -22,11 +22,11 @@ MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's ow
 
 @dataclass
 class AlfworldSetting:
-    """Setting of ALFWorld. The agent knows only the text, the expert the whole state. Raises ConfigError."""
+    """Setting of ALFWorld. The agent knows only what the text says. Raises ConfigError for invalid choices."""
 
     skills: str = "grounded"
     observability: Observability = "partial"
-    scored: Scored = "final"  # when the goal must hold: at the end, or ever, as in ALFWorld
+    scored: Scored = "final"  # final: the goal must hold at the end | ever: at some time, as in ALFWorld
     max_steps: int | None = None  # per task
     space: SkillSet = field(init=False)
     engines: EnginePool = field(init=False, default_factory=EnginePool)

@@ -1,7 +1,7 @@
-"""Skill sets of ALFWorld: its own commands, and instance-level skills with ALFRED's names, executed as commands.
+"""Skill sets of ALFWorld: its own commands, and the instance-level skills of `envs.alfred`, executed as commands.
 
 Two features exist only in instance-level skills. A lamp can be a destination: the agent then goes to the receptacle
-under it. Microwave and faucets stay on until they are turned off, and a running microwave cannot be opened.
+under the lamp. Microwaves and faucets stay on until they are turned off, and a running microwave cannot be opened.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Commands:
 
 
 class GroundedSkills:
-    """Instance-level skills. Only checks of this module give a reason of failure; ALFWorld gives none."""
+    """Instance-level skills. A failure has a reason only if this module detects it; ALFWorld gives no reasons."""
 
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
@@ -90,7 +90,7 @@ def _place(world: GameWorld) -> str | None:
 
 
 def _single_commands(world: GameWorld) -> dict[str, str]:
-    """Return the skills that are one command. A lamp is turned on only once: ALFWorld ignores a second use."""
+    """Map skills to the single commands that do them now, except to turn on a lit lamp, which ALFWorld ignores."""
     lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
     commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
     if world.lamp is None:
@@ -128,7 +128,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
 
 
 def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
-    """Return the reason why an appliance would have no effect now, or None."""
+    """Return the reason why starting an appliance would heat, cool or clean nothing now; None if it would."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
         return f"{to_words(treatment.switch_of(place))} is already on"
@@ -142,7 +142,7 @@ def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
 
 
 def _start(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
-    """Run the appliance. If it would have no effect, a fridge is only closed, and other appliances fail."""
+    """Start an appliance. If `_obstacle` gives a reason, a fridge is only closed, and other appliances fail."""
     reason = _obstacle(world, treatment, place)
     if reason is not None:
         return failed(reason) if treatment.switch else world.do(f"close {to_words(place)}")

@@ -20,7 +20,7 @@ EXCLUDED = ("movable", "Sliced")  # parts of names of task folders that ALFWorld
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them drawn with ``seed``.
+    """Load the games that ALFWorld itself would play, sorted by path; or ``limit`` of them, drawn with ``seed``.
 
     Raises ConfigError for invalid settings, DataError for a folder without games or a damaged file.
     """
@@ -31,13 +31,15 @@ def load_episodes(
     if stream != 1:
         raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
     check_request(None, stream, limit, "game")
-    files = [  # without those that ALFWorld excludes by task folder, or marks as unsolved
+    files = [  # games of the excluded tasks, and games that are not marked as solvable, are left out
         file
         for file in _files(Path(data).expanduser(), split)
         if not any(word in file.parts[-3] for word in EXCLUDED) and Game(file).read().get("solvable") is True
     ]
     if not files:
-        raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
+        raise DataError(
+            f"no game of split {split!r} in {data} is known to be solvable; write games with python -m eval.games"
+        )
     check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
     return LazyEpisodes(_episode, draw_entries(files, limit, seed))
 
@@ -45,7 +47,7 @@ def load_episodes(
 def _files(path: Path, split: str) -> list[Path]:
     """Return all game files of a split."""
     if not path.is_dir():
-        raise DataError(f"{path} is no folder; set env.data to ALFWorld's folder {FOLDER}, which holds {LAYOUT}")
+        raise DataError(f"{path} is not a folder; set env.data to ALFWorld's folder {FOLDER}, which holds {LAYOUT}")
     root = path / FOLDER if (path / FOLDER).is_dir() else path
     splits = sorted(folder.name for folder in root.iterdir() if any(folder.glob(f"*/*/{FILE_NAME}")))
     if not splits:

@@ -15,7 +15,7 @@ from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
 from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in skills and memory, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # fixtures in our skills and facts, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @dataclass(frozen=True)
 class Treatment:
-    """The effect of an appliance on the objects in it, and the skill that starts it."""
+    """Heating, cooling or cleaning: an appliance's effect on the objects in it, and the skill that starts it."""
 
     verb: str  # in ALFWorld's commands
     place: str  # type of the appliance in AI2-THOR
@@ -83,7 +83,7 @@ def skill_of(command: str) -> str | None:
 
 
 def single_commands(world: GameWorld) -> dict[str, str]:
-    """Map each skill that a single command can do now to that command; only for things that the text mentions."""
+    """Map each skill that a single command can do now to that command; only for objects that the text has mentioned."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 

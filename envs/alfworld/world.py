@@ -1,4 +1,4 @@
-"""World of ALFWorld: a running game, and its state from the text: objects, doors, the hand."""
+"""World of ALFWorld: a running game, and the part of its state that its text has described."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sort_key(thing: str) -> tuple[str, int]:
 
 @dataclass
 class TextState:
-    """Facts from the text, by ids such as ``mug_2``. They remain valid, since only the agent moves objects."""
+    """State that the text has described, by ids such as ``mug_2``. It stays valid: only the agent moves objects."""
 
     receptacles: tuple[str, ...] = ()
     at: str | None = None
@@ -49,7 +49,7 @@ class TextState:
     places: dict[str, str] = field(default_factory=dict)  # receptacle of each placed object, including lamps
     marks: dict[str, set[str]] = field(default_factory=dict)  # hot, cold, clean, sliced, on
     doors: dict[str, str] = field(default_factory=dict)  # open or closed; no entry means no door, or not visited yet
-    inspected: set[str] = field(default_factory=set)  # receptacles with listed content
+    inspected: set[str] = field(default_factory=set)  # receptacles whose content the text has listed
 
     def begin(self, opening: str) -> None:
         """Read the receptacles of the room from a game's opening text."""
@@ -57,7 +57,7 @@ class TextState:
         self.receptacles = tuple(sorted(map(to_id, _LISTING.findall(room)), key=sort_key))
 
     def update(self, command: str, answer: str) -> None:
-        """Apply a command and its answer. A command without effect changes nothing."""
+        """Apply a command and its answer, unless the answer is a refusal."""
         if answer.strip() == REFUSAL:
             return
         verb, *things = command.split(" ", 1)[0], *map(to_id, re.findall(THING, command))
@@ -114,12 +114,12 @@ class GameWorld:
         self.state = TextState()
         self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
-        self.lamp: str | None = None  # lamp at which the agent is; in ALFWorld the agent is at its receptacle
+        self.lamp: str | None = None  # lamp to which the agent went; in ALFWorld it went to the receptacle under it
         self.active: set[str] = set()  # microwaves and faucets that are on; in ALFWorld only lamps have a switch
         self.state.begin(self.engine.load(game.read(), str(game.file)))
 
     def __eq__(self, value: object) -> bool:
-        """Compare by game and executed commands."""
+        """Compare games, sent commands and the agent's state."""
         if not isinstance(value, GameWorld):
             return NotImplemented
         return self.game == value.game and self._progress() == value._progress()
@@ -136,7 +136,7 @@ class GameWorld:
         return copy
 
     def begin_task(self) -> None:
-        """Keep the state: a game has one task."""
+        """Leave the world unchanged: a game has one task."""
 
     def do(self, command: str) -> Outcome:
         """Send one of ALFWorld's commands. A failure has no reason, as ALFWorld gives none."""

@@ -1,9 +1,9 @@
 """Actions of VirtualHome scripts, and their preconditions: LoTA-Bench's and a stricter version.
 
 ``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Things can be put into a closed
-container, and only a thing in the state CLOSED can be switched on, so that a thing without a door cannot. ``strict``:
-closed containers take nothing, and things without a door can be switched on. Both refuse to open,
-close or switch things while both hands are full.
+container. Only a thing in the state CLOSED can be switched on, so a thing without a door cannot be switched on.
+``strict``: nothing can be put into a closed container, and things without a door can be switched on.
+Under both, an agent with two full hands can open, close or switch nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERBS = (WALK, GRAB, OPEN, CLOSE, SWITCH_ON, SWITCH_OFF, PUT_IN, PUT_ON, SIT)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action: a verb and node ids; ``place`` is the destination of put verbs, else 0."""
+    """Action: a verb and the node id of its thing; ``place`` is the node id of a put verb's destination, else 0."""
 
     verb: str
     thing: int
@@ -39,7 +39,7 @@ class Action:
 Rules = Literal["lota", "strict"]
 RULES: tuple[Rules, ...] = ("lota", "strict")
 HANDS_FULL = "your hands are full"
-# By verb: the property that a thing needs, the message without it, the state before, the message for another state.
+# By verb: the property that a thing needs, the failure without it, the state that it needs, the failure without that.
 _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
     OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
     CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),
@@ -51,7 +51,7 @@ _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
 def refusal(home: HomeState, action: Action, rules: Rules) -> str:
     """Return the reason why the action is impossible now; "" if possible. Raises SkillError for an unknown verb."""
     if action.verb not in _CHECKS:
-        raise SkillError(f"{action.verb!r} is no verb of this world; use one of {', '.join(_CHECKS)}")
+        raise SkillError(f"{action.verb!r} is not a verb of this world; use one of {', '.join(_CHECKS)}")
     return _CHECKS[action.verb](home, action, rules == "strict")
 
 
@@ -84,7 +84,7 @@ def _grab(home: HomeState, action: Action, strict: bool) -> str:
 
 
 def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
-    """Check for closed containers: the benchmark considers only direct containers, the strict rule all."""
+    """Return why a closed container blocks grabbing, else "". ``strict`` also checks the containers around that one."""
     containers = home.graph.containers(node.id)
     if strict:
         outermost = home.hidden_in(node.id)

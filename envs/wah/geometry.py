@@ -13,13 +13,13 @@ from envs.wah.graph import CHARACTERS, ROOMS, Box, Graph, Node, Vector
 REACH = 1.3  # metres
 MAX_CENTER_DISTANCE = 5.0  # metres
 NEVER_CLOSE = frozenset(("curtains", "floor", "wall", "ceiling", "ceilinglamp", "walllamp", "doorjamb", "door"))
-BODY = (0.5, 1.8, 0.5)  # metres, of the agent without a simulator
-ARM_LENGTH = 0.6  # metres between furniture and the middle of an agent at it
+BODY = (0.5, 1.8, 0.5)  # metres: the agent's size without a simulator
+ARM_LENGTH = 0.6  # metres between furniture and the middle of the agent that stands at it
 MARGIN = 0.3  # metres between an agent and the walls of a room
 
 
 class Boxes:
-    """Boxes of a graph as arrays, for vectorised distance queries. Call ``move`` for a thing that moves."""
+    """Boxes of a graph as arrays, for vectorised distance queries. Call ``move`` after a thing has moved."""
 
     def __init__(self, graph: Graph) -> None:
         nodes = [node for node in graph.nodes.values() if node.box is not None and not is_never_close(node)]
@@ -60,12 +60,12 @@ def _floor_xz(vector: Vector) -> tuple[float, float]:
 
 
 def standing_point(target: Box, room: Box | None) -> Vector:
-    """Return the point at arm's length in front of the side of a box that faces the room's middle, within the walls."""
+    """Return the point at arm's length from the side of ``target`` that faces the room's middle, within the walls."""
     (x, _, z), (width, _, depth) = target.center, target.size
     if room is None:
         return x, 0.0, z - depth / 2 - ARM_LENGTH
     dx, dz = room.center[0] - x, room.center[2] - z
-    if abs(dx) * depth > abs(dz) * width:  # that side is at the box's low or high x
+    if abs(dx) * depth > abs(dz) * width:  # the side that faces the middle is at low or high x
         x += np.copysign(width / 2 + ARM_LENGTH, dx)
     else:
         z += np.copysign(depth / 2 + ARM_LENGTH, dz)

@@ -1,8 +1,8 @@
 """Goals as counts of predicates, scored as LoTA-Bench scores them (check_goal_condition at 97c46cc).
 
-``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of a class directly on or in one instance of the place's
-class; ``turnOn_PLACE`` requires that this instance is on. All predicates must hold at the same instance; the instance
-with the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
+``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of a class that are directly on or in one instance of the
+class PLACE; ``turnOn_PLACE`` requires that this instance is on. They must all hold at the same instance; the one with
+the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMS = "on_CLASS_PLACE, inside_CLASS_PLACE, turnOn_PLACE, holds_CLASS or sit_PL
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One part of a goal. ``thing`` or ``place`` is "" if the kind has none."""
+    """One part of a goal. The class ``thing`` or ``place`` is "" if the kind has none."""
 
     kind: str  # on | inside | turnOn | holds | sit
     thing: str
@@ -34,7 +34,7 @@ class Predicate:
 
 
 def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
-    """Parse predicates with their counts; those with count 0 are left out. Raises DataError for an invalid goal.
+    """Parse predicates with their counts, and leave out those with count 0. Raises DataError for an invalid goal.
 
     Class names of the older simulator are replaced as in graphs: see `envs.wah.data.formats.ALIASES`.
     """
@@ -74,11 +74,11 @@ def _predicate(text: str, count: int) -> Predicate:
             return Predicate(kind, "", place, 1)
         case "holds", [thing]:
             return Predicate(kind, thing, "", count)
-    raise DataError(f"goal {text!r} is no predicate; use {FORMS}")
+    raise DataError(f"goal {text!r} is not a predicate; use {FORMS}")
 
 
 def unmet_predicates(goal: Sequence[Predicate], counts: Iterable[int]) -> list[Predicate]:
-    """Return the unmet predicates in the order of execution: fetch things, turn on machines, hold, sit down last."""
+    """Return the unmet predicates in the order of execution: put things, turn a machine on, hold things, sit down."""
     unmet = [predicate for predicate, count in zip(goal, counts, strict=True) if count < predicate.count]
     return sorted(unmet, key=lambda predicate: _LATE.index(predicate.kind) if predicate.kind in _LATE else -1)
 
@@ -89,7 +89,7 @@ def goal_counts(home: HomeState, goal: Sequence[Predicate]) -> tuple[int, ...]:
 
 
 def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
-    """Return the instance of the goal's place with the best score, the first one if several have it."""
+    """Return the instance of the goal's place with the largest sum of count / required count; the first on a tie."""
 
     def score(place: int) -> float:
         pairs = zip(counts_at(home, goal, place), goal, strict=True)

@@ -1,7 +1,4 @@
-"""VirtualHome's environment graph: nodes and the relations between them, as dicts and sets.
-
-Relations are indexed in both directions. Effects and preconditions of actions are elsewhere.
-"""
+"""VirtualHome's environment graph: nodes, and relations between them that are indexed in both directions."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def _has_property(name: str) -> property:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Immutable node: the graph replaces it when state or place change, so read it again after an action."""
+    """Immutable node: the graph replaces it when its states or box change, so read it again after an action."""
 
     id: int
     class_name: str
@@ -55,7 +52,7 @@ class Node:
 
     @property
     def position(self) -> Vector:
-        """Position in the simulator; else the middle of the box, else the origin."""
+        """Position of the transform in metres; without a transform the middle of the box, else the origin."""
         position = (self.transform or {}).get("position")
         return tuple(position) if position else self.box.center if self.box else (0.0, 0.0, 0.0)
 
@@ -173,7 +170,7 @@ class Graph:
         return None
 
     def containers(self, node_id: int) -> list[int]:
-        """Return the containers that a thing is directly in, without rooms, by id."""
+        """Return the containers that a thing has INSIDE edges to, without rooms, sorted by id."""
         nodes = self.nodes
         ids = [outer for outer in self._edges[INSIDE].get(node_id, ()) if nodes[outer].category != ROOMS]
         return sorted(ids) if len(ids) > 1 else ids

@@ -1,7 +1,7 @@
 """Instance-level skills: "go to kitchen 1", "open fridge 1", "put plate 2 in dishwasher 1", "sit on sofa 1" and "done".
 
-Destinations are rooms, furniture, and things on the floor of a room. All other skills work only on the
-furniture or thing at which the agent stands and on its content. Failure messages do not reveal where a hidden thing is.
+The agent can go to rooms, furniture, and things on the floor of a room. All other skills work only on the furniture or
+thing at which the agent stands, and on its content. Failure messages do not reveal where a hidden thing is.
 The strict checks of `envs.wah.action` apply.
 """
 
@@ -47,7 +47,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _all_skills(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the currently useful skills on known things, sorted by verb and id."""
+        """Return the useful skills on known things: destinations, then the skills on each thing at hand, and "done"."""
         known = home.things if knowledge is None else knowledge.known
         words = home.things.words
         skills = [f"go to {words(place)}" for place in destinations(home) if place in known and place != home.at]
@@ -70,13 +70,13 @@ def at_hand(home: HomeState) -> list[int]:
 
 
 def destinations(home: HomeState) -> Iterator[int]:
-    """Yield rooms, furniture and loose things."""
+    """Yield rooms, furniture, and things on the floor."""
     yield from home.things.fixtures
     yield from home.loose_things()
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
-    """Return the id of a named thing; None for a number that does not exist and for parts of the building."""
+    """Return a thing's id; None for an unknown number or part of the building. Raises SkillError for other classes."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
         raise unknown_skill(skill, _all_skills(home))
@@ -85,7 +85,7 @@ def _resolve(home: HomeState, skill: str, words: str) -> int | None:
 
 
 def _all_skills(home: HomeState) -> Iterator[str]:
-    """Yield every skill with each thing; put skills only for held things."""
+    """Yield every skill for every thing, and "put" for every thing in hand and every place."""
     yield "done"
     words = home.things.words
     for thing in (*home.things.fixtures, *home.things.movables):
@@ -123,7 +123,7 @@ def _act(home: HomeState, action: Action) -> Outcome:
 
 
 def _useful_skills(home: HomeState, thing: int) -> Iterator[str]:
-    """Yield the useful skills on a thing at hand."""
+    """Yield the useful skills on a thing at which the agent stands, or that is in or on it."""
     node, words = home.graph[thing], home.things.words(thing)
     is_fixture, free_hand = thing in home.things.fixtures, len(home.inventory) < 2
     if node.openable and (node.container or node.switchable) and free_hand:

@@ -1,8 +1,8 @@
-"""Household without a simulator: VirtualHome's effects of actions, applied to its own graph.
+"""Household without a simulator: VirtualHome's effects of actions, applied to a graph in this process.
 
-Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator): a grabbed thing loses all
-its edges and is INSIDE the agent's room; a thing put into a container is INSIDE that only; one put onto a surface is
-ON it and INSIDE its room. Preconditions are checked in `envs.wah.action`.
+Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed thing loses its
+edges, and is then held and INSIDE the agent's room. A thing put into a container is INSIDE this container only. A thing
+put onto a surface is ON it and INSIDE its room. Preconditions are checked in `envs.wah.action`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING,
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # ids 1 to 10 belong to characters in the simulator, but not in graphs of its older versions
+AGENT = 1  # the simulator keeps ids 1 to 10 for characters; in its older versions other nodes can have them
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
@@ -26,7 +26,7 @@ STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class Home(HomeState):
-    """Household: a graph with an agent. ``changed`` collects the ids changed by actions until a caller clears it."""
+    """Household: a graph with an agent. ``changed`` has the ids of nodes changed by actions; `Knowledge` clears it."""
 
     __slots__ = ("_boxes",)
 
@@ -78,7 +78,7 @@ class Home(HomeState):
             return self._sit(action.thing)
         if action.verb in STATES:
             return self._switch(action.thing, *STATES[action.verb])
-        raise SkillError(f"{action.verb!r} is no verb of this world")
+        raise SkillError(f"{action.verb!r} is not a verb of this world")
 
     # effects of actions
 
@@ -125,7 +125,7 @@ class Home(HomeState):
         self._boxes.move(thing, center)
 
     def _update_close(self, body: Box) -> None:
-        """Update the CLOSE edges: things within reach of the body, at the agent's place and in its hands."""
+        """Update the agent's CLOSE edges: to things within reach of its body, at its place, and in its hands."""
         graph, agent = self.graph, self.agent
         graph.detach(agent, (CLOSE,))
         for thing in (*self._boxes.close_to(body), *self._at_place(), *self.inventory):
@@ -134,7 +134,7 @@ class Home(HomeState):
         self.changed.add(agent)
 
     def _at_place(self) -> Iterator[int]:
-        """Yield the furniture at which the agent stands and all its content, which is CLOSE at any distance."""
+        """Yield the furniture at which the agent stands, and its content; these are CLOSE at any distance."""
         if self.at is not None and not is_never_close(self.graph[self.at]):
             yield self.at
             yield from (thing for thing in self.all_contents(self.at) if not is_never_close(self.graph[thing]))

@@ -1,8 +1,8 @@
 """Knowledge of the agent about an apartment, and the facts that have changed.
 
-``full``: the whole state. ``partial``, as in Watch-And-Help: rooms and furniture are known from the start; the agent
-sees the things in a room when it enters, except those in a closed container, which it has to open. Until then rooms and
-containers are ``unseen``. Knowledge remains valid, since only the agent moves things.
+``full``: the agent knows the whole state. ``partial``, as in Watch-And-Help: it knows rooms and furniture from the
+start. It sees the things in a room when it enters the room, and those in a closed container when it opens the
+container. Until then rooms and containers are ``unseen``. Knowledge remains valid, since only the agent moves things.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Knowledge:
         return node.category == ROOMS or (node.closed and node.container)
 
     def update(self) -> list[Fact]:
-        """Observe, then return every fact that is new or different since the last call, by node id."""
+        """Observe; return the facts that are new or changed since the last call, by node id, the agent's fact last."""
         self._look()
         pending, self._pending = (self._pending | self.home.changed) & self.known, set()
         self.home.changed = set()
@@ -74,7 +74,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
                 self._explore(thing)
-        self._see(filter(self._in_explored_room, home.changed))  # contents that stay behind when their box is taken
+        self._see(filter(self._in_explored_room, home.changed))  # such as contents left behind when a box is taken
         self._see(home.inventory)
 
     def _in_explored_room(self, thing: int) -> bool:

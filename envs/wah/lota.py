@@ -3,14 +3,13 @@
 "find a plate", "pick up the plate", "open the fridge", "close the fridge", "switch on the dishwasher", "put down the
 plate", "done". A skill names a class; the rules choose the instance:
 
-* ``lota``: the last in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
+* ``lota``: the last one in the graph, wherever the agent is. (The benchmark intends the nearest, but never updates its
   minimum.) A thing is put down at the last instance of the class that the last `find` named.
 * ``strict``: the one of lowest rank, see `_RANKS`; distance decides ties. A thing is put down at the instance
-  that the last `find` led to. The same `find`, repeated, goes to the next instance.
+  that the last `find` led to. If the same `find` is repeated, it goes to the next instance.
 
-Messages of failures, under either rule: ``reasons`` gives the reason, ``lota`` is empty as in the benchmark.
-
-One skill is added to the benchmark's: "sit on the sofa", for tasks that require it.
+The message of a failed skill is its reason with ``messages="reasons"``, and empty with ``messages="lota"``, as in the
+benchmark. One skill is added to the benchmark's: "sit on the sofa", for tasks that require it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SEATS = ("sofa", "chair", "bed", "bench")
 
 
 class LotaSkills:
-    """Type-level skills under one of the two rules, with one of the two kinds of messages."""
+    """Type-level skills; ``rules`` determine checks and the choice of instances, ``messages`` the failures' texts."""
 
     def __init__(self, rules: Rules = "lota", messages: Messages = "reasons") -> None:
         self.rules: Rules = rules
@@ -79,7 +78,7 @@ class LotaSkills:
         return _skills(home.graph.classes, home.allows_sitting)
 
     def choose(self, home: HomeState, verb: str, kind: str) -> int | None:
-        """Return the instance that a skill refers to now; None if there is none."""
+        """Return the instance of the class ``kind`` that a skill with ``verb`` uses now; None if there is none."""
         ids = home.graph.of_class(kind)
         if not ids:
             return None
@@ -90,11 +89,11 @@ class LotaSkills:
         rank = _RANKS[verb]
         return min(ids, key=lambda thing: (*rank(home, thing), home.distance(thing), thing))
 
-    def target(self, home: HomeState, thing: str) -> int | None:
-        """Return the place where a thing of this class would be put down now."""
+    def target(self, home: HomeState, kind: str) -> int | None:
+        """Return the place where a thing of the class ``kind`` would be put down now; None if there is none."""
         if self.rules == "strict":
             return home.history.target
-        return self.choose(home, PUT, home.history.class_name or thing)
+        return self.choose(home, PUT, home.history.class_name or kind)
 
     def _parse(self, home: HomeState, skill: str) -> tuple[str, str]:
         match = _FORM.fullmatch(skill)
@@ -144,7 +143,7 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
 
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
-    """Return the instances not yet reached by the repeated `find`; after the last one the first again."""
+    """Return the instances that the repeated `find` has not reached yet; if it has reached all, its first one."""
     attempts = home.history.attempts if home.history.class_name == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]

@@ -11,7 +11,7 @@ TASK_TYPES = ("prepare_snack", "prepare_food", "setup_table", "put_dishwasher", 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task; its goal is predicates with counts, such as ("inside_plate_dishwasher", 1), in a fixed order."""
+    """A task. ``goal`` has predicates with counts, such as ("inside_plate_dishwasher", 1), in a fixed order."""
 
     type: str
     goal: tuple[tuple[str, int], ...]
@@ -21,9 +21,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An apartment: VirtualHome's graph JSON (never changed), the start room, and the simulator's scene number.
+    """An apartment: VirtualHome's graph JSON, which is never changed, and the start room.
 
-    ``scene`` is the scene that the simulator loads before it is changed to ``graph``; None: no simulator has it.
+    ``scene`` is the number of the scene that a simulator loads and then changes into ``graph``; None if unknown.
     """
 
     id: str

@@ -28,7 +28,7 @@ MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
 class WahSetting:
     """Setting of Watch-And-Help. Raises ConfigError for invalid choices.
 
-    ``rules`` and ``messages`` apply to type-level skills; instance-level skills are strict and give reasons of failure.
+    ``rules`` and ``messages`` apply to type-level skills. Instance-level skills are always strict and give reasons.
     """
 
     skills: str = "lota"
@@ -66,7 +66,7 @@ class WahSetting:
         return home
 
     def connect(self) -> None:
-        """Connect to the simulator, if one is set. Raises ConfigError for an invalid address, else SimulatorError."""
+        """Connect to the simulator, if set. Raises ConfigError for an invalid address, SimulatorError if it fails."""
         if self.simulator is not None and self._connection is None:
             from envs.wah.virtualhome.client import connect  # lazy: only a simulator needs it
 

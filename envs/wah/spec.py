@@ -21,15 +21,14 @@ def load_episodes(
 ) -> Sequence[Episode]:
     """Load the episodes of a split; ``data`` is a file or folder of tasks, or None for the embedded apartments.
 
-    Embedded: ``limit`` apartments (10,000 by default) with ``stream`` tasks each; ``tasks`` are further options of
-    `generate_episode`, and each ``seed`` has its own apartments of the split. Files: one episode per instruction,
-    ``limit`` of them drawn with ``seed``. Raises ConfigError for invalid settings, DataError for missing or
-    damaged files.
+    Embedded: ``limit`` apartments (10,000 by default) with ``stream`` tasks each. Each ``seed`` has its own apartments;
+    ``tasks`` are arguments of `generate_episode`. Files: one episode per instruction, or ``limit`` of these drawn
+    with ``seed``. Raises ConfigError for invalid settings, DataError for damaged files.
     """
     check_request(data, stream, limit, "apartment")
     if data is None:
         return LazyEpisodes(partial(_apartment, split, stream, tasks), episode_indices(split, seed, limit, "apartment"))
-    from envs.wah.data.official import load_official  # lazy, as below: only the source in use is loaded
+    from envs.wah.data.official import load_official  # lazy: only the source in use is imported
 
     return load_official(data, split, seed, limit)
 
@@ -50,7 +49,7 @@ class WatchAndHelpSpec(WorldSpec):
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Draw the rules: ``strict`` for goals with several things of a class, as ``lota`` finds only the last one."""
+        """Draw the rules. Goals with several things of a class get ``strict``, since ``lota`` finds only the last."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")

@@ -10,12 +10,12 @@ from typing import Self
 from envs.wah.geometry import is_never_close
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Graph, Node
 
-# Parts of the building: they have properties (a floor is a surface), but are excluded from memory.
+# Parts of the building: they are excluded from facts and skills, although some have properties (a floor is a surface).
 BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", "curtains", "powersocket"))
 
 
 def is_fixture(node: Node) -> bool:
-    """Return whether a node is a room or furniture: a holder, something that opens, or something with a switch."""
+    """Return whether a node is a room, or furniture that is a container, a surface, openable or switchable."""
     if node.category == ROOMS:
         return True
     useful = node.container or node.surface or node.openable or node.switchable
@@ -31,7 +31,7 @@ def _tangible(node: Node) -> bool:
 
 
 def _holds_things(graph: Graph, node: Node) -> bool:
-    """Return whether furniture holds something: a wall shelf may lack the properties of a holder."""
+    """Return whether a node is furniture that holds things now, such as a wall shelf, which lacks SURFACES."""
     contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
     return _furniture(node) and any(is_movable(graph[thing]) for thing in contents)
 
@@ -42,7 +42,7 @@ def is_movable(node: Node) -> bool:
 
 
 class ThingIndex:
-    """Index of a graph's fixtures and movables, by id and by name: "kitchencabinet_3", numbered within the class.
+    """Index of a graph's fixtures and movable things, by id and by name: "kitchencabinet_3" is the third of its class.
 
     It stays valid when nodes change state and place, and is shared by all copies of a household.
     """
@@ -119,7 +119,7 @@ class HomeState:
         return self.agent, self.at, self.room, self.history, self.allows_sitting
 
     def begin_task(self) -> None:
-        """Clear the skills' state of the last task; things keep their places and states."""
+        """Clear what skills remember of the last task; things keep their places and states."""
         self.history = SkillHistory()
 
     @property
@@ -139,10 +139,10 @@ class HomeState:
     def holder(self, thing: int) -> int | None:
         """Return the container that a thing is directly in, else the thing that it is on.
 
-        None if it is on the floor, on a wall or carried.
+        None for a thing on the floor, on a wall or in the agent's hand.
         """
         graph = self.graph
-        if containers := graph.containers(thing):  # the innermost container is in the most containers
+        if containers := graph.containers(thing):  # the innermost one is itself in the most containers
             return containers[0] if len(containers) == 1 else max(containers, key=lambda c: len(graph.containers(c)))
         surfaces = [below for below in graph.targets(thing, ON) if not is_never_close(graph[below])]
         return min(surfaces, default=None)
@@ -183,11 +183,11 @@ class HomeState:
         return queue[1:]
 
     def _closed_in(self, thing: int, holder: int) -> bool:
-        """Return whether a closed container other than ``holder`` hides a thing: it may be INSIDE both."""
+        """Return whether a closed container other than ``holder`` hides a thing, which may be INSIDE both."""
         return any(outer != holder and self.graph[outer].closed for outer in self.graph.containers(thing))
 
     def fixture_of(self, thing: int) -> int:
-        """Return the node to walk to for a thing: itself if it is not grabbable, else the furniture that holds it."""
+        """Return the node to walk to: the first of a thing and its holders that is not grabbable, or else the last."""
         place = thing
         for outer in self.holders(thing):
             if not self.graph[place].grabbable:

@@ -1,7 +1,7 @@
 """Comparison of runs that answered the same questions: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions answered by every run count. All runs are compared with the first; "12+ 9-" means that 12 answers are
-better and 9 worse. Intervals are 95 % intervals clustered by conversation (docs/evaluation.md#intervals).
+Only questions answered by every run count. All runs are compared with the first; "12+ 9-" means that 12 answers have a
+higher F1 and 9 a lower one. Intervals are 95 % intervals clustered by conversation (docs/evaluation.md#intervals).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTING = (  # settings that must be equal in a fair comparison; budget and retr
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # used in names
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # used in tables
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
@@ -60,7 +60,7 @@ def common_rows(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
-    """Return a question's key. It contains the answer, since conversations of different seeds have the same ids."""
+    """Return a question's key: id, text and reference answer, since data of different seeds have equal ids."""
     return row.id, row.question, row.gold
 
 
@@ -76,7 +76,7 @@ def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> Differ
 
 
 def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
-    """Return tables of quality and cost with a row per run, and a note if the runs differ in other settings."""
+    """Return tables of quality and cost with a row per run, and a note if the runs differ in more than the method."""
     runs = [AnswerFolder.read(path) for path in paths]
     for path, rows in zip(paths, runs, strict=True):
         check_once([row.id for row in rows], f"{path}: question", "answer them again, from data without repetitions")

@@ -13,7 +13,7 @@ ADVERSARIAL = "adversarial"  # category of questions without an answer in the co
 
 
 def one_line(text: str) -> str:
-    """Join the words of a text into one line, since a segment may contain no newline but its last character."""
+    """Join the words of a text into one line, since a segment's last character must be its only newline."""
     return " ".join(text.split())
 
 
@@ -42,7 +42,7 @@ class Question:
     answer: str  # "" if only abstention is correct
     category: str
     choices: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()  # ids of the turns or sessions that contain the answer
+    evidence: tuple[str, ...] = ()  # ids of the turns that contain the answer
     date: str = ""  # date on which the question is asked, "" if unknown
 
     @property
@@ -56,7 +56,7 @@ class Conversation:
 
     Consecutive conversations of one ``group`` share a memory: blocks encoded for one are kept for the next. If the
     conversation is ``incremental``, a method may store rows after each session, but no rows of a question's prompt.
-    Otherwise it stores only rows of the questions' prompts, and the next conversation of the group can reuse them.
+    Otherwise a method stores only rows of the questions' prompts, which the group's next conversation can reuse.
     """
 
     id: str
@@ -89,7 +89,7 @@ class Line:
     id: str
     category: str
     text: str
-    parent: str | None = None
+    parent: str | None = None  # id of the line with the session's date
 
 
 def check_unit(unit: str) -> str:

@@ -1,6 +1,6 @@
 """Generator of conversations and debates from a seed: people tell each other facts, some of which change later.
 
-Questions cover LoCoMo's categories, changed facts and multiple choice, and are easy given the full conversation.
+The questions cover LoCoMo's categories, changed facts and multiple choice. The full conversation makes them easy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RELATIONS = (
              "Where does {} keep the spare key?",
              ("drawer", "cabinet", "fridge", "shelf", "dresser", "safe", "microwave", "sofa")),
 )  # fmt: skip
-TRIP = "trip"  # mentioned once; the question asks for its date
+TRIP = "trip"  # relation of a fact that never changes; the question asks for the date of its statement
 TRIPS = ("Rome", "Kyoto", "Quito", "Dakar", "Hanoi", "Lima", "Perth", "Tunis")
 RELATION_BY_NAME = {relation.name: relation for relation in RELATIONS}
 
@@ -62,8 +62,8 @@ class Fact:
     person: str
     relation: str
     value: str
-    turn: str = ""
-    day: str = ""
+    turn: str = ""  # id of the turn
+    day: str = ""  # date of its session, as in the answers
     first: bool = True
 
 
@@ -81,7 +81,7 @@ def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: i
     rng = random.Random(f"{seed} {number}")
     people = rng.sample(PEOPLE, speakers)
     facts = _facts(people, sessions * turns // 2, rng)
-    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # small talk in all other turns
+    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # turns that state a fact; others are small talk
     by_turn = dict(zip(places, facts, strict=True))
     latest: dict[tuple[str, str], Fact] = {}
     talks, day, place = [], FIRST_DAY, count()
@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker who never mentions it, else an outsider
+    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker without this fact, else a non-speaker
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -170,11 +170,11 @@ REASONS = (
 
 
 def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
-    """Return one conversation per prompt: in each round every agent reads the contributions of all others.
+    """Generate ``count`` debates: in each round every agent reads the contributions of all others, in one prompt.
 
-    A prompt is [new][reused][new][reused]...: a note by the reader precedes every contribution of the other agents in
-    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most a
-    prompt's first line. All prompts of a debate share one memory.
+    Each prompt is one conversation, ``[note][contribution][note][contribution]...``. The notes are new text, and each
+    names the reader. A contribution has the same text for all readers, but each reads them in another order, so that
+    the prompts share hardly any prefix. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")

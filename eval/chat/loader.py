@@ -89,7 +89,7 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
     chats, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
     if len(chats) != len(dates):
         sizes = f"{len(chats)} haystack_sessions but {len(dates)} haystack_dates"
-        raise DataError(f"{where}: {sizes}; each needs the other")
+        raise DataError(f"{where}: {sizes}; give one date per session")
     order = list(enumerate(dates))
     if all(_DATED.match(str(date)) for date in dates):  # LongMemEval's evidence-only file is not sorted
         order.sort(key=lambda pair: pair[1])
@@ -116,7 +116,7 @@ _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 
 
 def personamem(questions: Path) -> list[Conversation]:
-    """Load the questions; questions on the same messages form one conversation. Raises DataError."""
+    """Load PersonaMem's questions; those about the same messages form one conversation. Raises DataError."""
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
     contexts: dict[str, list[Any]] = {}  # messages by context id; each line of the file is an object with one id as key
     for number, line in enumerate(read_text(contexts_file, REMEDY).split("\n"), 1):
@@ -176,7 +176,7 @@ KNOWN_FORMATS = "LoCoMo's conversations, LongMemEval's list of questions, or Per
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """Load the conversations of a file, or of a folder's files in the order of their names. Raises DataError."""
+    """Load a file, or a folder's questions*.csv or else JSON files, in the order of their names. Raises DataError."""
     files = [path]
     if path.is_dir():
         tables = sorted(path.glob("questions*.csv"))

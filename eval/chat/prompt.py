@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHOICES = ("letters", "texts")
-CUE = "Answer:"  # used without a chat template
+CUE = "Answer:"  # end of the prompt without a chat template
 
 
 class QuestionPrompt:
-    """Encoder of a prompt's parts. ``choices="letters"`` lists the choices and scores letters; "texts" scores texts."""
+    """Encoder of a prompt's parts.
+
+    :param choices: what is scored: the choices' ``letters``, with the choices listed in the prompt, or their ``texts``
+    :param start: first token of the prompt; None: the tokenizer's start token, unless a chat template contains it
+    """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, instruction: str, choices: str = "letters", start: str | None = None

@@ -40,7 +40,7 @@ def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencyS
     loading = _within(spans["rope"], loads)  # rotations within a transfer
     rotating = [span for span in spans["rope"] if span not in loading]
     parts = {part: _length(part_spans) for part, part_spans in spans.items()}
-    inside = _within([*loads, *rotating], spans["attention"])  # per-layer retrieval loads during attention
+    inside = _within([*loads, *rotating], spans["attention"])  # retrieval at each layer loads during attention
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
@@ -113,7 +113,7 @@ class Reader:
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
-        """Repeat what a question, answered before the run was resumed, has changed in the memory."""
+        """Read and prefill an item that was answered before the run was resumed, to restore the memory."""
         self.read(item[0])
         self._prefill(item[1])
 

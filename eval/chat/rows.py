@@ -33,17 +33,17 @@ class Scores:
 class AnswerRow:
     index: int
     id: str  # conversation/question
-    conversation: str  # conversation id, or the group that shares a memory
+    conversation: str  # id of the group that shares a memory, if any; else of the conversation
     category: str
     choice: bool  # multiple choice
     question: str
-    gold: str
+    gold: str  # reference answer
     answer: str
     scores: Scores
-    numbers: StepNumbers
+    numbers: StepNumbers  # times and rows of the answer
     kv_length: int  # rows of the working cache at the answer's last token
     evidence: float | None = None  # share of the evidence that the prompt contains
-    reading: ReadCost = field(default_factory=ReadCost)  # cost of the conversation; 0 after its first question
+    reading: ReadCost = field(default_factory=ReadCost)  # of its conversation; 0 after the first question
     split: LatencySplit | None = None
 
     @property

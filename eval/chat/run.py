@@ -91,7 +91,7 @@ def make_conversations(config: DictConfig) -> list[Conversation]:
 
 
 def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> Reader:
-    """Make a reader with the config's method. It encodes one line, so that no answer's time contains lazy loading."""
+    """Make a reader with the config's method; encode one line now, so that no answer's time contains lazy loading."""
     method, tokenizer = make_method(config.memory), make_tokenizer(config.model, engine.model)
     prompt = QuestionPrompt(tokenizer, config.prompt.instruction, config.choices, config.prompt.start)
     session = MemorySession(engine, method, encoder, prompt.line, config.prompt.budget, prompt.context())

@@ -45,7 +45,7 @@ def summarize(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
 
 
 def quality(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
-    """Return the mean of each score over the rows that have it, else None; intervals are clustered by conversation."""
+    """Return the mean of each score over the rows that have it, None if no row has it. Clusters are conversations."""
     texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
     metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
     free = [row for row in rows if not row.choice]

@@ -1,6 +1,6 @@
 """JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-A line's checksum covers all earlier lines and the settings in ``FILE.jsonl.json``; ``FILE.end`` counts the lines.
+A line's checksum also covers all earlier lines and the settings in ``FILE.jsonl.json``. ``FILE.end`` counts the lines.
 """
 
 from __future__ import annotations

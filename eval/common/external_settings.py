@@ -27,7 +27,7 @@ STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
 def check_external(saved: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: str) -> None:
-    """Check that the command line repeats all external settings of a resumed ``run``. Raises ConfigError."""
+    """Raise ConfigError if an external setting of a resumed ``run`` is neither harmless nor on the command line."""
     command_line = dict(_external_settings(command_config))
     for key, value in _external_settings(saved):
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:

@@ -37,7 +37,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
     With -m the job runs once per combination, even after a failure; the exit code is the highest of all jobs. In a
-    process that a launcher started, errors are raised, so that the launcher passes them to this process.
+    process that a Hydra launcher started, errors are raised: the launcher passes them to the parent process.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise composition errors instead of printing them over many lines
     codes: list[int] = []
@@ -47,10 +47,10 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _remove_empty_folders(folder, sweep, missing)  # already here, since a job may be killed
+            _remove_empty_folders(folder, sweep, missing)  # now too, since a killed job would leave them
 
         def play() -> None:
-            job(config, folder, list(hydra_config.overrides.task))  # may raise, as overrides can interpolate
+            job(config, folder, list(hydra_config.overrides.task))  # `task` raises if an override interpolates wrongly
 
         try:
             if os.getpid() != process:
@@ -81,7 +81,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 def missing_folders(arguments: Sequence[str]) -> list[Path]:
     """Return the missing folders on the path of ``eval.out``, innermost first.
 
-    Raises ConfigError for a path that contains '${', since Hydra would interpolate it even if escaped.
+    Raises ConfigError for an escaped '${' in this path or any '${' in the current folder: Hydra would interpolate it.
     """
     default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]

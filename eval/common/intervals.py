@@ -1,7 +1,7 @@
-"""95 % intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode.
+"""95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
-Shares have Wilson's interval; means, differences and ratios a bootstrap that resamples whole clusters. If all clusters
-are equal, a bootstrap has no width, so an exact bound on unobserved clusters replaces it. A single cluster has no
+Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
+For equal clusters it would have width 0, so an exact bound for unobserved clusters replaces it. A single cluster has no
 interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
@@ -20,8 +20,8 @@ Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: a share's interval is wider, or there are fewer clusters
-SIGN_TEST_CLUSTERS = 6  # a sign test excludes zero if at least so many clusters differ, all in one direction
+WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: a wider interval, or fewer clusters
+SIGN_TEST_CLUSTERS = 6  # the fewest differing clusters, all in one direction, for which a sign test excludes 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def share_interval(samples: Samples) -> Interval:
     """Return Wilson's interval of the share of values that are 1, among values of 0 or 1.
 
     Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
-    share has the variance observed between clusters (Korn and Graubard 1998). Student's t replaces the normal: few
-    clusters estimate their variance badly. If all values are equal, the sample size is the number of clusters.
+    share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by the squared ratio of two
+    quantiles of Student's t, since few clusters estimate a variance badly. For equal values it is the cluster count.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
@@ -116,7 +116,7 @@ def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[fl
     """Return the percentile interval of the mean over all values; clusters are resampled whole.
 
     :param within: the least and the greatest possible value; if the means of all clusters are equal, the interval
-        allows these values for clusters that were not observed
+        assumes that clusters that were not observed may have these values
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:

@@ -25,16 +25,16 @@ Folder = TypeVar("Folder", bound=RunFolder)
 CreateFolder = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
 THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # which processes play the episodes
-# Settings of the machine; a resumed run takes them from the command line if it sets them.
+# Settings of the machine; a resumed run takes them from the command line if they are set there.
 MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
 RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
 NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal")  # missing in older runs
 CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # config groups whose keys depend on the chosen option
 MODEL_KEYS = ("engine", "model")  # not needed by planners without a model
 ENV_KEYS = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
-REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # needed with every option of these groups
+REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # keys in every option of env and planner
 CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # finds the class that an override names
-FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)
+FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)  # a resumed run may change these
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set the number of torch threads; by default several processes with models share torch's default equally."""
+    """Set the number of torch threads: ``eval.threads``; if null, several processes with models share the default."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -113,7 +113,7 @@ def use_threads(config: DictConfig, processes: int = 1) -> None:
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Return the saved config with the command line's changes. Raises ConfigError if others than `FREE_KEYS` change."""
+    """Return the saved config changed by ``overrides``. Raises ConfigError if a key outside `FREE_KEYS` changes."""
     new_config, saved_config = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in overrides]
@@ -153,7 +153,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Raise ConfigError if ``run``'s saved overrides add interpolations, or their own classes or external settings."""
+    """Raise ConfigError for interpolations, classes and external settings that only ``run``'s saved overrides have."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in interpolations(plain):
@@ -169,7 +169,7 @@ def _copy(merged: DictConfig, key: str, config: DictConfig) -> None:
 
 
 def differing_settings(config: DictConfig, saved: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `changed_settings` between ``config`` and a saved one, except `FREE_KEYS`."""
+    """Return the `changed_settings` of ``config`` against a saved one, without `FREE_KEYS` and `RUN_KEYS`."""
     _resolve_encoder(config)
     changes = changed_settings(OmegaConf.to_container(config, resolve=True), saved)
     return {key: change for key, change in changes.items() if not within(key, (*FREE_KEYS, *RUN_KEYS))}

@@ -44,7 +44,7 @@ class Shard:
     """Shard ``number`` of ``total``, counted from 0 and written ``number/total``.
 
     A shard takes every ``total``-th episode. Official data are sorted by task type, so contiguous shards would hold
-    only short or only long tasks. Annotations of one trial take equally long; they are in different shards.
+    only short or only long tasks. The annotations of one trial take equally long, and go to different shards.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: Any) -> Shard:
-        """Parse the value of ``eval.shard``; null means the whole run. Raises ConfigError for any other text."""
+        """Parse the value of ``eval.shard``: ``i/n``, or null for the whole run. Raises ConfigError otherwise."""
         if text is None:
             return cls(0, 1)
         match = SHARD_PATTERN.fullmatch(str(text))
@@ -62,7 +62,7 @@ class Shard:
         return cls(number, total)
 
     def indices(self, episodes: int) -> range:
-        """Return the indices of the shard's episodes, out of ``episodes``. Raises ConfigError if it has none."""
+        """Return the indices of the shard's episodes, of ``episodes`` in all. Raises ConfigError if it has none."""
         if self.number >= max(episodes, 1):
             raise ConfigError(f"eval.shard={self} has none of the {episodes} episodes; use {episodes} shards at most")
         return range(self.number, episodes, self.total)
@@ -75,7 +75,7 @@ class Shard:
 def progress_bar(
     console: Console, noun: str, total: int, completed: int, run: RunFolder, results: str, enabled: bool
 ) -> Iterator[Callable[..., None]]:
-    """Yield the update function of a progress bar. An interrupt prints the command that resumes the run."""
+    """Yield the update function of a progress bar. An interrupt prints the setting that resumes the run."""
     columns = (TextColumn(noun, markup=False), BarColumn(), MofNCompleteColumn())
     text = TextColumn("{task.description}", markup=False)
     bar = Progress(*columns, text, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
@@ -145,7 +145,7 @@ def _check_setup(setup: WorkerSetup, episodes: Sequence[Episode], earlier: RunFo
     if (before := earlier.config.get("episodes", count)) != count:  # indices would refer to other episodes
         started = f"{earlier.path} was started with {before} episodes"
         raise ConfigError(f"{started}, but the data now have {count}; start a new run")
-    if earlier.config["env"]["data"] is not None:  # generated episodes depend only on the seed
+    if earlier.config["env"]["data"] is not None:  # generated ones need no check: they depend only on the seed
         check_played(episodes, {result.index: result.id for result in earlier.results}, earlier.path)
     earlier.check_weights(setup.weights, setup.trained)
 
@@ -203,7 +203,7 @@ def versions() -> dict[str, str]:
 
 
 def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervisor[Any]:
-    """Make the runner of ``eval.workers`` and ``eval.launcher``. Raises KeepError if the config cannot be played."""
+    """Make the runner that the settings ask for. Raises KeepError if the config cannot be played."""
     workers, launcher = config.eval.get("workers") or 1, config.eval.get("launcher") or "local"
     if workers > 1 and config.env.get("simulator"):
         raise ConfigError(

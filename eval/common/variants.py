@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raise ConfigError for a key outside ``readable_keys``, or in ``replacements``, which names the option to use."""
+    """Raise ConfigError for a key outside ``readable_keys``, or one for which ``replacements`` names an option."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:
@@ -41,9 +41,9 @@ def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], re
 
 
 PLAIN = "transformers"  # name of transformers' own forward in a list of methods
-METHOD_KEYS = ("memory", "planner")  # keys of a method if all methods read the same prompts
-MEMORY_KEYS = ("memory", "prompt.budget")
-DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
+METHOD_KEYS = ("memory", "planner")  # keys in which methods may differ (`eval.latency`)
+MEMORY_KEYS = ("memory", "prompt.budget")  # the same for `eval.recall`
+DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")  # the same for commands that compare decisions
 
 
 def name_list(text: str) -> list[str]:
@@ -52,7 +52,7 @@ def name_list(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list unchanged, text split at its commas, any other value as a list of one."""
+    """Return the items of a ListConfig or of a text with commas; any other value as a list of one."""
     if isinstance(value, ListConfig):
         return list(value)
     return list(name_list(value)) if isinstance(value, str) else [value]
@@ -72,7 +72,7 @@ def separate_hydra() -> Iterator[None]:
 def compose_variants(
     variants: Sequence[str], overrides: Sequence[str], allowed: Collection[str] = DECISION_KEYS
 ) -> dict[str, DictConfig]:
-    """Compose the config of each variant from the common ``overrides`` and its own after ``+``; return them by name.
+    """Compose each variant's config, by name, from the common ``overrides`` and the variant's own after ``+``.
 
     :param allowed: keys that a variant's own overrides may set
     :raises ConfigError: a variant is named twice, has no memory, or overrides a key outside ``allowed``
@@ -94,7 +94,7 @@ def compose_variants(
             configs[label] = compose_settings("alfred", [f"planner={planner}", *overrides, *extra])
         except UnknownSetting as error:
             raise ConfigError(
-                f"method {label}: {error}; give a setting that only some methods have behind the method: NAME+KEY=VALUE"
+                f"method {label}: {error}; if only some methods have this setting, append it to those: NAME+KEY=VALUE"
             ) from error
     for variant, config in configs.items():
         check_settings(config)

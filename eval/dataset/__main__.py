@@ -2,7 +2,7 @@
 
 The scripted expert acts in generated houses of the --worlds, and with --data in ALFRED's official train split. Some
 of its steps are replaced by random ones, single or in sequences. The label is always the expert's skill, so that a
-planner learns to recover. ALFRED's annotations, also of single steps, are written as lessons (texts with goals).
+planner learns to recover. With --data, ALFRED's annotations become lessons (texts with goals), too.
 NAME.json records the settings.
 
 With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.
@@ -43,11 +43,11 @@ from planners.training.rollout_files import write_rollouts
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
 PER_FILE = 1000  # houses
-ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses a file
+ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses the unfinished file
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
-    """Yield houses with ``stream`` tasks each; if it is 0, two thirds have one task and the others two to four."""
+    """Yield ``count`` houses from ``first`` on, each with ``stream`` tasks; 0: two thirds have one, others 2 to 4."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
     sources = list(chain.from_iterable(houses))
     if args.data:
-        trials = list(official(args.data))  # sorted by task type
+        trials = list(official(args.data))  # sorted by task type, so a subset is drawn at random
         sources += trials if args.trials is None else rng.sample(trials, min(args.trials, len(trials)))
     rng.shuffle(sources)
     size = ACTED_PER_FILE if args.acting else PER_FILE

@@ -6,7 +6,7 @@ forward computes the same prompt without a cache. One tiny random model per fami
 
 With ``planner=NAME[,NAME...]`` the command draws a curve instead: full recomputation plays episodes with planner-tiny
 (or --model), and every method chooses a skill at each step with several shares of recomputed rows (--ratios). The table
-and the figure show how often it chooses the same skill, and the KL divergence of the next token.
+and the figure show how often a method chooses the same skill, and the KL divergence of the next token.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; overrides without effect here are rejected.
 """
@@ -44,7 +44,7 @@ MODELS = ("model", "model.name")  # keys that name a model
 PLANNER = "planner="
 KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to all methods
-TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # per mode
+TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # by mode
 
 
 def _shares(text: str) -> list[float]:
@@ -127,7 +127,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     check_methods(configs)
     check_outputs(arguments)
     use_threads(configs[BASELINE])
-    from eval.fidelity.agreement import report_curve  # lazy: it loads torch, after typing errors are reported
+    from eval.fidelity.agreement import report_curve  # lazy: options are checked before it loads torch
 
     shares = RATIOS if arguments.ratios is None else arguments.ratios
     report_curve(methods, shares, configs[BASELINE], overrides, arguments, console)

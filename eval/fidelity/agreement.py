@@ -1,7 +1,7 @@
 """Agreement curve: how often a method chooses full recomputation's skill, against the share of rows it computes.
 
 Full recomputation plays episodes. Before every step each variant of a method also chooses a skill, from its own prompt.
-A variant sets one option of its method (the knob): the average, ratio or number of recomputed rows. The curve shows the
+A variant sets one option of its method (the knob): the share or number of recomputed rows. The curve shows the
 share of rows that the variant really computed.
 """
 
@@ -53,9 +53,9 @@ class Variant:
     base: str  # the method as on the command line, without the knob
     knob: str  # "" for methods without a knob
     value: float
-    same_skill: dict[int, list[float]] = field(default_factory=dict)  # by episode: 1.0 or 0.0 for each step
-    kl: dict[int, list[float]] = field(default_factory=dict)  # likewise: KL(first method || variant), nats
-    computed: list[float] = field(default_factory=list)
+    same_skill: dict[int, list[float]] = field(default_factory=dict)  # by episode: 1.0 (the same) or 0.0 for each step
+    kl: dict[int, list[float]] = field(default_factory=dict)  # by episode: KL(first method || variant), nats
+    computed: list[float] = field(default_factory=list)  # `computed_ratio` of each step
     recomputed: list[float] = field(default_factory=list)
     episode: int = 0  # index of the current episode
 
@@ -87,7 +87,7 @@ class Point:
     """One point of the curve; intervals are clustered by episode."""
 
     method: str
-    variant: str  # name on the command line
+    variant: str  # as on the command line
     knob: str
     value: float
     steps: int
@@ -104,7 +104,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob; unchanged if it has no knob or sets it, or without ``ratios``."""
+    """Return a variant for each value of the method's knob.
+
+    Without a knob, without ``ratios``, or if ``base`` already sets the knob, the method itself is the only variant.
+    """
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
@@ -165,7 +168,7 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Return each method's point that computes least with at least this ``agreement``; its name if there is none."""
+    """Return per method the point of least computing that reaches ``agreement``, or the method's name if none does."""
     return [
         min((p for p in group if p.same_skill >= agreement), key=lambda p: p.computed_ratio, default=method)
         for method, group in groupby(points[1:], key=lambda point: point.method)

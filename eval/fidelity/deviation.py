@@ -54,9 +54,9 @@ class Deviation:
     max_logit: float = 0.0  # largest |logit| of the plain forward
     sum_abs: float = 0.0  # sum over steps of the mean |difference|
     sum_kl: float = 0.0  # nats, KL(plain || method)
-    same_token: int = 0
-    same_skill: int = 0
-    token_layers: int = 0
+    same_token: int = 0  # steps with the plain forward's most likely token
+    same_skill: int = 0  # steps with the first method's skill
+    token_layers: int = 0  # computed rows, summed over layers
     prompt_token_layers: int = 0  # prompt rows x layers
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:
@@ -110,7 +110,7 @@ class PlannerGroup:
         self, engine: Engine, planners: Mapping[str, KVPlanner], recorders: Mapping[str, StepRecorder],
         oracle: Oracle | None = None, shared_transcript: bool = False,
     ) -> None:  # fmt: skip
-        """Create the planner; all skills are compared with the skills of the first of ``planners``.
+        """Create the planner. Every planner's skill is compared with the skill of the first of ``planners``.
 
         :param oracle: chooses the executed skills; each planner's logits are then compared with a plain forward of the
             same prompt. By default the first planner's skills are executed, and all logits compared with its logits
@@ -194,7 +194,7 @@ def measure(
 
 
 def play_episodes(group: PlannerGroup, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play episodes from index ``first``; yield each index before it starts. Raises KeepError for a crash."""
+    """Play episodes from index ``first``; yield each one's index before it starts. Raises KeepError for a crash."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):

@@ -1,4 +1,4 @@
-"""Laws of the engine: numerical difference between two computations of the same logits, on random prompts.
+"""Laws of the engine: each compares two computations, on random prompts, that must give the same logits.
 
 A law's number is the largest difference of the last row's logits, relative to the largest magnitude of these logits.
 """
@@ -110,7 +110,7 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return additive masks for the family's forward from ``visible`` (rows, rows), narrowed by its sliding window."""
+    """Return the additive masks of the family for ``visible`` (rows, rows), narrowed by the model's sliding window."""
     info = engine.info
     window = next(filter(None, info.windows), None)
 

@@ -1,4 +1,4 @@
-"""Commands of `eval.pipeline`: simulation from given times of each layer's pieces, and measurement by the engine."""
+"""Commands of `eval.pipeline`: simulation with given times for the pieces of each layer, and measurement."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
         show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
         record = {"computing": seconds, "links": [result.record for result in results]}
-        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # of the middle link
+        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # the chart shows the middle link
         _write(arguments, record, [run for pair in pairs for run in (pair.measured, pair.simulated)], title, console)
 
 
@@ -139,7 +139,7 @@ def _show_turn(status: Status, link: Link, turn: int) -> None:
 
 
 def bench_of(arguments: argparse.Namespace) -> PrefillBench:
-    """Make the model and the prompt of the options; the engine encodes each unit as a block."""
+    """Make the benchmark that the options describe; the engine encodes each unit of its prompt as a block."""
     model, (prompt, schedule, choice_point) = load_model(arguments.model, init="random"), _plan(arguments)
     recompute = {
         "keep": lambda: MultiHop(schedule),
@@ -155,7 +155,7 @@ def bench_of(arguments: argparse.Namespace) -> PrefillBench:
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
-    """Return the link of ``--link``, or links whose bandwidths give the ratios of loading to computing."""
+    """Return the link of ``--link``, or one per ratio, which loads ``nbytes`` in ratio x ``seconds`` of computing."""
     fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
     if fixed and not arguments.sweep and arguments.ratio is None:
         return [fixed]

@@ -22,11 +22,11 @@ from memory.stages import Loading
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds in seconds. ``compute``: makespan without loading; ``transfer``: the link's work in the fewest jobs.
+    """Lower bounds of the makespan in seconds. ``compute``: without loading; ``transfer``: the link's least busy time.
 
-    A row rests at a layer if it has a block and is not active. No slice can move before the first resting row is known
-    (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and the
-    computing after the last transfer.
+    A row rests at a layer if it has a block and is not active. Nothing can be loaded before the first resting row is
+    known (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and
+    the computing after the last transfer.
     """
 
     compute: float
@@ -40,13 +40,13 @@ class Bounds:
 
 
 def bounds(work: LayerWork, link: Link) -> Bounds:
-    """Compute the bounds for schedules whose jobs each move slices of one layer, once they are known to be needed.
+    """Compute the bounds of schedules in which each job moves slices of one layer, all known to be needed.
 
     A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. The rows that rest from
-    layer i on are known at K_i = A_(i-1) + time of the choice, at the earliest. T(i, m) is the link's time for the
-    slices, at layers up to m, of rows that rest from layer i or a later one on. The link moves them after K_i and
-    before layer m starts: A_m >= K_i + T(i, m) for all i <= m. Layers run in order: A_m >= A_(m-1) + computing of
-    m - 1. A link with free preemption, earliest deadline first, would reach the bound.
+    layer i on are known at the earliest at K_i = A_(i-1) + time of layer i - 1 to its choice; K_0 = 0. T(i, m) is the
+    link's time for the slices at layers up to m of rows that first rest at layer i or later. They move after K_i and
+    before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order, so A_m >= A_(m-1) + computing of
+    layer m - 1. A link reaches the bound if it may interrupt a job, at no cost, for a job of an earlier layer.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
@@ -61,10 +61,10 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
 
 
 def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
-    """Return T(i, m), shape (layers, layers): one job per layer, one copy per run of rows.
+    """Return T(i, m) in seconds, shape (layers, layers), with one job per layer and one copy per run of rows.
 
-    T(i, m) contains the rows that first may move at layer i or later, because they rest there or lie in a gap that
-    moves with its run. It counts the copy of a run that has such a row.
+    A row's first layer is the first at which it rests, or lies in a gap of a run and is loaded with the run. T(i, m)
+    counts the resting rows whose first layer is i or later, and the copies of runs that contain such rows.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
     runs = [work.layout.runs(resting) for resting in work.resting]
@@ -96,7 +96,7 @@ class StageRun:
 
     @property
     def excess(self) -> float:
-        """Relative excess over the simple bound."""
+        """Excess of the makespan over the simple bound, as a fraction of the bound."""
         return self.timeline.makespan / self.bounds.simple - 1
 
     @property
@@ -105,7 +105,7 @@ class StageRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return JSON data: seconds."""
+        """Return JSON data: times in seconds, excesses as fractions."""
         line = self.timeline
         return {
             "loading": self.stage,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Dimensions of a decoder; ``width`` is the MLP's width for one row, summed over active experts."""
+    """Dimensions of a decoder; ``width`` is the width of the MLP, or the sum over the experts that a row uses."""
 
     layers: int
     hidden: int
@@ -33,8 +33,8 @@ class Shape:
     vocab: int = 0
     router: int = 0  # number of routed experts; 0: dense
     itemsize: int = 2  # bytes per weight, and per element of keys and values
-    windows: tuple[int | None, ...] = ()  # per layer, in tokens
-    parameter_bytes: int | None = None  # of all weights; None: ``itemsize`` per weight
+    windows: tuple[int | None, ...] = ()  # sliding window per layer in tokens; None: no window
+    parameter_bytes: int | None = None  # bytes of all weights; None: ``itemsize`` per weight
 
     @classmethod
     def of(cls, engine: Engine) -> Shape:
@@ -125,7 +125,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Roofline: a piece takes max(FLOPs / rate, bytes / bandwidth), divided by the ``attainable`` share of both.
+    """Roofline: a layer's piece takes max(FLOPs / rate, bytes / bandwidth), at the ``attainable`` share of both rates.
 
     Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
     input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last

@@ -59,11 +59,11 @@ def _panel(axis: Axes, run: StageRun, lanes: Sequence[str], colours: Colormap, l
         spine.set_color(GRID)
     last = max(1, *(event.layer for event in run.timeline.events))
     for event in run.timeline.events:
-        _block(axis, event, lanes.index(event.lane), colours, last, longest)
+        _bar(axis, event, lanes.index(event.lane), colours, last, longest)
     axis.axvline(1e3 * run.bounds.tight, **DASHES)
 
 
-def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, longest: float) -> None:
+def _bar(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, longest: float) -> None:
     """Draw a bar in its layer's colour (choices of rows: ink), with the layer's number if there is room."""
     from matplotlib.colors import to_rgb
 

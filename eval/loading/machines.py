@@ -35,14 +35,14 @@ DEVICES = {
 LINKS = {
     # 16 lanes at 16 GT/s in 128b/130b: 31.5 GB/s. nvbandwidth measures about 25 from pinned memory (A100)
     "pcie4": Link("pcie4", 25e9, latency=10e-6, per_copy=2e-6),
-    # 16 lanes at 32 GT/s: 63 GB/s, of which the same share is attained
+    # 16 lanes at 32 GT/s: 63 GB/s, of which the same share as for pcie4 is assumed
     "pcie5": Link("pcie5", 50e9, latency=10e-6, per_copy=2e-6),
     # PCIe 4.0 x4 SSD: up to 7.5 GB/s for sequential reads (Samsung 990 Pro data sheet), less in pieces of hundreds of
     # kB; a read takes about 80 us, and many run at a time
     "nvme": Link("nvme", 6e9, latency=80e-6, per_copy=5e-6),
     # host and device share memory (Jetson, Apple, CPU): blocks are read in place
     SHARED: Link(SHARED, math.inf),
-}  # latency and per_copy are rough: driver time to start a copy, and to queue another one
+}  # latency and per_copy are rough: a driver's time to start a job, and each of its copies
 
 
 def device_named(name: str) -> Device:

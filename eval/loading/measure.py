@@ -51,15 +51,15 @@ class MeasuredPrefill:
 
     timeline: Timeline
     work: LayerWork
-    waiting: float  # seconds
+    waiting: float  # seconds that the compute worker waits for transfers
 
     @property
     def gap_seconds(self) -> float:
-        """Seconds between the compute worker's pieces, without waiting times."""
+        """Seconds between the compute worker's pieces in which it does not wait for a transfer."""
         return self.timeline.idle(COMPUTE) - self.waiting
 
     def link_delay(self, link: Link) -> float:
-        """Return the seconds by which the jobs took longer than ``link`` should need."""
+        """Return the seconds by which the transfer jobs took longer than ``link`` should need."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
 

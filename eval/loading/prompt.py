@@ -17,7 +17,7 @@ from memory.recompute.value_deviation import ValueDeviation
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
-    """Return the schedule of the share of rows that ``method`` computes; None: the shape or average of the method."""
+    """Return the schedule of the share of rows that ``method`` recomputes; None: the method's own shape or average."""
     blend = ValueDeviation()
     default = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
     return Schedule(shape or default.shape, default.average if average is None else average)
@@ -62,7 +62,7 @@ class SyntheticPrompt:
         return Layout(numbers, numbers, 0, self.memory, tuple(placements), spans, owner, fresh)
 
     def encoded(self, engine: Engine) -> Layout:
-        """Return the layout with encoded blocks; row i is token i of the vocabulary. Raises ConfigError."""
+        """Return the layout with encoded blocks; row i has token id i. Raises ConfigError for a small vocabulary."""
         if self.rows > engine.info.vocab:
             size = engine.info.vocab
             raise ConfigError(f"{self.rows} rows for a vocabulary of {size}; use fewer or shorter segments")
@@ -86,7 +86,7 @@ class SyntheticPrompt:
         return rows_by_method[method]()
 
     def _decreasing_rows(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
-        """Return active rows per layer: the query, and pieces of ``grain`` rows that become fewer by the schedule."""
+        """Return active rows per layer: the query, and a number of pieces of ``grain`` rows set by the schedule."""
         pieces = self.memory // grain
         order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))
         rank = torch.cat([torch.argsort(order).repeat_interleave(grain), torch.full((self.query,), -1)])

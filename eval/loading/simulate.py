@@ -1,8 +1,8 @@
 """Simulator of a prefill with a loading stage, from given times; it loads in the order of the engine's loader.
 
-Three workers: one computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices (keys and values
-of rows at one layer), earliest deadline first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5): layer
-l + 1 starts after importance of layer l and the slices of l + 1; importance of l starts after attention of l.
+One worker computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices (keys and values of rows
+at one layer), earliest layer first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5): layer l + 1 starts
+after the choice at layer l and the transfer of l + 1's slices; the choice starts after l's attention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = 2  # keys and values are stored separately
 
 @dataclass(frozen=True)
 class Link:
-    """Link of ``latency + copies * per_copy + bytes / bandwidth`` seconds a job; a run of keys or values is a copy."""
+    """Link. A job takes latency + copies * per_copy + bytes / bandwidth; each run of keys, or of values, is a copy."""
 
     name: str
     bandwidth: float  # bytes per second; infinite if host and device share memory
@@ -54,10 +54,10 @@ RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 
 
 class SimulatedTransfers:
-    """Worker that moves requested slices without pause, one job per layer, earliest deadline first.
+    """Worker that moves requested slices without pause. A job moves slices of one layer; earlier layers come first.
 
     Adjacent runs of rows are one copy. Jobs are not preempted. So that prefetching does not delay urgent requests, a
-    job for a later layer ends after the run that completes ``chunk`` bytes.
+    job for a layer after the current one ends with the run that completes ``chunk`` bytes.
     `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
 
@@ -78,7 +78,7 @@ class SimulatedTransfers:
                 queue.append((transfer.placement, *transfer.rows))
 
     def arrival(self, layer: int) -> float:
-        """Return the arrival time of all requested slices of ``layer`` if nothing else is requested until then."""
+        """Return the time at which all requested slices of ``layer`` have arrived, without further requests."""
         while any(self._queues[: layer + 1]):
             self._run_job()
         return self._arrival_times[layer]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def schedule_table(runs: Sequence[StageRun], title: str) -> Table:
-    """Build a table with one line per stage; the speed-up is over next_layer."""
+    """Build a table with one line per loading stage; the speed-up is over next_layer."""
     limits, base = runs[0].bounds, _makespan(runs, BASELINE)
     compute, first, moving = (_ms(part) for part in (limits.compute, limits.dependency, limits.transfer))
     bound = f"bound {_ms(limits.simple)} ms = max(compute {compute}, first dependency {first} + transfer {moving})"
@@ -85,7 +85,7 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
 
 
 def measured_sweep(points: Sequence[tuple[float, Link, Sequence[StageTurns]]], title: str) -> Table:
-    """Build a table with one line per (ratio of loading to computing, link, stages): medians."""
+    """Build a table of medians, one line per point: (ratio of loading to computing, link, turns of each stage)."""
 
     def cell(place: int, point: tuple[float, Link, Sequence[StageTurns]]) -> str:
         turns = point[2][place]

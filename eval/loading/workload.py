@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
 BEFORE, BESIDE, AFTER = CHOICE_POINTS = ("before_mlp", "beside_mlp", "after_mlp")
-POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, if the choice depends only on attention
+POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by ``engine.importance``, for a choice that depends only on attention
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def read_times(file: Path) -> LayerTimes:
     """Read a file of `LayerTimes`, in the format of the command's help. Raises DataError."""
     content = read_json(file, "name a file of times per layer")
     try:
-        import torch  # lazy: typing errors are reported before torch is loaded
+        import torch  # lazy: an unreadable file is reported before torch is loaded
 
         if unknown := sorted(set(content) - set(FILE_KEYS)):
             raise ValueError(f"unknown: {', '.join(unknown)}")

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.list:
         for name in pages():
             page = read_page(name, arguments.data or "DATA")
-            console.print(f"{name}: {page.title} ({len(page.cells())} runs, {len(page.commands)} commands)")
+            console.print(f"{name}: {page.title} ({len(page.runs())} runs, {len(page.commands)} commands)")
         return
     if not names:
         raise ConfigError(f"name a page: {', '.join(pages())}; --list describes them")

@@ -30,13 +30,13 @@ from keep_agent.files import read_text
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
 from memory.files.atomic import write_atomic
 
-CHOICE_KEYS = {"planner", "memory"}
+CHOICE_KEYS = {"planner", "memory"}  # config groups that rows choose; overrides may set keys below them
 PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
 def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Check a page before its first run. Raises ConfigError for an unknown override, or a run with other settings."""
-    if extra and not page.cells():
+    """Check a page before its first run. Raises ConfigError if an override cannot apply, or an earlier run differs."""
+    if extra and not page.runs():
         raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
     reserved = {*PAGE_KEYS, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
@@ -48,30 +48,30 @@ def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
 
     if fixed := [word for word in extra if is_fixed(key_of(word))]:
         raise ConfigError(f"{' '.join(fixed)} cannot apply to every run of {page.name}: the page sets it itself")
-    for cell in page.cells():
-        check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
-    for cell in page.cells():
-        if (out / cell.folder / CONFIG).exists():
-            folder, (config, _) = out / cell.folder, _compose(cell, extra)
+    for run in page.runs():
+        check_known(run.setting.world, expand_model([*run.overrides, *extra]))
+    for run in page.runs():
+        if (out / run.folder / CONFIG).exists():
+            folder, (config, _) = out / run.folder, _compose(run, extra)
             if changes := differing_settings(config, read_config(folder)):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
                 raise ConfigError(f"{folder} was run with other settings: {text}; delete it, or give another --out")
 
 
 def play_page(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
-    """Play all cells with the ``extra`` overrides, then run all commands. Raises KeepError if one fails."""
-    cells = page.cells()
-    for number, cell in enumerate(cells, 1):
-        folder = out / cell.folder
+    """Play all runs of a page with the ``extra`` overrides, then run its commands. Raises KeepError if one fails."""
+    runs = page.runs()
+    for number, run in enumerate(runs, 1):
+        folder = out / run.folder
         if (folder / SUMMARY).exists():
             summary = read_summary(folder)
             if summary["episodes"] and summary["crashed"] == summary["episodes"]:
                 crashed = f"all {summary['episodes']} episodes of {folder} crashed"
                 raise KeepError(f"{crashed}; remove the cause and delete the folder")
             continue
-        console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
+        console.print(f"{page.name} {number}/{len(runs)}: {run.setting.title}, {run.row}", highlight=False)
         resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
-        config, overrides = _compose(cell, extra, resumed)
+        config, overrides = _compose(run, extra, resumed)
         evaluate(config, folder, console, overrides)
     for title, words in page.commands.items():
         if command_output(title, words, out) is None:
@@ -104,9 +104,9 @@ def _output_file(title: str, out: Path) -> Path:
     return out / ("".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-") + ".md")
 
 
-def _compose(cell: PlannedRun, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
-    overrides = [*expand_model([*cell.overrides, *extra]), *resumed]
-    return compose_settings(cell.setting.world, overrides), overrides
+def _compose(run: PlannedRun, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
+    overrides = [*expand_model([*run.overrides, *extra]), *resumed]
+    return compose_settings(run.setting.world, overrides), overrides
 
 
 COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *SUBGOALS, *SHARES)
@@ -147,9 +147,9 @@ def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
     """Return the finished rows by name, with the episodes that all rows have; a row's seeds form one run."""
     runs = []
     for row in page.rows:
-        cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]
-        if all((out / cell.folder / SUMMARY).exists() for cell in cells):
-            parts = [(cell.seed, load_runs([out / cell.folder])[0]) for cell in cells]
+        seed_runs = [run for run in page.runs() if run.setting is setting and run.row == row]
+        if all((out / run.folder / SUMMARY).exists() for run in seed_runs):
+            parts = [(run.seed, load_runs([out / run.folder])[0]) for run in seed_runs]
             if len({run.config.get("weights") for _, run in parts}) > 1:
                 problem = f"the seeds of {row} were played with different weights"
                 raise ConfigError(f"{out}: {problem}; delete the older runs")

@@ -61,7 +61,7 @@ class Page:
     commands: Mapping[str, tuple[str, ...]]  # arguments of ``python -m`` by title
     data: str | None = None  # folder of official data, if the page needs it
 
-    def cells(self) -> list[PlannedRun]:
+    def runs(self) -> list[PlannedRun]:
         """Return the runs row by row within a setting, so that an unfinished table has complete rows."""
         return [
             PlannedRun(setting, row, seed, (*setting.overrides, *overrides, f"eval.seed={seed}"))
@@ -132,7 +132,7 @@ def _overrides(content: Any, data: str | None) -> tuple[str, ...]:
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
     for place, word in enumerate(words):
         key, _, value = word.partition("=")
-        is_override = DATA in value and not key.startswith("-")  # quoted for Hydra
+        is_override = DATA in value and not key.startswith("-")  # then the folder is quoted for Hydra
         folder = value.replace(DATA, str(data))
         words[place] = as_override(key, folder) if is_override else word.replace(DATA, str(data))
     return tuple(words)

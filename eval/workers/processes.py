@@ -24,7 +24,7 @@ GRACE_SECONDS = 10.0  # seconds for a process to stop its simulator
 @dataclass(frozen=True, eq=False)
 class Worker:
     process: BaseProcess
-    pipe: Connection
+    parent_pipe: Connection
 
 
 class ProcessPool:
@@ -36,7 +36,7 @@ class ProcessPool:
         self._workers: list[Worker] = []
 
     def start(self) -> Worker:
-        pipe, worker_pipe = self._context.Pipe()
+        parent_pipe, worker_pipe = self._context.Pipe()
         process = self._context.Process(target=_worker_main, args=(self._config, self._count, worker_pipe), daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C must not reach the new process
         try:
@@ -44,22 +44,22 @@ class ProcessPool:
                 process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        worker = Worker(process, pipe)
+        worker = Worker(process, parent_pipe)
         self._workers.append(worker)
         return worker
 
     def assign(self, worker: Worker, index: int) -> None:
         with suppress(OSError):  # the worker is dead: its pipe is closed
-            worker.pipe.send(index)
+            worker.parent_pipe.send(index)
 
     def receive(self) -> tuple[Worker, WorkerSetup | EpisodeRecord | WorkerDeath]:
-        pipes = {worker.pipe: worker for worker in self._workers}
+        pipes = {worker.parent_pipe: worker for worker in self._workers}
         worker = pipes[wait(pipes)[0]]
         try:
-            message = worker.pipe.recv()
+            message = worker.parent_pipe.recv()
         except (EOFError, OSError):
             self._workers.remove(worker)
-            worker.pipe.close()
+            worker.parent_pipe.close()
             _terminate(worker.process)
             code = worker.process.exitcode or 0
             return worker, WorkerDeath(signal.Signals(-code).name if code < 0 else f"exit code {code}")
@@ -69,7 +69,7 @@ class ProcessPool:
 
     def close(self, busy: Sequence[Worker]) -> None:
         for worker in self._workers:
-            worker.pipe.close()  # ends a worker that waits for an episode
+            worker.parent_pipe.close()  # ends a worker that waits for an episode
             if worker in busy:
                 worker.process.terminate()
         for worker in self._workers:
@@ -83,7 +83,7 @@ def _terminate(process: BaseProcess) -> None:
 
 
 def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
-    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM ends it and its simulator."""
+    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM ends worker and simulator."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.default_int_handler)

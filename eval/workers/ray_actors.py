@@ -42,7 +42,7 @@ class Actor:
 
     def load(self) -> WorkerSetup:
         """Load data and model. Raises KeepError that names the node."""
-        use_threads(self._config)  # Ray would give torch one thread per CPU of the actor
+        use_threads(self._config)  # if eval.threads is null, Ray's default stays: a torch thread per CPU of the actor
         node = f"node {platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})"
         try:
             self._player = Player(self._config)
@@ -126,7 +126,7 @@ def _connect(address: str | None) -> None:
         before = signal.getsignal(signal.SIGTERM)
         ray.init(address or "local", logging_level=logging.WARNING, log_to_driver=False, **options)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray's handler exits; `keep_agent.guard`'s interrupts
+            signal.signal(signal.SIGTERM, before)  # Ray's handler would exit; that of `keep_agent.guard` interrupts
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"eval.ray.address={address} cannot be joined ({error}); give HOST:PORT of a running head, auto or null"

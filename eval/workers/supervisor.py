@@ -13,7 +13,7 @@ from keep_agent.rollout.results import EpisodeResult
 
 
 class WorkerError(KeepError, RuntimeError):
-    """Workers that die repeatedly, or have different data or weights."""
+    """Workers died repeatedly, or have different data or weights."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class WorkerSetup:
 
     weights: str | None  # hash of the model's weights
     episodes: int  # number of episodes in all shards
-    node: str = field(compare=False)
+    node: str = field(compare=False)  # name of its machine, for error messages
     trained: str | None = None  # hash of a trained retention head
 
 
@@ -31,12 +31,12 @@ class EpisodeRecord:
     """One finished episode, to be committed to a run folder."""
 
     result: EpisodeResult
-    entries: Sequence[Mapping[str, Any]]  # of the trace; empty without eval.trace
+    entries: Sequence[Mapping[str, Any]]  # lines of the trace; empty without eval.trace
     frames: Frames | None
 
 
 W = TypeVar("W", bound=Hashable)
-MAX_DEATHS = 3  # during one episode, or in a row during setup
+MAX_DEATHS = 3  # a run fails at this number of worker deaths during one episode, or in a row during setup
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class WorkerPool(Protocol[W]):
     """Processes on this machine or on others, each with its own player."""
 
     def start(self) -> W:
-        """Start a worker. Its `WorkerSetup` is received when it is ready."""
+        """Start a worker. `receive` returns its `WorkerSetup` when the worker is ready."""
 
     def assign(self, worker: W, index: int) -> None:
-        """Assign an episode to an idle worker. If the worker is dead, its death is received later."""
+        """Assign an episode to an idle worker. If the worker is dead, `receive` returns its death later."""
 
     def receive(self) -> tuple[W, WorkerSetup | EpisodeRecord | WorkerDeath]:
         """Wait for the next message of any worker. Raises the error that a player raised."""
@@ -63,7 +63,7 @@ class WorkerPool(Protocol[W]):
 
 
 class Supervisor(Generic[W]):
-    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready."""
+    """Runner that distributes episodes over ``count`` workers. The constructor returns when all workers are ready."""
 
     def __init__(self, pool: WorkerPool[W], count: int) -> None:
         self._pool = pool
@@ -98,7 +98,7 @@ class Supervisor(Generic[W]):
         self._pool.close(list(self._busy))
 
     def _advance(self) -> EpisodeRecord | None:
-        """Assign episodes to idle workers, then handle one message; return the episode if it was one."""
+        """Assign episodes to idle workers, then handle one message; return it if it is a finished episode."""
         while self._todo and self._idle:
             worker, index = self._idle.pop(), self._todo.popleft()
             self._busy[worker] = index
@@ -121,7 +121,7 @@ class Supervisor(Generic[W]):
         return None
 
     def _replace(self, worker: W, death: WorkerDeath) -> None:
-        """Start a worker in place of a dead one, whose episode is played again first."""
+        """Start a worker in place of a dead one, whose episode is the next to be played."""
         if worker in self._idle:
             self._idle.remove(worker)
         else:

@@ -1,4 +1,4 @@
-"""Planner API: one robot's agent observes facts, plans skills, records their outcomes, and remembers."""
+"""Planner API: the agent of one robot, which observes facts, plans skills and remembers their outcomes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GROUNDED = "grounded"
-MAX_MESSAGE = 200  # characters of a failure message in a prompt
-HISTORY = 1000  # most executed skills, and most finished tasks, that are remembered
-EMBED_BATCH = 32  # texts per job on the engine's worker: a plan waits for one job at most
+MAX_MESSAGE = 200  # maximum characters of a failure message in a prompt
+HISTORY = 1000  # maximum number of remembered skills, and of remembered finished tasks
+EMBED_BATCH = 32  # texts embedded per job on the engine's thread: another agent's plan waits for one job at most
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class _OpenDecision:
 
 
 class Agent(AsyncMethods, AbstractContextManager["Agent"]):
-    """One robot's planner: `observe`, `plan`, `report`, repeated. Safe to call from several threads.
+    """One robot's planner: call `observe`, `plan` and `report` again and again. Safe to call from several threads.
 
-    Agents may share an engine, whose worker runs every call. Each call has an asynchronous twin (`aplan`, ...). A task
-    begins with the first `plan` of its instruction, and ends with success when ``done`` was decided and reported, or as
-    `finish` states; another instruction ends it as failed. A decision without a report counts as carried out, unless
-    `finish` states that the task failed. The same plan requested twice in a row, without an observation in between, is
-    one decision, so that a request may be repeated after a lost answer.
+    Agents may share an engine, whose thread runs every call. Each call has an asynchronous version (`aplan`, ...).
+    A task begins with the first `plan` of its instruction. It succeeds when ``done`` is decided and reported as ok;
+    `finish` sets its result; another instruction ends it as failed. A decision without a report counts as carried out,
+    unless `finish` states that the task failed. A `plan` that repeats the previous one, without an observation in
+    between, returns the same decision, so a lost answer can be requested again.
 
     :param ahead: encode changed segments in the background while the robot moves; plans have priority
-    :param limit: maximum number of remembered things; facts about more things are rejected
-    :param history: maximum number of remembered skills, and of finished tasks, up to ``limit``; older are forgotten
-    :param record: called with each trace entry, in the format of a rollout (docs/evaluation.md)
+    :param limit: maximum number of remembered things (objects and receptacles); facts about more are rejected
+    :param history: maximum number of remembered skills, and of finished tasks; ``limit`` if that is smaller
+    :param record: called with each trace entry, in the format of a run's trace.jsonl (docs/evaluation.md)
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
-        self.number = self._steps = self._tasks = 0  # `number`: of the last decision, from 1
+        self.number = self._steps = self._tasks = 0  # `number` is that of the last decision, from 1
         self._open: _OpenDecision | None = None
-        self._facts: dict[str, FactView] = {}  # changed since the last decision, by id
+        self._facts: dict[str, FactView] = {}  # facts observed since the last decision, by id
         self._record(agent_entry(name))
 
     @classmethod
@@ -83,10 +83,10 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     ) -> Agent:  # fmt: skip
         """Make an agent that loads its own model; `close` it, or use it as a context manager.
 
-        :param planner: a name in ``configs/planner`` that has a model
+        :param planner: a name in ``configs/planner`` of a planner with a model
         :param model: a name in ``configs/model``, a folder, or a name on the hub
         :param overrides: ``KEY=VALUE`` as on a command line: ``prompt.style=linked``, ``memory=cacheblend``, ...
-        :raises KeepError: a component that cannot be loaded or combined; Hydra's own errors for an unknown name
+        :raises KeepError: a name is unknown, or a component cannot be loaded or combined
         """
         from keep_agent.config.compose import choose_agent  # lazy: it loads Hydra
 
@@ -100,28 +100,28 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         return agent
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> list[Fact]:
-        """Remember new or changed facts: all of them, or none if one is invalid. Returns the parsed facts.
+        """Remember new or changed facts, or none of them if one is invalid. Returns the parsed facts.
 
-        :param facts: `envs.fact.Fact`, or mappings with its fields
-        :raises DataError: a fact that cannot be remembered
-        :raises CapacityError: there are more than ``limit`` things
+        :param facts: objects with the fields of `envs.fact.Fact`, or mappings with these fields
+        :raises DataError: a fact is invalid
+        :raises CapacityError: there would be more than ``limit`` things
         """
         return self._engine.run(partial(self._observe, validation.as_list(facts)))
 
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
     ) -> Decision:
-        """Choose the next of ``skills``: the skills possible now, in any order. After an error nothing has changed.
+        """Choose one of ``skills``, which are those possible now, in any order. After an error nothing has changed.
 
         The prompt of a task states whether the skills of its first plan name instances ("open fridge 1") or only types
         ("open the fridge").
 
         :param ready: called between prefill and choice with ``queued_ms``, ``timings`` and ``counts``
-        :param after: number of the caller's last known decision. If this plan already followed it, its decision is
-            returned again, regardless of observations in between
+        :param after: number of the last decision that the caller knows. If decision ``after`` + 1 answered the same
+            plan, it is returned again, regardless of observations in between
         :raises ConfigError: no skills, too many, or invalid texts
-        :raises CapacityError: the prompt would be longer than the model's positions
-        :raises StaleError: the last decision is not number ``after``
+        :raises CapacityError: the prompt would have more tokens than the model has positions
+        :raises StaleError: the last decision is neither number ``after`` nor the answer to this plan
         """
         start = time.perf_counter()
         instruction, skills = validation.checked_request(instruction, skills)
@@ -138,7 +138,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     def save(self, path: str | Path) -> None:
-        """Write the memory to a file atomically, without keys and values: `load` encodes them again."""
+        """Write the memory to a file atomically, without the KV, which are computed again after `load`."""
         write_packed(memory_path(path), pack_state(self.dump()))
 
     def load(self, path: str | Path) -> None:
@@ -153,7 +153,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         """Replace memory and task with a state from `dump`. After an error nothing has changed.
 
         :raises DataError: the state does not come from `dump`
-        :raises CapacityError: it is ``bounded`` and holds more than ``limit`` allows
+        :raises CapacityError: with ``bounded``, the state holds more than ``limit`` allows
         """
         numbers, last, planner_part = validation.read_agent_state(state)
         planner = read_state(planner_part, self._planner.style)
@@ -167,7 +167,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def last_decision(self) -> dict[str, str]:
-        """Arguments of `replay_decision` for the last decision, with the key names of the journal."""
+        """Arguments of `replay_decision` for the last decision; ``asked`` stands for its parameter ``request``."""
         assert self._open is not None
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": self._open.decision.skill,
@@ -175,14 +175,14 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision, within `replay`. ``skills`` names the skill set, ``request`` is the request's digest."""
+        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: `request_digest`."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)
         self._accept(Decision(skill, number=self.number + 1), request)
 
     def replay(self, work: Callable[[], None]) -> None:
-        """Repeat calls of an earlier process in one job, without trace entries and without limits."""
+        """Run ``work``, which repeats an earlier process's calls, in one job, without trace entries and limits."""
         record, self._record, self._replaying = self._record, lambda entry: None, True
         try:
             self._engine.run(work)
@@ -270,7 +270,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         return self._accept(decision, request)
 
     def _warnings(self) -> tuple[str, ...]:
-        """Return warnings about facts that the plan lacked; the first one is logged as well."""
+        """Return warnings about facts that the plan lacked. An agent's first warning is also logged."""
         if self._planner.knows_agent:
             return ()
         if not self._warned:
@@ -291,7 +291,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Undo changes to task and reports, and drop trace entries, after an error such as a too long prompt."""
+        """Undo changes to task and reports if the body raises; record its trace entries if it does not."""
         before = self._instruction, self._skills, self._steps, self._tasks, self._open
         record, entries = self._record, list[Entry]()
         self._record = entries.append
@@ -317,7 +317,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             self._instruction, self._skills = instruction, skills
 
     def _accept(self, decision: Decision, request: str) -> Decision:
-        """Store the decision as open: later facts belong to the next step, and may be encoded at once."""
+        """Store the decision as open. Facts observed from now on belong to the next step."""
         self.number, self._facts = decision.number, {}
         self._open = _OpenDecision(decision, request)
         self._planner.act()

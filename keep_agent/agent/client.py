@@ -1,4 +1,4 @@
-"""Client of agents behind a server, with the calls of a local agent. Needs httpx alone, and no model."""
+"""Client of the agents on a server, with the calls of a local agent. Needs httpx, and no model."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer
-RETRY_TIME = 30.0  # seconds after the first failure in which a request is retried
-RETRY_PAUSE = 0.5  # seconds before a retry, if the server gives none
+RETRY_TIME = 30.0  # seconds after the first failure, during which a request is retried
+RETRY_PAUSE = 0.5  # seconds before a retry, if the server sends no Retry-After
 # errors that a retry cannot fix
 PERMANENT_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Error response or no response of a server; a retry may succeed after ``retry_after`` seconds, if given."""
+    """Error response, or no valid response. ``retry_after``: seconds until a retry may succeed; None: never."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -54,11 +54,11 @@ class AgentInfo:
 class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
-    A request is retried while the server is busy, down, too slow or loses the connection. It may arrive twice without a
-    second effect. A failed request raises ServerError; a value of the wrong type is rejected before it is sent.
+    A request is retried while the server is busy, down or too slow, or the connection is lost. A request that arrives
+    twice has one effect. A failed request raises ServerError.
 
     :param timeout: seconds for one answer
-    :param patience: seconds after the first failure in which a retry may start
+    :param patience: seconds after a request's first failure during which retries may start
     :raises ConfigError: an invalid URL
     """
 
@@ -104,7 +104,7 @@ class Client(AbstractContextManager["Client"]):
         self.with_retries(attempt)
 
     def request_json(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
-        """Send a request as `send` does; return its JSON response, converted by ``read``."""
+        """Send a request as `send` does; return the JSON of the response, converted by ``read``."""
         return _parse_answer(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
@@ -116,7 +116,7 @@ class Client(AbstractContextManager["Client"]):
             return _check_response(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield name and data of a response's events. The request is sent once; `with_retries` can repeat it."""
+        """Yield name and data of each event of a response. Retries nothing; callers use `with_retries`."""
         with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
@@ -130,7 +130,7 @@ class Client(AbstractContextManager["Client"]):
                     yield name, value
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Call ``attempt``, with retries while a later try may succeed, and return its result."""
+        """Return the result of ``attempt``, repeated for up to ``patience`` s if its error has a ``retry_after``."""
         deadline = None
         while True:
             try:
@@ -158,11 +158,11 @@ class Client(AbstractContextManager["Client"]):
 
 
 class RemoteAgent:
-    """Agent behind a server, with the methods of `Planning`: observe, plan and report as with a local `Agent`."""
+    """Agent on a server, with the calls of a local `Agent`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.name, self._client, self._path = name, client, _path(name)
-        self._number: int | None = None  # of the last decision
+        self._number: int | None = None  # number of the last decision; None: not known
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
         self._post("observe", {"facts": [fields_of(fact) for fact in as_list(facts)]})
@@ -170,10 +170,10 @@ class RemoteAgent:
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
-        """Choose the next of ``skills``. Raises ServerError; its status is 409 if another client has planned since.
+        """Choose the next of ``skills``. Raises ServerError, with status 409 if another client has planned in between.
 
         :param ready: called with the cost of the prompt between prefill and choice, and again if the request is retried
-        :param trace: none | summary | full: content of the decision's trace
+        :param trace: detail of the decision's trace: none, summary or full
         """
         body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": self._last_number()}
         path = f"{self._path}/plan"
@@ -202,7 +202,7 @@ class RemoteAgent:
         return self._client.request_json("GET", self._path, _about)
 
     def save(self, path: str | Path) -> None:
-        """Write the agent's memory to a local file; `Agent.load` reads it, too."""
+        """Write the agent's memory to a local file, which `Agent.load` can also read."""
         target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
@@ -214,7 +214,7 @@ class RemoteAgent:
         self._number = None
 
     def _last_number(self) -> int:
-        """Return the number of the last decision, which makes a repeated request idempotent."""
+        """Return the number of the last decision. With it the server recognizes a repeated request."""
         if self._number is None:
             self._number = self.about().decisions
         return self._number
@@ -234,7 +234,7 @@ class RemoteAgent:
 
 
 def split_lines(parts: Iterable[bytes]) -> Iterator[str]:
-    """Split at newlines only, since JSON may contain the other line separators of Unicode."""
+    """Split bytes into lines at newlines only, since JSON may contain the other line separators of Unicode."""
     rest = b""
     for part in parts:
         *complete, rest = (rest + part).split(b"\n")

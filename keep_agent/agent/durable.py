@@ -25,22 +25,23 @@ if TYPE_CHECKING:
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER_KEY = "agent"  # key of the agent's name in the memory file
-MAX_CALLS, MAX_BYTES = 500, 8 << 20  # size of the journal at which the whole memory is written
+MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines or bytes of the journal at which the whole memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
 
 
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
-    """Open a journal for appending; return it and its calls, all made since the memory file was written.
+    """Open a journal for appending; return it and its calls, which were made after the memory file was written.
 
-    It has one checksummed line per call, synced before the call is acknowledged. Its chain of checksums begins with the
-    agent and the memory file, and an end mark in a file beside it counts the acknowledged calls, so that changed,
-    missing and swapped lines are detected. Only a last line that was never acknowledged is cut off.
+    The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
+    with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
+    lines. So changed, missing and swapped lines are detected. An incomplete last line (its call never returned) is cut.
 
     :param start: the chain's beginning
     :param owner: name of the agent in errors
-    :param new: an empty journal without an end mark is a new one, not a damaged one
-    :raises DataError: version 0.2 wrote the journal; CorruptError: a line or the mark is damaged, missing or another's
+    :param new: accept an empty journal without an end mark as a new one; else it counts as damaged
+    :raises DataError: version 0.2 wrote the journal
+    :raises CorruptError: a line or the end mark is damaged, missing or from another journal
     """
     with reading(path), path.open("rb") as stream:
         if VERSION_0_2.match(stream.readline()):
@@ -55,7 +56,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
 
 def lock_stream(stream: IO[bytes], folder: Path) -> None:
-    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent holds it."""
+    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent locks it."""
     if lock_is_held(stream):
         stream.close()
         raise ConfigError(f"another server or agent uses {folder}; stop it, or choose another folder")
@@ -72,7 +73,7 @@ def lock_folder(folder: Path) -> BinaryIO:
 class DurableAgent:
     """`Agent` with a folder: a memory file, and a journal of later calls. Safe to call from several threads.
 
-    After a kill at any time, a new instance remembers every call that has returned; it encodes keys and values again.
+    After a kill at any time, a new instance has the effects of all calls that returned; keys and values are recomputed.
     """
 
     def __init__(self, agent: Agent, folder: Path, replacement: Mapping[str, Any] | None = None) -> None:
@@ -80,7 +81,7 @@ class DurableAgent:
 
         :param replacement: state from `dump` that replaces the folder's content, which may be damaged
         :raises ConfigError: another agent has the folder open
-        :raises StorageError: it cannot be written
+        :raises StorageError: the folder cannot be written
         :raises DataError: files or ``replacement`` are damaged, of another agent or planner, or do not belong together
         """
         if replacement is not None:
@@ -89,9 +90,9 @@ class DurableAgent:
             folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
-        self._incomplete = False  # the journal lacks a call
+        self._incomplete = False  # a call that has taken effect is not in the journal
         with writing(folder / JOURNAL):
-            self._stream = (folder / JOURNAL).open("ab")  # its lock excludes other agents
+            self._stream = (folder / JOURNAL).open("ab")  # locked against other agents
         lock_stream(self._stream, folder)
         self._journal = MarkedFile(folder / JOURNAL)
         try:
@@ -117,7 +118,7 @@ class DurableAgent:
             try:
                 decision = self.agent.plan(instruction, skills, ready, after)
             except BaseException:
-                self._incomplete |= self.agent.number != before  # the error came after the decision
+                self._incomplete |= self.agent.number != before  # the decision was made before the error
                 raise
             if decision.number != before or self._incomplete:
                 self._log_call("plan", **self.agent.last_decision)
@@ -150,7 +151,7 @@ class DurableAgent:
             self._write()
 
     def close(self, write: bool = True) -> None:
-        """Write the memory if it has changed and ``write`` is true, and release it. May be called twice."""
+        """Write the memory if it has changed and ``write`` is true, then close the agent. May be called twice."""
         with self._lock:
             if not self._stream.closed:
                 if write and (self._incomplete or self._journal.size):
@@ -167,7 +168,7 @@ class DurableAgent:
             yield
 
     def _log_call(self, call: str, **values: Any) -> None:
-        """Append a call to the journal; after a failure the next call writes the whole memory."""
+        """Append a call to the journal. If that fails, the next call writes the whole memory."""
         incomplete, self._incomplete = self._incomplete, True
         if not incomplete:
             self._journal.append([{"call": call, **values}])
@@ -179,14 +180,14 @@ class DurableAgent:
         self._incomplete = True  # until both files are written, no call may be appended
         content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
-        self._journal.prepare_restart(start)  # until `restart` the journal fits the old and the new memory file
+        self._journal.prepare_restart(start)  # until `restart` the journal is valid for the old and the new memory file
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the beginning of the journal's hash chain. ``content``: of the memory file; empty if there is none."""
-        return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1: checksum
+        """Return the start of the journal's chain. ``content`` is that of the memory file; empty if there is none."""
+        return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1 is the checksum
 
     def _read(self) -> None:
         """Load the folder. A memory file of version 0.2, which names no agent, is rewritten."""
@@ -222,12 +223,12 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent; version 0.2 did not. Raises CorruptError for another agent's."""
+    """Return whether a memory file names its agent (files of version 0.2 do not). Raises DataError for other files."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore its own, or give it to this "
             "agent as a saved memory"
         )
     if OWNER_KEY not in state and "journal" not in state:
-        raise DataError(f"{path} does not say which calls are in it; restore it as a file of an agent's save()")
+        raise DataError(f"{path} is a saved memory, not a memory file of a folder; load it with load()")
     return OWNER_KEY in state

@@ -23,7 +23,7 @@ def memory_path(path: str | Path) -> Path:
 
 
 def write_packed(path: Path, content: bytes) -> None:
-    """Write content of `pack_state` atomically; missing folders are made."""
+    """Write a content made by `pack_state` atomically. Missing folders are created."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     remove_temp(path.parent)  # partial files that a killed writer has left
@@ -47,7 +47,7 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
 
 
 def unpack_state(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
-    """Return the state in ``content``, of up to ``most`` JSON values. Raises DataError naming ``name``."""
+    """Return the state in ``content``. Raises DataError naming ``name``, also for more than ``most`` JSON values."""
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(

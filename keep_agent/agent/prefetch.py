@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memory.session import MemorySession
 
-CHUNK = 128  # tokens per job: a plan waits for one job at most
+CHUNK = 128  # tokens per job, so that a plan waits for one job at most
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchStats:
-    """Background encoding since the last decision."""
+    """Background encoding since the last decision: tokens encoded, and their time in ms."""
 
     tokens: int = 0
     ms: float = 0.0
-    left: int = 0  # tokens of segments still without a block after the last job
-    error: str = ""  # of the last job; a plan that needs its segments raises the same
+    left: int = 0  # tokens without a KV block after the last job
+    error: str = ""  # message of the last job's error; a plan with the same segments raises it, too
 
 
 class Prefetcher:
-    """Encoder of a session's changed segments, in background jobs; ``query`` returns the text to retrieve by."""
+    """Encoder of a session's changed segments, in background jobs. ``query`` returns the query text for retrieval."""
 
     def __init__(self, session: MemorySession, query: Callable[[], str]) -> None:
         self._session, self._query = session, query
@@ -32,13 +32,13 @@ class Prefetcher:
         self._stats = PrefetchStats()
 
     def schedule(self) -> None:
-        """Queue a job, since segments may have changed."""
+        """Queue a job, unless one is queued. Call this when segments may have changed."""
         if not self._queued and not self._stopped:
             self._queued = True
             self._session.engine.in_background(self._work)
 
     def take_stats(self) -> PrefetchStats:
-        """Return the background encoding since the last call."""
+        """Return the statistics since the last call, and reset them."""
         done, self._stats = self._stats, PrefetchStats()
         return done
 

@@ -1,4 +1,4 @@
-"""Trace recorder of a running agent: appends entries to the newest of its run folders, which the viewer shows."""
+"""Trace recorder of a running agent: appends trace entries to the newest of its run folders, for the viewer."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from keep_agent.rollout.trace import Entry, agent_entry
 from memory.files.json_lines import LineFile
 from memory.files.sealed_json import write_sealed
 
-MAX_BYTES = 64 << 20  # bytes of a trace; then the next folder begins
-MAX_FOLDERS = 2  # newest folders that are kept for an agent
+MAX_BYTES = 64 << 20  # bytes of a trace file at which a new folder begins
+MAX_FOLDERS = 2  # folders of an agent that are kept: the newest
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class TraceRecorder:
-    """Writer of trace entries in folders ``root/STEM.1``, ``.2``, ... The trace ends if an entry cannot be written."""
+    """Writer of trace entries in folders ``root/STEM.1``, ``.2``, ... If an entry cannot be written, the trace ends."""
 
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MAX_BYTES) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
         self._failed = False
         self._trace: LineFile | None = None  # the newest file
-        self._texts: dict[str, str] = {}  # of segments, by id
-        self._facts: dict[str, Entry] = {}  # by id
+        self._texts: dict[str, str] = {}  # segments' texts by id
+        self._facts: dict[str, Entry] = {}  # latest facts by id
         self._is_new_folder = False  # the newest folder has no step yet
 
     def __call__(self, entry: Entry) -> None:
-        if self._failed or entry["event"] == "episode":  # `_new_folder` writes one
+        if self._failed or entry["event"] == "episode":  # `_new_folder` writes this entry
             return
         try:
             trace = self._open_trace()
@@ -46,7 +46,7 @@ class TraceRecorder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _with_known_state(self, entry: Entry) -> Entry:
-        """Add all known texts, and this process's facts, to a folder's first step; later steps hold changes only."""
+        """Put all texts and facts of this process into a folder's first step, since an entry has only the changes."""
         if entry["event"] != "step":
             return entry
         extra = entry.get("extra", {})

@@ -1,4 +1,4 @@
-"""Interface between a robot and its planner: decisions, the planning protocol, and asynchronous calls."""
+"""Interface between a robot and its planner: `Decision`, the Protocol `Planning`, and asynchronous calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ready = Callable[[dict[str, Any]], None]  # called with the cost of a prompt, be
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next skill. ``number`` counts an agent's decisions from 1."""
+    """The skill to execute next. ``number`` counts an agent's decisions from 1."""
 
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first
@@ -43,7 +43,7 @@ class Planning(Protocol):
 
 
 class AsyncMethods:
-    """Asynchronous twins of an agent's blocking calls."""
+    """Asynchronous versions of an agent's blocking calls."""
 
     observe: Callable[..., Any]
     plan: Callable[..., Decision]

@@ -18,25 +18,25 @@ from planners.prompts.text import clean
 if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
-MAX_TEXT = 2000  # characters of an instruction or a message
-MAX_SKILL = 200  # characters of a skill
-MAX_SKILLS = 1000  # skills to choose from
-MAX_ALL_SKILLS = 20_000  # characters of all skills, since the model scores each
+MAX_TEXT = 2000  # maximum characters of an instruction or a message
+MAX_SKILL = 200  # maximum characters of a skill
+MAX_SKILLS = 1000  # maximum number of skills to choose from
+MAX_ALL_SKILLS = 20_000  # maximum characters of all skills together, since the model scores each
 LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line separators, surrogates
 CATEGORIES = ("object", "receptacle", "agent")
-WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
+WORD = re.compile(r"[^\s/]{1,64}")  # an id, a type or a state
 PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the planner's own segments
-MAX_WORDS = 64  # states of a thing, or visible things
+MAX_WORDS = 64  # maximum number of states, or of visible things, in a fact
 AGENT_UNKNOWN = (
     "a plan was requested, but no fact gives the agent's place and hands: observe one of category 'agent', "
     "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
-MAX_NUMBER = 1 << 40  # greatest number in a memory
-MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's line: a type and a name for each visible thing
-MAX_SEGMENTS = 10_000_000  # segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # most segments per thing: its first and its latest line, a skill and a task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: a memory may have this mean per segment, or this total
+MAX_NUMBER = 1 << 40  # maximum of any number in a saved memory
+MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id per visible thing
+MAX_SEGMENTS = 10_000_000  # maximum number of segments created in the lifetime of a memory
+SEGMENTS_PER_THING = 4  # maximum segments per thing: its first and latest line, one skill and one task
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # maximum characters: mean per segment; a total always allowed
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 
@@ -64,7 +64,7 @@ def check_report(outcome: Outcome, number: int | None) -> None:
 
 
 def truncate_outcome(outcome: Outcome) -> Outcome:
-    """Cut an outcome's message to the length that `check_report` takes, with "?" for halves of surrogate pairs."""
+    """Cut an outcome's message to `MAX_TEXT` characters, and replace halves of surrogate pairs by "?"."""
     return replace(outcome, message=outcome.message[:MAX_TEXT].encode("utf-8", "replace").decode())
 
 
@@ -84,7 +84,7 @@ def request_digest(instruction: str, skills: Sequence[str]) -> str:
 
 
 def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None, Any]:
-    """Split a state of `Agent.dump` into numbers, open decision and the planner's part. Raises DataError."""
+    """Split a state of `Agent.dump` into its numbers, the open decision and the planner's part. Raises DataError."""
     try:
         numbers = state["number"], state["steps"], state["tasks"]
         last = state["open"] and tuple(state["open"])
@@ -98,7 +98,7 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    """Return whether a value is a text that UTF-8 can encode, without halves of surrogate pairs."""
+    """Return whether a value is a text of 1 to ``longest`` characters that is not blank and can be encoded in UTF-8."""
     return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not SURROGATE.search(value)
 
 
@@ -108,7 +108,7 @@ def is_one_line(text: str) -> bool:
 
 
 def as_list(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Mapping[str, Any]]:
-    """Return facts as a list, unchecked. Raises DataError for a value that is no list of facts, such as one fact."""
+    """Return an iterable of facts as a list, without checking the facts. Raises DataError for any other value."""
     if isinstance(facts, str | Mapping) or not isinstance(facts, Iterable):
         raise DataError(f"facts={facts!r:.80}: give a list of facts, such as [Fact('mug_1', 'object', 'mug')]")
     return list(facts)
@@ -123,7 +123,7 @@ def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
-    """Parse facts; the last of an id counts. ``category_of`` returns a known thing's category. Raises DataError."""
+    """Parse facts and keep the last of each id. ``category_of`` maps a known id to its category. Raises DataError."""
     items = [_fact(fact) for fact in facts]
     known: dict[str, str] = {}
     for fact in items:
@@ -193,7 +193,7 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
 
 
 def check_size(texts: Sequence[str], limit: int | None) -> None:
-    """Raises CapacityError for more or longer segments than an agent of ``limit`` things would have."""
+    """Raises CapacityError for more or longer segments than an agent with at most ``limit`` things can have."""
     if limit is None:
         return
     most, characters = SEGMENTS_PER_THING * limit, sum(map(len, texts))
@@ -219,7 +219,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 
 def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
-    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task, N up to the planner's count."""
+    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task; N is up to the planner's count."""
     match = PLANNER_IDS.fullmatch(id)
     if match is None:
         return category not in ("history", "task")

@@ -1,4 +1,4 @@
-"""Composition of settings: a file of ``configs`` with validated overrides."""
+"""Composition of settings from a file in ``configs`` and checked overrides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def compose_agent(overrides: Sequence[str]) -> DictConfig:
-    """Compose ``configs/agent.yaml`` with ``overrides``; loads nothing. Raises ConfigError, or a Hydra error."""
+    """Compose ``configs/agent.yaml`` with ``overrides``; loads no model. Raises ConfigError, or a Hydra error."""
     config = compose_settings("agent", expand_model(overrides))
     check_settings(config, AGENT_MINIMUMS, ("eval.threads",), ())
     if config.planner.kind != "kv":
@@ -35,7 +35,7 @@ def compose_agent(overrides: Sequence[str]) -> DictConfig:
 
 
 def choose_agent(planner: str, model: str, overrides: Sequence[str]) -> DictConfig:
-    """Compose an agent's settings (`compose_agent`). Raises ConfigError for arguments of a wrong type."""
+    """Compose an agent's settings from the arguments of `Agent.from_config`. Raises ConfigError, or a Hydra error."""
     for name, value in (("planner", planner), ("model", model)):
         if not isinstance(value, str):
             raise ConfigError(f"{name}={value!r:.80}: give its name")

@@ -1,4 +1,4 @@
-"""In-context examples: instructions of the train split with plans of the scripted expert."""
+"""In-context examples: instructions of the train split, each with the plan of the scripted expert."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.prompts.formats import Example
 
-POOL_EPISODES = 40  # least number of training episodes to choose from
-MAX_SKILLS = 100  # longest plan of an example
+POOL_EPISODES = 40  # minimum number of training episodes from which examples are chosen
+MAX_SKILLS = 100  # maximum number of skills in the plan of an example
 
 
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """Return ``count`` examples from the train split of ``env.data``, alternating between task types.
 
-    Plans follow the rules of ``env`` and reach the goals, in other houses than those of the evaluated tasks.
-    Raises ConfigError if there are fewer examples, and if the official train split itself is played.
+    Each plan follows the rules of ``env`` and reaches its goal. The houses are not those of the evaluated tasks.
+    Raises ConfigError if there are fewer examples, and if ``env`` evaluates the official train split itself.
     """
     if not count:
         return []
@@ -38,7 +38,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
 
 
 def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
-    """Yield type and example of each training episode's first task, if the fully observing expert solves it."""
+    """Yield type and example of each training episode's first task, if the expert with full observability solves it."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         home, task = setting.begin(episode), episode.tasks[0]

@@ -15,13 +15,13 @@ from planners.base import DONE, ExpertPlanner, Planner, RandomPlanner
 if TYPE_CHECKING:
     import gymnasium
 
-EMBEDDED_EPISODES = 20  # default for the embedded houses; official splits are played completely
-DEMONSTRATION_LIMIT = 199  # most skills of the scripted expert
-Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
+EMBEDDED_EPISODES = 20  # default number of episodes in embedded houses; official splits are played whole
+DEMONSTRATION_LIMIT = 199  # maximum number of skills in a demonstration of the scripted expert
+Oracle = Callable[[Mapping[str, Any]], str]  # from the info of an environment's step to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """Return the episodes to play, loaded lazily: the first ``eval.episodes`` of the data, up to ``env.limit``."""
+    """Return the first ``eval.episodes`` episodes of the data, at most ``env.limit`` of them. Each is loaded lazily."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
@@ -39,7 +39,7 @@ def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
-    """Return a function from a world's ``info`` to the scripted expert's number of skills; 0 if it fails."""
+    """Return a function from a world's ``info`` to the number of skills of the scripted expert; 0 if it fails."""
     setting = make_setting(env)
 
     def length(info: Mapping[str, Any]) -> int:
@@ -64,6 +64,6 @@ def make_planner(config: DictConfig) -> Planner:
 
 
 def expert_oracle(env: DictConfig) -> Oracle:
-    """Return a function from a world's ``info`` to the scripted expert's next skill, with the agent's knowledge."""
+    """Return a function from a world's ``info`` to the scripted expert's next skill, given the agent's knowledge."""
     expert = make_setting(env).expert()
     return lambda info: expert.act(info["world"], info["task"], info["knowledge"])

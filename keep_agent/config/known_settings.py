@@ -22,8 +22,8 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENT_PREFIX = "memory."  # prefix of components' arguments: one with a default may be removed
-ABSENT = object()  # stands for the value of a missing setting
+ARGUMENT_PREFIX = "memory."  # prefix of components' arguments, which an override may remove
+ABSENT = object()  # value of a setting that does not exist
 
 
 class UnknownSetting(ConfigError):
@@ -31,9 +31,9 @@ class UnknownSetting(ConfigError):
 
 
 def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Check that ``configs/NAME.yaml`` has the settings and options of ``overrides``, those with ``+`` included.
+    """Check that ``configs/NAME.yaml`` has the settings and options of all ``overrides``, also of those with ``+``.
 
-    :param folders: more folders of configs, as ``--config-dir`` names them
+    :param folders: further folders of configs (``--config-dir``)
     :raises UnknownSetting: for an unknown key
     :raises ConfigError: for an unknown option of a config group, or a word that a setting does not accept
     """
@@ -51,9 +51,10 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     custom = tuple(item.key_or_group.removesuffix(TARGET) for item in keys if item.key_or_group.endswith(f".{TARGET}"))
     for item in keys:
         _check_key(item, tree, groups, custom)
+        # other values are checked later: interpolations when composed, paths on Ray's nodes
         for value in _values(item):
             if not any(interpolations(value)) and not (with_ray and item.key_or_group in PATHS):
-                check_word(item.key_or_group, parse_value(value))  # others later: when composed, or on Ray's nodes
+                check_word(item.key_or_group, parse_value(value))
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
@@ -87,7 +88,7 @@ class ConfigGroups:
                 yield from self.names(group)
 
     def check(self, override: Override) -> None:
-        """Raises ConfigError unless ``override`` chooses an option that its group has."""
+        """Raises ConfigError unless ``override`` chooses an existing option of its group."""
         group = override.key_or_group
         options = self._loader.get_group_options(group, config_name=self._name, overrides=self._path)
         public = sorted(option for option in options if not option.startswith("_"))
@@ -103,14 +104,14 @@ class ConfigGroups:
 
 
 def _is_hydra_setting(override: Override) -> bool:
-    """Return whether an override is Hydra's own. Raises ConfigError if it would replace all of Hydra's settings."""
+    """Return whether an override is for a setting of Hydra. Raises ConfigError if it would replace them all."""
     if override.key_or_group == HYDRA_GROUP:
         raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRA_GROUP}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRA_GROUP
 
 
 def _values(override: Override) -> list[Any]:
-    """Return the value of an override as a list, or the values of a sweep."""
+    """Return a list of the values of a sweep, or of the one value; empty for a deletion or another kind of sweep."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return [item.text if isinstance(item, QuotedString) else item for item in value.list]
@@ -128,7 +129,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
     if groups.has(key):
         key = key.replace("/", ".")
     if key.startswith(custom):
-        return  # arguments of a user's class, which checks them itself
+        return  # an argument of a user's own class, which checks it itself
     node = _find(tree, key.split("."))
     if node is ABSENT:
         raise UnknownSetting(f"{line}: there is no setting {key!r}{new_name(key) or _hint(key, tree, groups)}")
@@ -142,7 +143,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:
-    """Return the value of a dotted key, else `ABSENT`. Below a null setting any key is possible: None."""
+    """Return the value of a dotted key, else `ABSENT`. Every key below a null setting exists, with the value None."""
     for part in parts:
         if tree is None:
             return None
@@ -155,7 +156,7 @@ def _find(tree: Any, parts: Sequence[str]) -> Any:
 
 
 def _hint(key: str, tree: Any, groups: ConfigGroups) -> str:
-    """Return a hint: a key with the same last part, else a similar key beside it, else all keys beside it."""
+    """Return a hint: a key with the same last part, else a similar key of its parent, else all keys of its parent."""
     known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")
     elsewhere = [name for name in known if name.rpartition(".")[2] == last]

@@ -1,4 +1,4 @@
-"""Literal values in configs and overrides: texts that Hydra and OmegaConf must not interpret."""
+"""Literal values in configs and overrides: quoting of texts that Hydra and OmegaConf must not interpret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
 
-MISSING = "???"  # OmegaConf's mark of a missing value; it cannot be escaped
+MISSING = "???"  # text by which OmegaConf marks a missing value; it cannot be escaped
 PLAIN = re.compile(r"/[A-Za-z0-9_./-]*")  # a path that needs no quotes
 INTERPOLATION = re.compile(r"(\\*)\$\{")
 
@@ -26,7 +26,7 @@ def quote(text: str) -> str:
 
 
 def as_config(values: Mapping[str, Any]) -> DictConfig:
-    """Make a config of plain values in which ``${...}`` is text, not an interpolation."""
+    """Make a config of plain values, in which ``${...}`` is text and no interpolation."""
     return OmegaConf.create(literal(dict(values)))
 
 
@@ -46,13 +46,12 @@ def _escape(text: str) -> str:
 
 
 def parse_value(value: Any) -> Any:
-    """Return an override's value, which has no interpolations, as OmegaConf parses it."""
+    """Return the value of an override as OmegaConf parses it. It must have no interpolations."""
     config: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
     return config["value"]
 
 
 def parse_error_message(override: str) -> str:
-    """Return the error message for an override that Hydra cannot parse."""
     key, _, value = override.partition("=")
     quotes = f'; put a value with special characters in quotes, as in "{as_override(key, value)}"' if value else ""
     return f"{override} cannot be read as KEY=VALUE{quotes}"

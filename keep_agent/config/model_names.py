@@ -1,4 +1,4 @@
-"""Model names: ``model=NAME`` on a command line, for names in ``configs/model``, hub names, files and folders."""
+"""Model names: ``model=NAME`` on a command line, with a name in ``configs/model``, a hub name, a file or a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memory.engine.models.model_path import check_model_path
 from memory.engine.models.model_shapes import SHAPES
 
 ENCODERS = ("auto", "hashed", "hashed_ngrams", "minilm", "all-minilm-l6-v2", "mpnet", "all-mpnet-base-v2")
-CUSTOM = "custom"  # file of configs/model for all names without a file of their own
+CUSTOM = "custom"  # file in configs/model for all models without a file of their own
 MODEL = "model="
 
 
@@ -25,7 +25,7 @@ def configured_models() -> set[str]:
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is a configured model, a shape, a model on disk, or formatted as a hub name."""
+    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES`, a model's path, or written as a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return
@@ -42,7 +42,7 @@ def check_model(name: str) -> None:
 
 
 def check_encoder(name: str) -> None:
-    """Raise ConfigError unless a name is one of `ENCODERS`, exists on disk, or has the form of a hub name."""
+    """Raise ConfigError unless a name is one of `ENCODERS`, an existing path, or written as a hub name."""
     if name.lower() in ENCODERS or HUB_NAME.fullmatch(name) or (name and Path(name).exists()):
         return
     raise ConfigError(
@@ -52,14 +52,14 @@ def check_encoder(name: str) -> None:
 
 
 def choose_model(name: str) -> list[str]:
-    """Return the overrides that choose a model by its name, folder or hub name, with any characters."""
+    """Return the overrides that choose a model by its name, folder or hub name; special characters are quoted."""
     if name in configured_models():
         return [f"{MODEL}{name}"]
     return [f"{MODEL}{CUSTOM}", as_override("model.name", name)]
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Replace each ``model=NAME`` of a hub name or folder by overrides that choose it; ``NAME,NAME`` is a sweep."""
+    """Replace each ``model=NAME`` with a hub name or folder by overrides that choose it. ``NAME,NAME`` is a sweep."""
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []

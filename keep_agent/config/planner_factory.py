@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from planners.prompts.formats import Example
 
-BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16")  # features of x86 CPUs with bfloat16 arithmetic
+BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16")  # each means that an x86 CPU has bfloat16 arithmetic
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PlannerResources:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """Make a planner with its own memory; blocks and vectors are shared only within a namespace."""
+        """Make a planner with its own memory. Planners share KV blocks and embeddings only within a namespace."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return kv_planner(self.engine, self.method, self.format, encoder, self.config, namespace)
 
@@ -62,12 +62,12 @@ class PlannerResources:
         self.engine.run(partial(self.method.pool.forget, namespace))
 
     def close(self) -> None:
-        """Stop the engine, then write a persistent storage's blocks. May be called twice."""
+        """Stop the engine, then flush the storage. May be called twice."""
         close_and_flush(self.engine, self.method)
 
 
 def close_and_flush(engine: Engine, method: MemoryMethod) -> None:
-    """Stop an engine, then flush a storage that persists. May be called twice."""
+    """Stop an engine, then flush the method's storage, even after an error. May be called twice."""
     try:
         engine.close()
     finally:
@@ -83,9 +83,9 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # encoder and engine finish loading at the first call: not within a step
+        encoder.encode(["ready\n"])  # the first call finishes loading, for which a plan would wait
         engine.encode([(None, prompt_format.line("ready\n"))])
-        engine.run(lambda: method.storage.open(engine.model_key))  # else `forget` would not find blocks on disk
+        engine.run(lambda: method.storage.open(engine.model_key))  # otherwise `forget` would not find blocks on disk
         cleanup.pop_all()
     return PlannerResources(engine, method, tokenizer, prompt_format, encoder, config)
 
@@ -93,7 +93,7 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
 def format_of(
     prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
 ) -> Format:
-    """Make the prompt format of a config. Raises ConfigError for an invalid one."""
+    """Make the prompt format of a config. Raises ConfigError if it is invalid."""
     goal = prompt.get("goal")  # missing in the configs of older runs
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
@@ -113,7 +113,7 @@ def agent_resources(config: DictConfig) -> PlannerResources:
     resources = load_resources(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
     with ExitStack() as cleanup:
         cleanup.callback(resources.close)
-        resources.planner().session.close()  # invalid planner settings fail now, not at the first request
+        resources.planner().session.close()  # so that invalid planner settings fail before the first request
         cleanup.pop_all()
     return resources
 
@@ -122,7 +122,7 @@ def kv_planner(
     engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: SentenceEncoder, config: DictConfig,
     namespace: str = "",
 ) -> KVPlanner:  # fmt: skip
-    """Make a planner on a loaded engine, which several methods can share."""
+    """Make a planner on a loaded engine. Planners with different methods can share the engine."""
     budget, context = config.prompt.budget, prompt_format.context()
     session = MemorySession(engine, method, encoder, prompt_format.line, budget, context, namespace)
     settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
@@ -133,7 +133,7 @@ def kv_planner(
 
 
 def make_method(memory: DictConfig) -> MemoryMethod:
-    """Make the memory method of a config. Raises ConfigError for an invalid one."""
+    """Make the memory method of a config. Raises ConfigError if it is invalid."""
     method = component(OmegaConf.to_container(memory, resolve=True))
     if not isinstance(method, MemoryMethod):
         raise ConfigError(f"memory._target_={memory.get(TARGET)} is one stage, not a method: use {METHOD}")
@@ -141,7 +141,7 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
-    """Load the model and the engine of a config, with another ``transport`` if given. Raises KeepError."""
+    """Load the model of a config and make its engine. ``transport`` replaces the config's. Raises KeepError."""
     settings = config.engine
     is_slow = settings.link_gigabytes is not None
     throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None
@@ -153,13 +153,13 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """Load the model of a config from the package, the disk or the hub."""
     disable_progress_bar()  # KEEP Agent shows its own
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # failed retries raise an error anyway
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are about retries; a failure raises
     device = usable_device("model.device", model.device)
     return load_model(_model_path(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 
 
 def _dtype(name: str, device: str) -> str:
-    """Resolve ``auto``: bfloat16 on devices with native support; CPUs without it are many times slower."""
+    """Resolve ``auto``: bfloat16, but float32 on CPUs without bfloat16 arithmetic, which emulate it very slowly."""
     if name != "auto":
         return name
     if torch.device(device).type != "cpu":
@@ -169,7 +169,7 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """Load the model's tokenizer; random weights without one get planner-tiny's. Raises ModelError if it is unfit."""
+    """Load a model's tokenizer; random weights without one get planner-tiny's. Raises ModelError if it does not fit."""
     name = model.tokenizer or str(loaded.folder or _model_path(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":

@@ -1,4 +1,4 @@
-"""Types of settings: from the defaults in ``configs``, and from `EXTRA_KINDS` for null defaults. Loads no torch."""
+"""Kinds of values of each setting: those of its defaults in ``configs``, and `EXTRA_KINDS`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class ValueKind(StrEnum):
     UNKNOWN = "another kind of value"
 
 
-EXTRA_KINDS = {  # more kinds that a setting accepts, beside that of its default
+EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of its default
     ValueKind.TEXT: (
         *("env.data", "env.record", "env.render", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),
         *("eval.ray.address", "eval.resume", "eval.shard", "model.quantization", "model.tokenizer", "prompt.start"),
         *("wandb.entity", "wandb.group", "wandb.name", "bertscore", "data", "overrides[]"),
     ),
-    ValueKind.LIST: ("overrides",),  # in the saved config of a run
+    ValueKind.LIST: ("overrides",),  # a key of a run's saved config
     ValueKind.INT: (
         *("env.limit", "env.max_steps", "env.thor.gpu", "eval.episodes", "eval.shard", "eval.threads"),
         *("limit", "max_tokens"),
@@ -50,20 +50,20 @@ EXTRA_KINDS = {  # more kinds that a setting accepts, beside that of its default
     ValueKind.NULL: ("eval.frames", "eval.launcher", "eval.workers", "latency.candidates", "planner.retry"),
     ValueKind.EMPTY: ("prompt.instruction",),
 }
-WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # kinds that are accepted in place of another
-ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # further ones for component arguments
+WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # kind: kinds that are accepted in its place
+ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # the same, for arguments of components only
 WrongValue = tuple[str, Any, frozenset[ValueKind]]  # dotted key, value, allowed kinds
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[ValueKind] = tuple(ValueKind)) -> None:
-    """Raise ConfigError for the first value of a wrong kind, among the keys that allow one of the kinds ``only``."""
+    """Raise ConfigError for the first value of a wrong kind. Checks only settings that allow a kind in ``only``."""
     for key, value, allowed in wrong_values(values):
         if not allowed.isdisjoint(only):
             raise ConfigError(_message(key, value, allowed, source))
 
 
 def wrong_values(values: Mapping[str, Any], place: str = "") -> Iterator[WrongValue]:
-    """Yield the values whose kind differs from that in ``configs``; keys missing there are skipped."""
+    """Yield the values whose kind their setting does not allow. Keys that are not in ``configs`` are skipped."""
     target = values.get(TARGET)
     for key, value in values.items():
         path = f"{place}.{key}".lstrip(".")
@@ -96,7 +96,7 @@ def allowed_kinds() -> Mapping[str, frozenset[ValueKind]]:
     root = Path(str(files("configs")))
     for file in root.rglob("*.yaml"):
         group = file.parent.relative_to(root).parts
-        if group != ("phases",):  # scenarios
+        if group != ("phases",):  # scenarios are no settings
             tree = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
             for number in range(len(group)):
                 by_key[".".join(group[: number + 1])].add(ValueKind.GROUP)
@@ -119,7 +119,7 @@ def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[ValueKind]], plac
 
 
 def _is_allowed(key: str, value: Any, allowed: Collection[ValueKind], is_argument: bool) -> bool:
-    """Return whether a value or component argument has an allowed kind. A list of one may be given as its element."""
+    """Return whether a value has an allowed kind. An element is allowed in place of a list of it."""
     if is_argument and ValueKind.GROUP not in allowed and (value is None or not {*allowed} - {ValueKind.NULL}):
         return True
     elements = allowed_kinds().get(f"{key}[]", frozenset())

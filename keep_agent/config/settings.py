@@ -1,4 +1,4 @@
-"""Settings checks: numbers, switches and words, before anything is loaded."""
+"""Settings checks: numbers, switches and words, before a model is loaded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from planners.prompts.text import STYLES
 COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
 LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
 MOST = {"eval.threads": 4096}
-OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: a default
+OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null means a default
 SWITCHES = ("eval.trace", "eval.progress")
-NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing: the default of the planner or model
+NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing means the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
-PATHS = (MODEL, ENCODER)  # these may be folders; with Ray, folders on its nodes, which check them
+PATHS = (MODEL, ENCODER)  # may name folders; with Ray these are on its nodes, which check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {
     "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),
@@ -42,7 +42,7 @@ def check_settings(
     config: DictConfig, least: Mapping[str, int] = LEAST, optional: Collection[str] = OPTIONAL,
     switches: Collection[str] = SWITCHES,
 ) -> None:  # fmt: skip
-    """Raise ConfigError for an invalid setting, naming it, its value and the valid ones."""
+    """Raise ConfigError for an invalid setting. The message has its key, its value and the valid values."""
     check_kinds(OmegaConf.to_container(config, resolve=True), only=[ValueKind.GROUP])
     for key, bound in least.items():
         value = OmegaConf.select(config, key)
@@ -69,7 +69,7 @@ def check_settings(
 def check_values(config: DictConfig) -> None:
     """Raise ConfigError for a value of the wrong kind, and for an invalid component."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    check_classes(plain.get("memory"), "memory")  # first, since a component's class sets the kinds of its arguments
+    check_classes(plain.get("memory"), "memory")  # first, since the kinds of arguments depend on the class
     check_kinds(plain)
 
 

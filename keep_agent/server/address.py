@@ -1,4 +1,4 @@
-"""Listening addresses of commands: the socket, its URL, and whether other machines can reach it. Needs no extra."""
+"""Listening addresses of commands: the socket, its URL, and whether other machines reach it. Needs no web server."""
 
 from __future__ import annotations
 

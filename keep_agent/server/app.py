@@ -98,7 +98,7 @@ def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> N
 
 
 def unsupported_router() -> APIRouter:
-    """Return routes for vendor endpoints that are not supported: 404 with the endpoint to use instead."""
+    """Return routes that answer unsupported vendor endpoints with 404 and the endpoint to use instead."""
     router = APIRouter(include_in_schema=False)
 
     async def refuse(request: Request) -> None:

@@ -25,10 +25,10 @@ from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedPro
 from keep_agent.server.settings import AgentLimits, Settings
 
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
-QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query of any URL
+QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # the query string of a URL
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SHUTDOWN_SECONDS = 30  # seconds for running requests at shutdown
-MAX_HEADER_BYTES = 64 << 10  # bytes of a request's head
+SHUTDOWN_SECONDS = 30  # seconds that running requests have left at shutdown
+MAX_HEADER_BYTES = 64 << 10  # maximum size of a request line with its headers
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,8 +44,9 @@ def parser() -> argparse.ArgumentParser:
     default = Path(platformdirs.user_data_dir("keep-agent")) / "server"
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
-    p.add_argument("--agents", type=int, default=AgentLimits.agents, help="maximum number (%(default)s)")
-    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="maximum agents in memory (%(default)s)")
+    p.add_argument("--agents", type=int, default=AgentLimits.agents, help="maximum number of agents (%(default)s)")
+    awake = "maximum number of agents in memory (%(default)s); the least recently used are on disk only"
+    p.add_argument("--awake", type=int, default=AgentLimits.awake, help=awake)
     p.add_argument("--things", type=int, default=AgentLimits.things, help="maximum things per agent (%(default)s)")
     parallel = "maximum concurrent requests (%(default)s)"
     p.add_argument("--requests", type=int, default=RequestLimits.requests, help=parallel)
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # fails early if it is locked; the registry locks it for good
+        lock_folder(options.folder).close()  # fails now if another server uses it; the registry locks it again
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
@@ -92,7 +93,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class WithoutTokens(logging.Filter):
-    """Log filter: replaces URL queries, and values after ``token=``, by ``***``."""
+    """Log filter: puts ``***`` in place of URL queries and of values after ``token=``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()

@@ -1,4 +1,4 @@
-"""Error handlers: turn every error into a status, a type and a message, without server internals."""
+"""Error handlers: turn every error into an HTTP status, a type and a message, without server internals."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
-# path prefixes with a vendor's error format
+# errors of paths with these prefixes have the vendor's format
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
-MAX_MESSAGE = 600  # characters of a message; some quote a value of the request
-MAX_FIELD_NAME = 120  # characters of a field's name in a message; the request may choose it
+MAX_MESSAGE = 600  # maximum characters of a message, which may quote a long value of the request
+MAX_FIELD_NAME = 120  # maximum characters of a field's name in a message, since a client may send any name
 CLOSE_HEADERS = {"Connection": "close"}
 RESPONSE_STARTS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class ErrorAnswer(BaseModel):
 
 
 class Refused(KeepError):
-    """A rejected request; each subclass has the status of one reason."""
+    """A rejected request. Each subclass is one reason, with its HTTP status."""
 
     status: ClassVar[int] = 400
     headers: Mapping[str, str] = {}
@@ -89,7 +89,7 @@ class Busy(Refused):
         self.headers = {"Retry-After": str(seconds)}
 
 
-# 507 and not 413 for CapacityError: the server's memory or disk is full, the request's size is allowed
+# CapacityError is 507, not 413: the server's memory or disk is full, while the request's size is allowed
 STATUS: Mapping[type[KeepError], int] = {
     KeepError: 400,
     StaleError: 409,
@@ -147,7 +147,7 @@ def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
 
 
 def error_response(path: str, error: KeepError, closing: bool = False) -> Response:
-    """Return the answer to a KeepError. ``closing``: the connection ends after it."""
+    """Return the response to a KeepError. ``closing``: the connection ends after the response."""
     status, kind = status_of(error), type(error).__name__
     headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSE_HEADERS if closing else {})}
     if status == 503:
@@ -173,7 +173,7 @@ def any_error_response(scope: Scope, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Install handlers that answer expected errors in one format; `ErrorMiddleware` answers all others."""
+    """Install handlers for KeepError, HTTPException and invalid requests; `ErrorMiddleware` answers all others."""
 
     async def handle(connection: HTTPConnection, error: Exception) -> Response:
         return any_error_response(connection.scope, error)
@@ -210,7 +210,7 @@ class ErrorMiddleware:
         except asyncio.CancelledError:
             if scope["type"] == "lifespan":
                 raise
-            if not has_begun:  # after the start of a response uvicorn closes the connection
+            if not has_begun:  # otherwise uvicorn closes the connection
                 await error_response(scope["path"], Unavailable(SHUTTING_DOWN))(scope, receive, send)
         except Exception as error:
             if scope["type"] == "lifespan" or has_begun:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server, in their own registry."""
+"""Prometheus metrics of one server, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Metrics:
         Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
     def record_chat(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
-        """Record the end of a chat request: tokens, and seconds to the first token."""
+        """Record the end of a chat request: numbers of tokens, and ``ttft`` in seconds (None: no token)."""
         for kind, count in (("prompt", prompt), ("cached", cached), ("generated", generated)):
             self.tokens.labels(kind).inc(count)
         if ttft is not None:
@@ -68,7 +68,7 @@ class Metrics:
 
 
 class MetricsMiddleware:
-    """ASGI middleware: counts requests by route template."""
+    """ASGI middleware: counts and times HTTP requests by route template, such as ``/v1/agents/{agent}``."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

@@ -1,4 +1,4 @@
-"""Settings of a server. Loads no torch, so that invalid ones are rejected before a model is loaded."""
+"""Settings of a server. This module loads no torch: invalid settings are rejected before a model is loaded."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from keep_agent.errors import ConfigError
 from keep_agent.server.auth.access_rules import AGENTS
 from keep_agent.server.limits.request_limits import RequestLimits
 
-MEMORY_BYTES = 16 << 20  # most bytes of an uploaded memory
-MAX_LIMIT = 1 << 31  # maximum of any count
+MEMORY_BYTES = 16 << 20  # maximum bytes of an uploaded memory
+MAX_AGENT_LIMIT = 1 << 31  # maximum value of each limit of `AgentLimits`
 
 
 @dataclass(frozen=True)
 class ChatLimits:
-    """Limits of conversations and scenarios."""
+    """Limits of conversations and scenarios: maximum numbers."""
 
-    prompt_chars: int = 200_000  # of a prompt; also limited by the model's positions
-    max_tokens: int = 4096  # largest number of tokens that a request may generate
-    tokens: int = 256  # tokens to generate if a request gives no number
-    stops: int = 8  # most stop strings of a request
-    stop_chars: int = 200  # of a stop string
-    scenarios: int = 16  # running at once
-    scenario_agents: int = 16  # of a scenario
-    scenario_turns: int = 200
-    scenario_tokens: int = 256  # of a turn
-    scenario_templates: int = 64  # each inserts a whole phase's transcript
+    prompt_chars: int = 200_000  # characters of a prompt; the model's positions limit it too
+    max_tokens: int = 4096  # tokens that a request may generate
+    tokens: int = 256  # tokens that are generated if a request gives no number
+    stops: int = 8  # stop strings of a request
+    stop_chars: int = 200  # characters of a stop string
+    scenarios: int = 16  # scenarios that run at once
+    scenario_agents: int = 16  # agents of a scenario
+    scenario_turns: int = 200  # turns of a scenario
+    scenario_tokens: int = 256  # tokens that a turn may generate
+    scenario_templates: int = 64  # templates in a scenario; each inserts the transcript of a phase
 
     def __post_init__(self) -> None:
         if min(vars(self).values()) < 1 or self.tokens > self.max_tokens:
@@ -34,20 +34,20 @@ class ChatLimits:
 
 @dataclass(frozen=True)
 class AgentLimits:
-    """Limits of planning agents."""
+    """Limits of planning agents: maximum numbers."""
 
-    agents: int = 1000  # created by tokens for all agents; tokens for certain agents are exempt
-    awake: int = 64  # loaded, with segments and KV blocks; the least recently used are unloaded
-    things: int = 5000  # things that an agent remembers
+    agents: int = 1000  # at this number a token for all agents may create no more; a token for certain agents may
+    awake: int = 64  # agents in memory with segments and KV blocks; the least recently used are unloaded
+    things: int = 5000  # things (objects and receptacles) that an agent remembers
 
     @property
     def memory_values(self) -> int:
-        return 200 * self.things + 10_000  # maximum of JSON values in an uploaded memory; a saved one has far fewer
+        return 200 * self.things + 10_000  # JSON values of an uploaded memory; real memories have far fewer
 
     def __post_init__(self) -> None:
         for name, count in asdict(self).items():
-            if not 1 <= count <= MAX_LIMIT:
-                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MAX_LIMIT}")
+            if not 1 <= count <= MAX_AGENT_LIMIT:
+                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MAX_AGENT_LIMIT}")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Settings:
     limits: RequestLimits = field(default_factory=lambda: RequestLimits(large={f"{AGENTS}/*/memory": MEMORY_BYTES}))
     agents: AgentLimits = field(default_factory=AgentLimits)
     chat: ChatLimits = field(default_factory=ChatLimits)
-    chat_bytes: int | None = 2 << 30  # of conversations' KV rows in memory
-    disk_bytes: int | None = 20 << 30  # of conversations' KV rows on disk
-    sockets: int = 256  # concurrent websockets, of which one token may have three quarters
-    agent_sockets: int = 8  # websockets of one agent
+    chat_bytes: int | None = 2 << 30  # maximum bytes of conversations' KV rows in memory
+    disk_bytes: int | None = 20 << 30  # maximum bytes of conversations' KV rows on disk
+    sockets: int = 256  # concurrent websockets; one token may open three quarters of them
+    agent_sockets: int = 8  # concurrent websockets of one agent
     trace: bool = True  # write run folders of planning agents for the viewer
     viewer: bool = True

@@ -96,7 +96,7 @@ class Outline:
 
 
 def summarize_step(entry: Entry) -> Outline:
-    """Summarize a step. Raises one of `keep_agent.files.SHAPE_ERRORS` for an entry that is no step."""
+    """Summarize a step. Raises one of `keep_agent.files.STRUCTURE_ERRORS` for an entry that is no step."""
     goal, active, rows = entry.get("goal"), entry.get("active_rows"), len(entry.get("token_ids", ()))
     return Outline(
         task=int(entry["task"]),

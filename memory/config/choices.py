@@ -1,4 +1,4 @@
-"""Values of settings of memory and engine. This module imports no torch, so that a command line is checked early."""
+"""Allowed values of memory and engine settings. Imports no torch, so that a command line can be checked without it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # applied to full-precision checkpoints while they are read
-RENAMED = {  # classes, settings and options of config groups of earlier versions, and their names now
+RENAMED = {  # name in earlier versions -> name now, of classes, settings and options of config groups
     "memory.frozen.FrozenPool": "memory.kv_cache.pinned_blocks.PinnedPool",
     "memory.graph.Grouping": "memory.segments.groups.Grouping",
     "memory.schedule.Schedule": "memory.recompute.multi_hop.Schedule",
@@ -17,10 +17,10 @@ RENAMED = {  # classes, settings and options of config groups of earlier version
     "memory=keep_lean": "memory=keep_contextual",
     "memory/recompute=multi_hop_lean": "memory/recompute=multi_hop_limited",
 }
-REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
+REDUCTIONS = ("sum", "mean")  # how log-probabilities of tokens become a candidate's score
 
 
 def new_name(key: str) -> str:
-    """Return a remark on the new name of a class, a setting (or part of it) or ``GROUP=OPTION``; "" if not renamed."""
+    """Return a remark for error texts on the new name of a class, setting or ``GROUP=OPTION``; "" if not renamed."""
     old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
     return "" if old is None else f"; {old} is called {RENAMED[old]} now"

@@ -45,20 +45,20 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
 def check_classes(values: Any, place: str = "") -> None:
     """Raise ConfigError for a class named in ``values``, at any depth, that by its name cannot be a component.
 
-    Nothing is imported: an existing class is checked when it is made.
+    Nothing is imported; `memory.config.components.component` later checks that the class has a stage's methods.
     """
     for key, name in named_classes(values, place):
         if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")) or "." not in name:
             raise ConfigError(f"{key}={name!r} is no dotted name of a class: give one, such as {METHOD}")
-        if not _is_there(name):
+        if not _exists(name):
             raise ConfigError(
                 f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
-                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here"
+                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be imported"
                 f"{new_name(name)}"
             )
 
 
-def _is_there(name: str) -> bool:
+def _exists(name: str) -> bool:
     """Tell whether ``name`` is a class of this package, or in an installed package outside the standard library."""
     package, *inner, last = name.split(".")
     if package != "memory":

@@ -12,17 +12,17 @@ from memory.config.choices import new_name
 from memory.config.component_names import METHOD, PARTS, TARGET
 from memory.method import MEMBERS, MemoryMethod
 
-VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # raised for bad values
+VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # raised by a class for bad arguments
 
 
 def component(node: Mapping[str, Any], place: str = "memory") -> Any:
     """Make the object that ``node`` describes: its class under ``_target_``, arguments under the other keys.
 
-    Arguments are plain values, or nodes of components. A class is one of this package, or one with the methods of a
-    stage. No function is ever called, and no other object is made.
+    Arguments are plain values, or nodes of further components. The class must be `MemoryMethod`, one of `PARTS`, or
+    have the methods of a stage: a config can name no function and no other class.
 
     :param place: dotted key of the node, for messages
-    :raises ConfigError: a name of no such class, or arguments that it does not accept
+    :raises ConfigError: the name is that of no such class, or the class does not accept the arguments
     """
     kind = find_class(node.get(TARGET), place)
     for key in node:

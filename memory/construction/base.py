@@ -76,12 +76,12 @@ class PreparedPrompt:
     stored: int = 0  # number of leading blocks of ``chain`` that were found in storage
     missing: Mapping[str, Placement] = field(default_factory=dict)  # units to harvest, by segment hash
     layer_rows: PerLayerRows | None = None
-    cache: SessionCache | None = None  # the session's own, if it continues; it holds the first ``prefix`` positions
+    cache: SessionCache | None = None  # the session's own, with the first ``prefix`` rows; None: a new one is made
     prefix: int = 0
 
 
 class PromptBuilder(Protocol):
-    """Builder of one session's prompts from units; the defaults suit builders whose only lasting state is blocks."""
+    """Builder of one session's prompts from units. The default methods suit builders that keep nothing but blocks."""
 
     harvests: bool  # rows are copied from the prompt's cache after the prefill
     reads_context: bool = True  # needs the context's exact block; False: its token ids only
@@ -95,11 +95,11 @@ class PromptBuilder(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget the session's earlier prompts."""
+        """Delete all state of the session's earlier prompts."""
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompt leaves this builder unchanged; this one if only `store_rows` changes it."""
+        """Return a builder whose prompts do not change this one; by default itself, which only `store_rows` changes."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class PromptBuilder(Protocol):
         """Mark the first ``tokens`` tokens of the next query as the instruction; 0: the last instruction stays."""
 
     def stop_sharing(self) -> None:
-        """Withdraw rows that other sessions can reuse; stored blocks are released by the session's lease instead."""
+        """Withdraw rows that other sessions can reuse, except stored blocks, which the session's lease releases."""
 
 
 class PinningBuilder(PromptBuilder, Protocol):
@@ -125,7 +125,7 @@ class PinningBuilder(PromptBuilder, Protocol):
 
 
 class Construction(Protocol):
-    """Stage that encodes segments in units, and makes units the rows of a prompt."""
+    """Stage that groups segments into units, and makes units the rows of a prompt."""
 
     capabilities: Capabilities
     layouts: tuple[str, ...]  # prompt layouts that it can build: of `memory.config.choices.LAYOUTS`

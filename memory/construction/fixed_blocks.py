@@ -16,7 +16,7 @@ from memory.segments.store import SegmentStore
 class FixedBlocks(Isolated):
     """Memory in blocks of ``size`` tokens: KEEP's paper runs CacheBlend (arXiv 2405.16444) and Prompt Cache on these.
 
-    A block is found by its own tokens: a changed segment invalidates its block, and all later ones if tokens shift.
+    A block is found by its own tokens. A changed segment invalidates its block and, if its length changes, later ones.
     """
 
     size: int = 128

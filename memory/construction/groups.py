@@ -1,4 +1,4 @@
-"""Contextual groups: KEEP's units, computed within a prompt and found again at any offset, as SparseX's segments."""
+"""Contextual groups: KEEP's units, computed within a prompt and reused at any offset, as SparseX does with segments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Groups(Segments):
     A segment such as a line of the action log depends on its context: encoded alone, it would have to be recomputed at
     every step. Here a new unit is computed within the first prompt that contains it, and attends to the rows before it.
     Later prompts reuse its rows until ``refresh`` computes them again, the oldest first. When a group becomes static or
-    dynamic, it consists of other units, which are computed again.
+    dynamic, it is divided into other units, which are computed again.
 
-    A log line depends on the actions before it: "went to the sink" with empty hands differs from the same line when
-    something is to be put down. So a stored log line is reused only after the same earlier lines of its task, up to
-    ``log`` tokens; 0: after any text.
+    The meaning of a log line depends on the actions before it: "went to the sink" with empty hands differs from the
+    same line with a mug in them. So a stored log line is reused only if the earlier lines of its task are the same, up
+    to ``log`` tokens of them. With ``log=0`` it is reused after any text.
     """
 
     refresh: float = 0.1

@@ -32,7 +32,7 @@ class PooledBlock:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """Rows of one turn: the transcript's ``tokens`` up to its end, whole blocks, and rows that fill no block yet."""
+    """Rows copied after a turn: whole blocks, and a ``tail`` that fills none yet. ``tokens``: the transcript so far."""
 
     tokens: Tokens
     entries: list[PooledBlock]
@@ -50,7 +50,7 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the future's work
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # the harvest's future and function
         self.blocks: list[PooledBlock] = []
         self.clear()
 
@@ -78,7 +78,7 @@ class HarvestPool:
         return block
 
     def sync(self, transcript: Tokens) -> int:
-        """Wait for the last turn's harvest; drop evicted blocks, and all blocks if ``transcript`` does not extend them.
+        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` begins differently.
 
         Returns the number of dropped tokens.
         """
@@ -88,7 +88,7 @@ class HarvestPool:
             self.clear()
             return before
         stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
-        self._lease.keep(self.blocks[number].name for number in stored)  # also those that no prompt chooses
+        self._lease.keep(self.blocks[number].name for number in stored)  # they count as used, chosen or not
         if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
@@ -99,7 +99,7 @@ class HarvestPool:
         return total - sum(entry.size for entry in self.blocks)
 
     def extend(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
-        """Add the transcript's tokens from ``tail_start`` on in the background, in blocks that end at ``stops``.
+        """Add the tokens from ``tail_start`` on, in the background: blocks end at ``stops``, the rest is the tail.
 
         :param tokens: the whole transcript
         :param origin: everything except the tokens that determines the rows; part of the blocks' names
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # run a queued harvest now: the worker prefers prompts, and a prompt that waited for it there would never end
+        # a queued harvest runs now: the worker prefers prompts, so this prompt would wait for the harvest forever
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):
@@ -150,7 +150,7 @@ class HarvestPool:
         return False
 
     def _keep(self, numbers: Sequence[int]) -> None:
-        """Drop all blocks except ``numbers``, in the storage too: no later prompt would look them up by name."""
+        """Drop all blocks except ``numbers``, also from the storage, because no later prompt would look them up."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]
         for name in names - {entry.name for entry in self.blocks}:

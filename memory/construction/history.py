@@ -1,7 +1,7 @@
 """History construction (MemArt): the memory is the transcript's own rows, copied from the cache after each turn.
 
-A prompt is ``[context][chosen blocks][rows of the last turn that fill no block yet][new rows][query]``. The last two
-are computed; after the turn the rows that are in no block are copied in the background (harvested).
+A prompt is ``[context][chosen blocks][rows of the last turn that fill no block yet][new rows][query]``. New rows and
+query are computed. After the turn all rows that are in no block are copied in the background (harvested).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class History(SingleUnitMemory):
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Return the ends of the blocks that tokens ``start:stop`` fill; the tokens after ``memory`` are one turn."""
+        """Return the ends of the blocks in tokens ``start:stop``; with ``cut=segment`` the last turn is one block."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})
@@ -70,7 +70,7 @@ class HistoryBuilder(PromptBuilder):
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._rules = repr((construction, session.method.recompute))  # with the earlier rows, they determine new ones
+        self._settings = repr((construction, session.method.recompute))  # these and earlier rows determine new rows
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -105,14 +105,14 @@ class HistoryBuilder(PromptBuilder):
         )  # fmt: skip
 
     def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Harvest the new rows, and those of the last turn that filled no block."""
+        """Harvest the new rows, together with those of the last turn that filled no block."""
         ids, layout, begin = prompt.layout.token_ids.tolist(), prompt.layout, self._pool.tail_start
         tokens = (*self._memory.token_ids, *ids[layout.query :])
         stops = self._construction.stops(self._memory, begin, len(tokens))
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
         selected = (self._pool.blocks[number].name for layer in result.trace.chosen_blocks for number in layer)
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
-        origin = " ".join([self._rules, *where, *(p.identity for p in prompt.layout.placements), *selected])
+        origin = " ".join([self._settings, *where, *(p.identity for p in prompt.layout.placements), *selected])
         name = identity(self._engine.model_key, ids[: layout.context], (), origin)
         self._pool.extend(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 
@@ -125,7 +125,7 @@ class HistoryBuilder(PromptBuilder):
         return latest_first[::-1], token_layers  # read newest first, so that a full storage evicts the newest first
 
     def _retrieved_rows(self, start: int) -> RetrievedRows | None:
-        """Return rows for the blocks that each layer chooses; None if retrieval is not per layer, or none is stored."""
+        """Return rows for the blocks that each layer chooses; None if layers do not choose, or no block is stored."""
         if self._choice is None or not self._choice.retrieval.capabilities.per_layer:
             return None
         layer_rows = RetrievedRows(self._choice, start, self._construction.block_size, self._pool.block)

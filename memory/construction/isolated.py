@@ -1,6 +1,6 @@
-"""Isolated units: each has a block of its own, found by identity or encoded separately.
+"""Isolated units: each has a block of its own, which is looked up by its identity, or encoded if missing.
 
-Missing blocks are encoded in one packed forward pass. If they have few tokens, the prefill that reads them encodes them
+Missing blocks are encoded in one packed forward pass. If they have few tokens, the prompt's own prefill encodes them
 (they are *fused*), which saves a pass over the model's weights. Keys and values are the same either way.
 """
 
@@ -24,11 +24,11 @@ from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
 MAX_FUSED_TOKENS = 512  # most tokens that a prefill encodes, so that its activations stay bounded
-MAX_CACHED_NAMES = 50_000  # identities cached by unit
+MAX_CACHED_NAMES = 50_000  # most block identities in the cache, which is keyed by unit
 
 
 class Invalidation:
-    """Comparison of a prompt's named units with those of the last prompt. Units without a name have no block."""
+    """Comparison of a prompt's units with the last prompt's. A unit's name is its block's identity; "": no block."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -42,8 +42,8 @@ class Invalidation:
     def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
         """Count the tokens of the last prompt's blocks that became useless.
 
-        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task, which ends
-        its log. A block whose segments were not retrieved this time is still valid.
+        Reasons are a changed segment, shifted tokens, a group that became static or dynamic, and the end of a task,
+        which ends its log. A block whose segments were not retrieved this time is still valid.
         """
         changed = set(self._store.changed_ids(self._cursor))
         retrieved = {span.segment for unit in units for span in unit.spans}
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class IsolatedBuilder(PromptBuilder):
-    """Builder of prompts of isolated units, among which a latent retrieval, if the method has one, chooses by keys."""
+    """Builder of prompts of isolated units; a latent retrieval, if the method has one, chooses among them by keys."""
 
     harvests = False
 
@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        first_exact = self._lossless and context.unit_context_ids == context.ids  # same position and context
+        first_exact = self._lossless and context.unit_context_ids == context.ids  # the first unit sees all rows before
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = first_exact and not placements and not unit.preceding and (block is not None or bool(new))
@@ -138,22 +138,22 @@ class IsolatedBuilder(PromptBuilder):
         return encoded, _tokens(missing.values()) - _tokens(batch.values())
 
     def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Remember the units, to count invalidated tokens in the next prompt; blocks were stored when encoded."""
+        """Keep the units for the next prompt's count of invalidated tokens; blocks were stored when encoded."""
         self._invalidation.commit()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode and store units: those without preceding lines in one packed pass, others with their missing chain."""
+        """Encode and store units: log lines with the missing lines before them, all others in one packed pass."""
         alone = {name: unit for name, unit in units.items() if not unit.preceding}
         requests = [(context.unit_context, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
         chained = [(name, unit) for name, unit in units.items() if unit.preceding]
         for name, unit in sorted(chained, key=lambda item: len(item[1].preceding), reverse=True):
-            if name not in {block.identity for block in blocks}:  # a longer chain includes its shorter ones
+            if name not in {block.identity for block in blocks}:  # not yet encoded in a longer chain
                 blocks += self._store(self._encode_chain(unit, context, priority))
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Map the only missing chained unit to the joined blocks before it; {} for several, or if one is not stored."""
+        """Map the only missing log line to the joined blocks before it; {} if another line or a block is missing."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}
@@ -163,13 +163,13 @@ class IsolatedBuilder(PromptBuilder):
         return {name: join_blocks(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
-        """Return the chain of ``unit`` by name: the units that it is computed after, in order, and itself."""
+        """Return the chain of ``unit``: the lines that it is encoded after, as units by name, in order, and itself."""
         ids = [*unit.preceding, unit.token_ids]
         links = [replace(unit, token_ids=ids[i], preceding=unit.preceding[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode the unit and its chain, from the first link on that is not stored."""
+        """Encode the unit, together with the lines before it from the first missing one on."""
         ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]

@@ -29,7 +29,7 @@ class BlockChoice:
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
-        """Return the numbers of the chosen blocks, ascending, one per copy, and the pass's rows x layers."""
+        """Return the chosen blocks' numbers, ascending, one per copy, and the rows x layers computed for the choice."""
         if self.retrieval.chooses_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):
@@ -55,7 +55,7 @@ class UnitChoice:
         token_ids: Sequence[int],
         timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Return the numbers of the units that ``token_ids`` choose, ascending, and the pass's rows x layers.
+        """Return the ascending numbers of the units that new rows ``token_ids`` choose, and the rows x layers computed.
 
         :param names: name of each unit's block in ``blocks``; a unit with an empty name is always chosen
         """
@@ -84,7 +84,7 @@ def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
 
 
 class RetrievedRows:
-    """Prompt rows that hold, at every layer, the blocks chosen by that layer's queries; all blocks are of one size."""
+    """Prompt rows in which each layer puts the blocks that its own queries choose; all blocks are of one size."""
 
     def __init__(self, choice: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
         """:param block: function that reads a block by its number"""

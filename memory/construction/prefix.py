@@ -48,7 +48,7 @@ class Prefix(SingleUnitMemory):
 
 
 class PrefixBuilder(PromptBuilder):
-    """Builder of prompts that begin with rows of earlier prompts; the other rows are fresh, and harvested."""
+    """Builder of prompts that begin with stored rows of an earlier prompt; other rows are computed and harvested."""
 
     harvests = True
 
@@ -56,7 +56,7 @@ class PrefixBuilder(PromptBuilder):
         self._engine, self._lease, self._size = session.engine, session.lease, block_size
         self._namespace = session.namespace
         self._appends_query = session.method.layout == "append"  # the query becomes part of the next prompt's memory
-        self._exact = session.method.capabilities.exact  # otherwise rows may not enter the prefix index
+        self._exact = session.method.capabilities.exact  # False: rows may not enter the prefix index
         self._index: PrefixIndex | None = None
         self.reset()
 

@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions and tokens of the current instruction, and the summed query states of its ``rows`` observed rows."""
+    """Positions and tokens of an instruction, and the sum of the query states saved for ``rows`` of its rows."""
 
     places: slice
     tokens: list[int]
@@ -20,7 +20,7 @@ class Instruction:
     rows: int
 
     def precedes(self, tokens: list[int], query: int) -> bool:
-        """Tell whether ``tokens`` still have the instruction before position ``query``; not in a new transcript."""
+        """Tell whether ``tokens`` have the instruction before position ``query``; a restarted transcript does not."""
         return self.places.stop <= query and tokens[self.places] == self.tokens
 
 
@@ -43,7 +43,7 @@ class QuerySpan:
 
         :param instruction: number of the query's first tokens that are the new instruction; 0: keep the last one
         :param protected: number of first positions that are never dropped
-        :param parts: (positions,) segment or turn of each position
+        :param parts: (positions,) number of the segment or turn of each position
         """
         observer, positions = cache.observer, cache.positions
         states = torch.stack([observer.queries[layer] for layer in sorted(observer.queries)])  # (layers, heads, n, D)

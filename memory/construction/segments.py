@@ -36,10 +36,10 @@ class Segments(SingleUnitMemory):
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
     No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
-    the rows before them there. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
+    the rows before them in that prompt. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
 
-    ``refresh`` is the minimum share of a prompt's memory that is computed: if new segments are a smaller share, the
-    segments with the oldest rows are computed again, and keep the new rows. The paper refreshes nothing (0).
+    ``refresh`` is the minimum share of a prompt's memory that is computed. If new segments are a smaller share, the
+    segments with the oldest rows are computed again, and the new rows replace the old. The paper does not do this (0).
     """
 
     refresh: float = 0.0
@@ -64,7 +64,7 @@ class AnyOffsetBuilder(PromptBuilder):
     After the prefill, whole blocks with no approximate row in or before them enter the exact prefix index. The rows of
     every unit that no look-up would find are copied from the cache (harvested) and stored under its segment hash. The
     block's identity includes the tokens before the unit: after the same tokens its rows are exact. Repaired rows are
-    not stored: a unit keeps the rows of the first prompt that computed it, or of the last that refreshed it.
+    not stored: a unit keeps the rows of the first prompt that computed it, or last refreshed it.
     """
 
     harvests = True
@@ -178,7 +178,7 @@ class AnyOffsetBuilder(PromptBuilder):
             if new >= least:
                 break
             if name not in refreshed and self._segments.physical(name) == self._identity(ids[:start], unit):
-                continue  # exact
+                continue  # its rows are exact in this prompt
             refreshed.add(name)
             new += len(unit.token_ids)
         return refreshed
@@ -186,7 +186,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def _place(
         self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, prefix: Sequence[KVBlock]
     ) -> Iterator[Placement]:
-        """Place ``unit`` after the tokens ``before``, at memory row ``offset``: first the rows in ``prefix`` blocks."""
+        """Place ``unit`` after the tokens ``before``, at memory row ``offset``; ``prefix`` may cover its first rows."""
         size, total = self._size, len(unit.token_ids)
         covered = min(max(len(prefix) * size - offset, 0), total)
         stops = {*range(size - offset % size, covered, size), covered, total} - {0}
@@ -202,7 +202,7 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """Place ``unit`` from ``row`` on with stored rows, if any: exact if computed after the same tokens."""
+        """Place ``piece`` (``unit`` from ``row`` on) with any stored rows; exact if stored after the same tokens."""
         whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
         if whole is None and name:
             whole = self._segments.find(name, self._lease)
@@ -212,18 +212,18 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Return the identity of the rows of ``unit`` after ``before``: exact, or approximate rows of an ``origin``."""
+        """Return the identity of the rows of ``unit`` after ``before``; ``origin``: `_origin`, "" for exact rows."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:
-        """Tell whether ``name`` is pinned or in the segment index; a unit in the exact prefix need not be."""
+        """Tell whether ``name`` is pinned or in the segment index; a unit in the exact prefix may be in neither."""
         return name in self._segments or self._pinned.contains(name)
 
     def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
         """Store the rows of each missing unit as a block of its own, and index it."""
         rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
         harvested = self._engine.harvest(result.cache, rows)
-        ids = layout.token_ids.cpu().numpy().astype("<u4")  # every name hashes the tokens before its unit
+        ids = layout.token_ids.cpu().numpy().astype("<u4")  # `_identity` hashes parts of them
         origin, first = self._origin(layout), 0
         for name, p in missing.items():
             part = harvested.part(first, first + len(p.unit.token_ids))
@@ -237,13 +237,13 @@ class AnyOffsetBuilder(PromptBuilder):
             first += part.tokens
 
     def _origin(self, layout: Layout) -> str:
-        """Return a hash of all that determines rows after approximate ones: tokens, blocks, and the recompute stage."""
+        """Return a hash of all that determines rows that follow approximate rows: tokens, blocks, recompute stage."""
         blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
         key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
         return identity(f"harvested {key}", (), layout.token_ids.tolist())
 
 
 def exact_rows(layout: Layout) -> int:
-    """Count the memory rows before the first approximate one: all of them are exact or fresh."""
+    """Count the memory rows before the first approximate row; fresh rows after exact ones are exact once computed."""
     sound = (layout.exact | layout.fresh)[layout.context : layout.query]
     return int(sound.long().cumprod(0).sum())

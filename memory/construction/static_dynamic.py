@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Map each log line to the lines that it is encoded after: at most ``most`` tokens with itself. {} if that is 0."""
+    """Map each log line's id to the earlier lines that it is encoded after: ``most`` tokens at most, with its own."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():
@@ -37,11 +37,11 @@ def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
 class StaticDynamic(Isolated):
     """KEEP (arXiv 2602.23592, section 4.1): full attention inside a static group, isolated dynamic segments.
 
-    When a group becomes static or dynamic, it consists of other units, which are encoded again.
+    When a group becomes static or dynamic, it is divided into other units, which are encoded again.
 
     The paper does not mention an action log, which gets a line at every step. A line is encoded after the task's
-    earlier lines, even if these are not in the prompt; their stored rows are reused, so only the new line is computed.
-    After ``log`` tokens the chain of lines restarts; 0: lines are ordinary segments.
+    earlier lines, even if these are not in the prompt. Their stored rows are reused, so only the new line is computed.
+    After ``log`` tokens a new chain of lines begins. With ``log=0`` lines are ordinary segments.
     """
 
     log: int = 512
@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make a unit of each static group and each other segment; a log line attends to ``log`` log tokens at most."""
+    """Make a unit of each static group and of each other segment; log lines form chains of up to ``log`` tokens."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

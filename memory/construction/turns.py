@@ -1,4 +1,4 @@
-"""Growing-cache construction: a session's cache continues from turn to turn; a retention stage drops rows of it."""
+"""Growing-cache construction: a session keeps one cache from turn to turn; a retention stage drops rows of it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class Turns(SingleUnitMemory):
-    """Session cache that continues with the next turn; a retention stage may drop rows of it between turns.
+    """Session cache that is kept from turn to turn; a retention stage may drop rows of it between turns.
 
     ``survivors=stay``: a dropped position is mapped to the sentinel slot, which attention skips; other rows keep their
     slot and position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
     compressors; the next turn computes the rows after the first gap again.
 
-    Exact rows, computed before any was dropped, are shared between sessions as prefixes in blocks of ``block_size``
-    tokens; beyond ``prefix_tokens`` tokens the least recently used blocks are no longer shared.
+    Exact rows (computed before any row was dropped) are shared between sessions as prefixes in blocks of ``block_size``
+    tokens. At most ``prefix_tokens`` tokens are shared: beyond these the least recently used blocks are withdrawn.
     """
 
     prefix_tokens: int = 4096
@@ -47,7 +47,7 @@ class Turns(SingleUnitMemory):
 
 
 class TurnsBuilder(PromptBuilder):
-    """Builder of prompts that add new rows after the last turn's."""
+    """Builder of prompts that add rows to the session's cache, after those of the last turn."""
 
     harvests = False
     reads_context = False
@@ -96,7 +96,7 @@ class TurnsBuilder(PromptBuilder):
         """Share exact rows, then evict rows beyond the budget."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
-        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # and of earlier transcripts
+        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # also of earlier transcripts
         self._shared = [name for name in union if self._provider.shares(name)]
         if self._retention.budget is None:
             return
@@ -106,7 +106,7 @@ class TurnsBuilder(PromptBuilder):
         cache.drop(self._retention.keep(view))
         if self._construction.survivors == "move":
             self._engine.compact(cache)
-        self._provider.withdraw(cache, names[cache.exact // size :])  # blocks after a dropped row
+        self._provider.withdraw(cache, names[cache.exact // size :])  # from the first dropped row on
         cache.observer.save_queries()
 
     def _resume(self, ids: Sequence[int]) -> int:

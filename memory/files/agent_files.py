@@ -1,7 +1,7 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-A file's name has the agent, its header the model, its modification time the last use. The index only saves reading the
-headers, and is rewritten if it differs from the files. Format of the files: `memory.files.block_file`.
+A file's name contains the agent's id, and its header the agent and the model. Its modification time is its last use.
+The index saves reading headers, and is rewritten if it differs from the files. Format: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from memory.kv_cache.block_store import CacheLedger
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # keys of a header that describe its owner
-MODEL_DIGITS = 16  # of SHA-256
+MODEL_DIGITS = 16  # hexadecimal digits of the model key's SHA-256
 FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}{re.escape(SUFFIX)}")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFile(Entry):
-    """Entry of one file by its name: size, agent and last use; ``model`` "" and ``tokens`` 0 for a bad header."""
+    """Entry of one file: name, size, agent, last use. If its header is bad, ``model`` is "" and ``tokens`` is 0."""
 
     model: str = ""
     tokens: int = 0
@@ -54,7 +54,7 @@ def agent_path(root: Path, agent: str, model_key: str) -> Path:
 def save_agent(
     root: Path, agent: str, model_key: str, tokens: int, tensors: Tensors, header: dict[str, Any], extra: Tensors = NONE
 ) -> Path:
-    """Replace an agent's file by ``tensors``, which hold ``tokens`` rows; the owner is added to the header."""
+    """Replace an agent's file by ``tensors`` of ``tokens`` rows; agent, model and ``tokens`` go into the header."""
     path = agent_path(root, agent, model_key)
     owner = {AGENT: agent, MODEL: model_key, TOKENS: tokens}
     if owner.keys() & header.keys():
@@ -105,7 +105,7 @@ def total_bytes(root: Path) -> int:
 
 
 def forget(root: Path, agent: str, model_key: str | None = None) -> int:
-    """Delete an agent's file for a model, or for all models, damaged ones too. Returns their number."""
+    """Delete an agent's file for a model, or for all models, damaged ones too. Returns the number of files."""
     pattern = f"{agent_stem(agent)}.*{SUFFIX}" if model_key is None else agent_path(root, agent, model_key).name
     paths = [path for path in root.glob(pattern) if _owner(path) == agent and not path.is_dir()]
     _remove(root, paths)
@@ -121,9 +121,9 @@ def evict(
 ) -> list[AgentFile]:
     """Delete expired files, then the least recently used until the total is at most ``budget_bytes``.
 
-    Files of ``pinned`` agents stay. If an agent's files total at most ``quota_bytes``, they are not deleted for the
-    budget (None: no limit), even if it is exceeded. Files of killed writers are deleted as well. Returns the deleted
-    files; a process that has mapped one can still read it.
+    Without a budget (None) only expired files are deleted. Files of ``pinned`` agents stay. So do unexpired files of an
+    agent that total at most ``quota_bytes``, even if the budget stays exceeded. Files of killed writers are deleted as
+    well. Returns the deleted files; a process that has mapped one can still read it.
 
     :param latest_expired: files last used at this Unix time or before are expired
     """
@@ -160,7 +160,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
     if agent is None or S_ISDIR(state.st_mode):
         return None
     old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
-    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # a bad header is read again
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # otherwise the header is read again
         return old
     try:
         header = open_blocks(path).header

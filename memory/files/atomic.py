@@ -1,7 +1,7 @@
 """Atomic files and folders, which appear whole or not at all, even if their writer is killed (POSIX systems).
 
-A writer locks its temporary file while it runs, which distinguishes it from the file of a killed writer. On a file
-system without locks, files of killed writers stay.
+A writer locks its temporary file while it runs, so an unlocked one was left by a killed writer, and may be removed. On
+a file system without locks such files are never removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUFFIX = ".partial"
 
 @contextmanager
 def replace_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a stream that replaces ``path`` at the end of the block, and survives a power cut after that.
+    """Open a stream; at the end of the ``with`` statement its content replaces ``path`` and survives a power cut.
 
     Until then, and after any error, the old file is valid. The last of several writers wins. Missing folders are made.
     ``private``: only the user may read the file. A link is replaced, not its target. Raises `CapacityError` if the disk
@@ -48,10 +48,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def create_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder that gets its name at the end of the block, with all its files, or not at all.
+    """Make a folder to fill. It gets its name at the end of the ``with`` statement, or, after an error, never.
 
-    It then survives a power cut. All files are written before the first is synced, so that the disk writes them
-    together. It replaces an empty folder; for one with files it raises OSError.
+    From then on it survives a power cut. All files are written before the first is synced, so that the disk writes them
+    together. An empty folder of that name is replaced; one with files raises OSError.
     """
     _make_folder(folder.parent)
     with _temporary(folder) as temporary:
@@ -99,9 +99,9 @@ def lock_is_held(file: BinaryIO | int) -> bool:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder, made if missing, against processes that do the same; an empty one is removed at the end.
+    """Lock a folder (made if missing) against other processes that lock it; at the end remove it if it is empty.
 
-    Raises `ConfigError` while another process holds it, `StorageError` if no folder can be made.
+    Raises `ConfigError` while another process holds the lock, `StorageError` if no folder can be made.
     """
     with writing(folder):
         _make_folder(folder)
@@ -128,7 +128,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Name a hidden file or folder beside ``path`` that is to replace it; it is removed after an error."""
+    """Yield a hidden path beside ``path`` for its replacement, a file or folder, which is removed after an error."""
     temporary = path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
     try:
         yield temporary

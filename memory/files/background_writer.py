@@ -1,4 +1,4 @@
-"""Background writer: one file after another, and for each file only the newest pending content."""
+"""Background writer: a thread that writes file after file, each with the newest content that was queued for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Thread that runs work by key. New work replaces pending work under the same key, at its place in the queue."""
+    """Thread that runs queued functions. A new function takes the queue place of a pending one under the same key."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
@@ -40,7 +40,7 @@ class Writer:
                 self._state.wait_for(partial(self._is_done, key))
 
     def drop(self, select: Callable[[Hashable], bool]) -> None:
-        """Drop pending work under the keys that ``select`` accepts, and wait for their work in progress."""
+        """Drop pending work under the keys that ``select`` accepts, and wait if work under such a key is running."""
         with self._state:
             for key in list(filter(select, self._waiting)):
                 del self._waiting[key]
@@ -58,7 +58,7 @@ class Writer:
 
     def _next(self) -> None:
         with self._state:
-            if not self._waiting:  # it was dropped
+            if not self._waiting:  # the work was dropped
                 return
             self._running, work = self._waiting.popitem(last=False)
         try:
@@ -66,7 +66,7 @@ class Writer:
         except Exception:
             logger.exception("background work for %r failed", self._running)
         finally:
-            del work  # release its rows while the thread is idle
+            del work  # otherwise its rows stay in memory while the thread is idle
             with self._state:
                 self._running = None
                 self._state.notify_all()

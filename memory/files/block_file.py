@@ -1,7 +1,7 @@
-"""Block file: tensors in blocks in one memory-mapped safetensors file with a checksum of every block.
+"""Block file: tensors in one memory-mapped safetensors file, divided into blocks with a checksum each.
 
 Block i is row i of every tensor's first axis. Its checksum is CRC-32 over its number and its bytes: it detects all
-damage within 32 successive bits, and all but one in 2^32 cases of other damage. It detects accidents, not forgery.
+damage within 32 successive bits, and misses one in 2^32 cases of other damage. It detects accidents, not forgery.
 Nothing is ever unpickled.
 """
 
@@ -24,8 +24,8 @@ from memory.files.atomic import replace_file
 
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
-PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the other bytes, comes first
-LENGTH, SEAL = 8, 64  # bytes that give the length of the JSON, hexadecimal digits of the seal
+PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the header's bytes after it, comes first
+LENGTH, SEAL = 8, 64  # bytes of the number that begins a file, the length of its JSON; hexadecimal digits of the seal
 ALIGNMENT = 64  # of the first tensor, in bytes
 LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 
@@ -42,12 +42,12 @@ class TensorSpan:
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
+    """Content of a header. ``blocks`` and ``extra`` have the checksums of blocks and extra tensors, in hexadecimal."""
 
     spans: Mapping[str, TensorSpan]  # by the name of the tensor, in the order of the file
     header: Mapping[str, Any]  # the caller's own values
-    blocks: Sequence[str]
-    extra: Mapping[str, str]
+    blocks: Sequence[str]  # by number of the block
+    extra: Mapping[str, str]  # by name of the tensor
 
     @property
     def data(self) -> int:
@@ -77,9 +77,9 @@ class FileHeader:
 
     @classmethod
     def decode(cls, buffer: Any, where: object) -> tuple[FileHeader, int]:
-        """Decode the header of a file, and its length in bytes. ``buffer`` returns bytes for a slice.
+        """Return the decoded header of a file, and its length in bytes. ``buffer``: the file's bytes, or its mapping.
 
-        Raises `CorruptError` for any changed bit, `DataError` for a newer schema; both name ``where``.
+        Raises `CorruptError` for any changed bit, `DataError` for a newer schema; both name the file as ``where``.
         """
         size = int.from_bytes(buffer[:LENGTH], "little")
         raw = bytes(buffer[LENGTH : LENGTH + size])
@@ -124,8 +124,8 @@ NONE: Tensors = MappingProxyType({})
 def write_blocks(path: Path, tensors: Tensors, header: Mapping[str, Any], extra: Tensors = NONE) -> None:
     """Replace ``path`` by a file of ``tensors``, ``(blocks, ...)`` each, and ``header``, which must be valid JSON.
 
-    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid, and
-    no tensor may change, because each is read twice, for its checksums and for the file. Raises `ConfigError` for
+    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid.
+    Tensors must not change until then: each is read twice, for its checksums and for the file. Raises `ConfigError` for
     tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks, all_tensors = _blocks_of(tensors, extra), {**tensors, **extra}
@@ -165,8 +165,8 @@ def open_blocks(path: Path) -> BlockFile:
 class BlockFile:
     """A mapped file, made by `open_blocks`. Its content stays valid after the file is replaced or deleted.
 
-    The mapping is private: a write into a tensor does not change the file. It is closed with the last tensor that
-    refers to it, and holds one file descriptor until then. Threads may share it.
+    The mapping is private: a write into a tensor does not change the file. The mapping is closed with the last
+    tensor that refers to it, and holds one file descriptor until then. Threads may share it.
     """
 
     def __init__(self, path: Path, head: FileHeader, memory: mmap.mmap, start: int) -> None:

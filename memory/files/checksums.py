@@ -33,7 +33,7 @@ def write_sums(path: Path, digests: Mapping[str, str]) -> None:
 
 
 def read_sums(path: Path) -> dict[Path, str]:
-    """Read a list of SHA-256 by file, in lower case; {} where there is no list. None of the files is opened.
+    """Read the SHA-256 (lower case) of each file from a list; {} if there is no list. The files are not opened.
 
     :raises ModelError: the list cannot be read or lists nothing, or names a file that is not in its folder
     """
@@ -61,7 +61,7 @@ def _entry(path: Path, line: str) -> tuple[Path, str]:
 
 
 def check_sums(path: Path, known: Mapping[Path, str] | None = None) -> None:
-    """Compare the SHA-256 in a list with those of its files, computed unless ``known``. Raises ModelError."""
+    """Raise ModelError if a file's SHA-256 differs from the list's; ``known`` ones are not computed again."""
     sums = read_sums(path)
     actual = digests_of(sums) if known is None else known
     for file, due in sums.items():

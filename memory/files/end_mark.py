@@ -1,9 +1,9 @@
 """End mark of a file of checked lines: a small file beside it with the number of lines that must exist.
 
-    5b1fd0a4 000000003 9ad0c2e7     start of the chain, lines that were acknowledged, checksum of the last one
+    5b1fd0a4 000000003 9ad0c2e7     start of the chain, number of acknowledged lines, checksum of the last of them
 
-The mark detects lines missing at the end, and a file or mark of another owner, whose start differs. While a file is
-replaced by one with another start (`MarkedFile.prepare_restart`) there is a mark for each.
+The mark detects lines missing at the end, and a file or mark of another owner, whose chain (`json_lines.Chain`) starts
+differently. While a file is replaced by one with another start (`MarkedFile.prepare_restart`) it has two marks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Mark of a file whose chain begins with ``start``: at least ``count`` lines; line ``count`` has sum ``link``."""
+    """Mark of a file whose chain begins with ``start``: line ``count`` must exist, with the checksum ``link``."""
 
     start: int
     count: int
@@ -72,7 +72,7 @@ class MarkedFile(LineFile):
         self._write_mark()
 
     def prepare_restart(self, start: Chain) -> None:
-        """Prepare to `restart` with another start: a reader accepts the file with either of the two."""
+        """Prepare to `restart` with another start: until then a reader accepts the file with either start."""
         marks = tuple(dict.fromkeys((self.mark, *self._marks_to_keep, Mark(start.sum, 0, start.sum))))
         write_atomic(end_of(self.path), b"".join(map(bytes, marks)))
         self._marks_to_keep = marks[1:]
@@ -82,7 +82,7 @@ class MarkedFile(LineFile):
         self._write_mark()
 
     def _write_mark(self) -> None:
-        """Mark the last line, unsynced: after a power cut the mark may be of an earlier line, never of a later one."""
+        """Mark the last line without syncing: after a power cut an earlier line may be marked, never a later one."""
         end = end_of(self.path)
         with writing(end), end.open("r+b", buffering=0) as stream:
             os.ftruncate(stream.fileno(), write_all(stream.fileno(), bytes(self.mark)))
@@ -95,7 +95,7 @@ def end_of(path: Path) -> Path:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """Read the marks of a file; none if their file is missing or has another format."""
+    """Read the marks of a file; [] if the file with the marks is missing or has another format."""
     end = end_of(path)
     raw = read_bytes(end) if end.exists() else b""
     marks = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]
@@ -112,11 +112,11 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 
 
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """Read the lines of a file whose chain begins with ``start``; none while it has lines of an earlier start.
+    """Read the lines of a file whose chain begins with ``start``; [] while it still has lines of an earlier start.
 
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """
-    mark = find_mark(path, start, owner, remedy)  # read before the lines, which are written first
+    mark = find_mark(path, start, owner, remedy)  # read before the lines, because lines are written before their mark
     before = any(_begins_with(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)
     lines = [] if before else list(read_lines(path, remedy, start))
     mark.check(lines, path, remedy)
@@ -124,7 +124,7 @@ def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]
 
 
 def _begins_with(path: Path, start: Chain) -> bool:
-    """Tell whether the first line of a file follows a start."""
+    """Tell whether the first line of a file continues the chain ``start``."""
     try:
         return next(read_lines(path, start=start), None) is not None
     except DataError:

@@ -5,7 +5,7 @@
     RUN/checkpoints/latest     -> step-200             the link that is renamed
     RUN/config.json            -> checkpoints/latest/config.json
 
-Readers of RUN's files read those of one version. One writer at a time is allowed (`memory.files.atomic.lock_folder`).
+Readers of RUN see the files of a single version. One writer at a time is allowed (`memory.files.atomic.lock_folder`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSIONS, LATEST = "checkpoints", "latest"
 def latest(folder: Path) -> Path:
     """Find the newest version of ``folder``; the folder itself if it has none.
 
-    Without a link the only version is the newest: a copy may lack the link, or a writer was killed.
+    Without the link a single version counts as the newest: a copy may lack the link, or the writer was killed.
 
     :raises DataError: the newest one is missing, or there are several and no link
     """
@@ -48,9 +48,9 @@ def latest(folder: Path) -> Path:
 
 @contextmanager
 def new_version(folder: Path, name: str) -> Iterator[Path]:
-    """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the block.
+    """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the ``with`` statement.
 
-    It then survives a power cut. The previous version stays, older ones are removed. An error leaves the old version.
+    From then on it survives a power cut, and only the previous version stays beside it. An error leaves all as it was.
 
     :raises CapacityError: the disk is full
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links
@@ -78,7 +78,7 @@ def _settle(folder: Path) -> None:
     """Remove files of a killed writer, and restore links that a copy or an editor replaced by files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
-        _remove(link.parent, ())  # first, so that between the next two changes the only version is the latest
+        _remove(link.parent, ())  # other versions: `latest` needs a single one while the link is missing
         link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
     version = latest(folder)
     if version != folder:

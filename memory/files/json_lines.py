@@ -1,11 +1,11 @@
 """Checked JSON lines: objects in a file that is appended to, each with a checksum of itself and all lines before it.
 
 The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. Lines
-are plain JSON, and changed bits and missing, repeated or moved lines are detected: accidents, not forgery. A last line
-without a line break was never acknowledged, because its writer was killed.
+are plain JSON. The sums detect changed bits and missing, repeated or moved lines, but no forgery. A last line without a
+line break is left out, because its writer was killed before the line was acknowledged.
 
-A chain may begin with a text that names the file's owner (`Chain.for_owner`): then all lines have sums; lines of other
-files raise errors. `memory.files.end_mark` detects lines that are missing at the end.
+The chain of sums may begin with a text that names the file's owner (`Chain.for_owner`): then all lines have sums, and
+lines of other files raise errors. `memory.files.end_mark` detects lines that are missing at the end.
 
 Files of older versions, whose first line has no sum, are read and extended without sums.
 """
@@ -26,7 +26,7 @@ from keep_agent.errors import CorruptError, DataError
 from keep_agent.files import parsed, reading, writing
 from memory.files.atomic import sync
 
-KEY, KIND = b',"sum":"', b"crc32:"  # either marks a checksum: no single flipped bit hides both
+KEY, KIND = b',"sum":"', b"crc32:"  # either shows that there is a checksum: one flipped bit cannot hide both
 TAIL = len(b',"sum":"crc32:00000000"}')
 SUM = re.compile(re.escape(KEY + KIND) + rb'([0-9a-f]{8})"\}')
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Chain:
 
     @classmethod
     def for_owner(cls, text: bytes) -> Chain:
-        """Start the chain of a file with the owner ``text``; a line without a sum is not part of it."""
+        """Start the chain of a file of the owner ``text``; such a file has no lines without a sum."""
         return cls(zlib.crc32(text), True)
 
     def seal(self, value: Mapping[str, Any]) -> bytes:
@@ -76,7 +76,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of a file: ``number`` from 1, ``end`` the bytes up to its end, ``chain`` the checksum state there."""
+    """Line of a file: ``number`` from 1, ``end`` in bytes from the file's start, ``chain`` the checksum state there."""
 
     number: int
     end: int
@@ -85,7 +85,7 @@ class Line:
 
 
 def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None = None) -> Iterator[Line]:
-    """Read the whole lines of a file, if there is one, after ``start``. Raises CorruptError or DataError."""
+    """Read a file's whole lines, if it exists; ``start`` begins its chain. Raises CorruptError or DataError."""
     if not path.exists():
         return
     chain, end = replace(start or Chain()), 0
@@ -100,10 +100,10 @@ def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None
 
 
 class LineFile:
-    """File of checked lines, opened at its end to append to. The next append cuts off everything after its last line.
+    """File of checked lines, opened at its end to append to. The next append cuts off everything after ``last``.
 
-    :param last: the line before the next one; None: the file is empty
-    :param start: the beginning of the file's chain; None: nothing
+    :param last: the last line that stays; None: no line stays
+    :param start: start of the file's chain; None: that of a file without an owner
     """
 
     def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:

@@ -9,7 +9,7 @@ from keep_agent.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # devices on Windows
-AGENT_DIGITS = 8  # of SHA-256
+AGENT_DIGITS = 8  # hexadecimal digits of the id's SHA-256
 
 
 def safe_id(agent: str) -> str:
@@ -23,7 +23,7 @@ def safe_id(agent: str) -> str:
 
 
 def agent_stem(agent: str) -> str:
-    """Make the agent's part of a name: its id and a hash of it, which distinguishes upper and lower case."""
+    """Make the agent's part of a file name: its id and a hash of it, which distinguishes upper and lower case."""
     return f"{safe_id(agent)}-{short_hash(agent, AGENT_DIGITS)}"
 
 

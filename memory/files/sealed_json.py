@@ -1,6 +1,6 @@
 """Sealed JSON file: one object whose last key, ``sum``, is a checksum of the rest of the file.
 
-Files without that key, of older versions, are read unchecked, unless the key is required.
+Files of older versions lack that key. They are read unchecked, unless they have a key that only newer versions write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keep_agent.errors import CorruptError, DataError
 from keep_agent.files import parsed, read_bytes
 from memory.files.atomic import write_atomic
 
-KEY, KIND = b'"sum": "', b"crc32:"  # either marks a checksum: no single flipped bit hides both
+KEY, KIND = b'"sum": "', b"crc32:"  # either shows that there is a checksum: one flipped bit cannot hide both
 END = len(b'"sum": "crc32:00000000"\n}\n')
 
 

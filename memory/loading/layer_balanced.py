@@ -24,11 +24,11 @@ class LayerBalanced:
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = True
-    _requests: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # (rows,) loaded, or requested
+    _requests: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # (rows,) already loaded or requested
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         if layer == 0:
-            self._requests = layout.block_of < 0  # rows without a block never move
+            self._requests = layout.block_of < 0  # rows without a block have nothing to load
         inactive = ~self._requests
         inactive[active.cpu().numpy()] = False
         return layout.transfers(inactive, layer, layers, self._requests)

@@ -29,9 +29,9 @@ class SegmentSpan:
 class Unit:
     """Tokens encoded together. An isolated unit attends only to itself, the context and ``preceding``."""
 
-    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (rows filled per layer)
+    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (each layer fills them)
     token_ids: tuple[int, ...]
-    spans: tuple[SegmentSpan, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
+    spans: tuple[SegmentSpan, ...]  # rows count from the unit's first; a fixed-size block may hold parts of segments
     namespace: str = ""
     reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
     preceding: tuple[tuple[int, ...], ...] = ()  # token ids of earlier units that it attends to, in order
@@ -40,7 +40,7 @@ class Unit:
     def of(
         cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]], preceding: tuple[tuple[int, ...], ...] = ()
     ) -> Unit:
-        """Make a unit of whole segments, one after another: ``(segment id, its token ids)`` each."""
+        """Make a unit of whole segments; ``parts`` are pairs of segment id and token ids, in order."""
         tokens: list[int] = []
         spans = []
         for id, ids in parts:
@@ -50,7 +50,7 @@ class Unit:
 
     @classmethod
     def join(cls, units: Sequence[Unit]) -> Unit:
-        """Concatenate units to one unit of the last one's kind."""
+        """Concatenate units into one, of the last unit's kind."""
         tokens: list[int] = []
         spans: list[SegmentSpan] = []
         for unit in units:
@@ -81,7 +81,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return int(different[0]) if different.size else size
 
 
-BRIDGE = 16  # a gap of fewer rows between two runs is transferred with them
+BRIDGE = 16  # gaps of fewer rows between two runs of rows are transferred with the runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # read from storage, not encoded now; without a block: filled per layer, or in a session's cache
+    hit: bool = False  # stored before this prompt: in ``block``, in blocks chosen per layer, or in the session's cache
     exact: bool = False  # the block was computed after exactly the rows that precede it here
-    fused: str = ""  # identity of the block that the prefill will encode; ``block`` is None
+    fused: str = ""  # identity of the block that the prefill itself encodes (``block`` is None); "" if none
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
     stop: int = field(init=False)
     identity: str = field(init=False)  # of the block; "" without one
@@ -107,8 +107,8 @@ class Placement:
 class Layout:
     """A prompt row by row: ``[context prefix][units][query]``.
 
-    ``segment_of`` is the index of a row's segment in ``segments``; -1 for context and query rows. ``fresh`` marks rows
-    without usable KV: they are active at every layer. Context rows have exact KV.
+    ``segment_of`` is the index of a row's segment in ``segments``; -1 for rows of no segment, such as the query's.
+    ``fresh`` marks rows without usable KV: they are active at every layer. Context rows are exact unless fresh.
     """
 
     token_ids: torch.Tensor  # (rows,) long
@@ -116,13 +116,13 @@ class Layout:
     context: int  # rows [0, context) are the context prefix
     query: int  # rows [query, rows) are the query
     placements: tuple[Placement, ...]
-    segments: tuple[SegmentSpan, ...]  # in prompt coordinates
+    segments: tuple[SegmentSpan, ...]  # rows count from the prompt's first
     segment_of: torch.Tensor  # (rows,) long
     fresh: torch.Tensor  # (rows,) bool
     rows: int = field(init=False)
     exact: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV equals plain recomputation
     reused: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV is not exact; recompute stages may repair it
-    block_of: NDArray[np.int64] = field(init=False)  # (rows,) the placement whose block covers the row; -1: none
+    block_of: NDArray[np.int64] = field(init=False)  # (rows,) index of the placement whose block covers it; -1: none
 
     def __post_init__(self) -> None:
         exact = ~self.fresh
@@ -141,10 +141,10 @@ class Layout:
     def runs(
         self, rows: NDArray[np.bool_], loaded: NDArray[np.bool_] | None = None
     ) -> list[tuple[int, tuple[int, int]]]:
-        """Return runs of ``rows`` (rows,) bool that have a block: ``(index in placements, (start, stop) in the unit)``.
+        """Return runs of the marked ``rows`` that have a block: ``(index in placements, (start, stop) in the unit)``.
 
-        Gaps of fewer than `BRIDGE` rows within a unit are part of a run, unless some of them are ``loaded``: another
-        copy costs more than a few rows. Rows in a gap that a layer computes are overwritten after the transfer.
+        One more copy costs more than a few rows. So a gap of fewer than `BRIDGE` rows within a unit is part of a run,
+        unless some of its rows are ``loaded``. If a layer computes rows of a gap, it overwrites what was transferred.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()

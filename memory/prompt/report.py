@@ -47,7 +47,7 @@ class UnitUse:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds from the observation to the logits of the last prompt row, in parts that add up."""
+    """Milliseconds from the call of `MemorySession.prefill` to the logits, in parts that do not overlap."""
 
     update: float = 0.0  # updating the groups
     embed: float = 0.0  # the sentence encoder
@@ -64,7 +64,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows, and token-layers (rows computed, summed over layers), of one prompt: of context, memory and query."""
+    """Rows of one prompt (context, memory and query), and token-layers: rows computed, summed over layers."""
 
     layers: int
     prompt_tokens: int
@@ -73,11 +73,11 @@ class Counts:
     hit_tokens: int  # memory rows read from stored blocks
     invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
-    recomputed_token_layers: int  # of memory rows that had a block, without layer 0
-    encoded_token_layers: int  # of encoding blocks and the context prefix, and of the pass for query states
+    recomputed_token_layers: int  # of memory rows that had a block, at layers 1 to the last
+    encoded_token_layers: int  # of encoding blocks and the context prefix, and of the pass for query states only
     loaded_bytes: int
     prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, the context's included
-    live_tokens: int = 0  # rows that survive the turn
+    live_tokens: int = 0  # rows in the cache after retention
     longest_tokens: int = 0  # length of the longest prompt counted here
 
     @property
@@ -86,7 +86,7 @@ class Counts:
 
     @property
     def recomputed_ratio(self) -> float:
-        """Recomputed share of memory rows x layers, without layer 0 and without rows that have no block."""
+        """Recomputed rows that had a block, summed over layers 1 to the last / (memory rows x these layers)."""
         possible = self.memory_tokens * (self.layers - 1)
         return self.recomputed_token_layers / possible if possible else 0.0
 
@@ -107,12 +107,12 @@ class Prefill:
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # the first prompt with ``persist`` since the session was reset
-    after_ms: float  # copying rows from the cache to blocks, and eviction, after the logits
-    reads: ReadCounts  # rows read from the cache for this prompt and for all decoding and scoring after it; grows
+    cold: bool  # no prompt with ``persist`` precedes it since the session was reset
+    after_ms: float  # milliseconds after the logits: copying rows from the cache to blocks, and eviction
+    reads: ReadCounts  # rows read from the cache for this prompt, and for decoding and scoring after it so far
 
     def with_costs_of(self, goal: Prefill) -> Prefill:
-        """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""
+        """Return this prefill with the costs of an earlier one, ``goal``; its reads are added to ``reads`` in place."""
         self.reads.add(goal.reads.raw, goal.reads.live)
         counts = _sums(self.counts, goal.counts) | {
             "layers": self.counts.layers,

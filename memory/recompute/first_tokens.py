@@ -15,7 +15,7 @@ from memory.stages import Capabilities, Probe
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit that is not exact, at every layer.
+    """EPIC's LegoLink-k (arXiv 2410.15332): every layer computes the first ``k`` rows of each unit that is not exact.
 
     In a unit that was encoded alone the first tokens are attention sinks, although they do not begin the prompt. The
     memory's first unit is exact if it was encoded after the whole context; exact rows are never recomputed.
@@ -33,11 +33,11 @@ class FirstTokens:
                 raise ConfigError(f"{name}={value} is negative: it counts rows of a unit, use 0 or more")
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        seams = np.zeros(layout.rows, bool)
+        boundaries = np.zeros(layout.rows, bool)
         for unit in layout.placements:
-            seams[unit.start : min(unit.start + self.k, unit.stop)] = True
-            seams[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
-        repairs = torch.from_numpy(seams).to(layout.fresh.device) & layout.reused
+            boundaries[unit.start : min(unit.start + self.k, unit.stop)] = True
+            boundaries[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
+        repairs = torch.from_numpy(boundaries).to(layout.fresh.device) & layout.reused
         return (layout.fresh | repairs).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:

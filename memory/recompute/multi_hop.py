@@ -22,10 +22,10 @@ Array = NDArray[np.float64]
 class Schedule:
     """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 computes all of it.
 
-    In the paper the share falls gradually, so that its average is low; the paper gives no formula. ``average`` is the
-    mean share over layers 1 to the last; ``last`` is the last layer's share divided by ``average``. ``linear`` and
-    ``cosine`` fall at every layer. ``step`` falls once, after the first ``until`` share of these layers, which
-    recompute everything if the average allows it: early attention is a poor estimate of a segment's importance.
+    The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
+    last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
+    ``step`` falls once: the first ``until`` share of layers 1 to the last recomputes everything, if the average allows
+    it. The reason is that attention in early layers is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -41,7 +41,7 @@ class Schedule:
             raise ConfigError(f"until={self.until} leaves no layer after the step: use 0 to less than 1")
 
     def ratios(self, layers: int) -> list[float]:
-        """Return the shares at layers 1 .. ``layers`` - 1, falling, of mean ``average``."""
+        """Return the shares at layers 1 to ``layers`` - 1; they never rise, and their mean is ``average``."""
         count = layers - 1
         if count <= 1:
             return [self.average] * count
@@ -49,7 +49,7 @@ class Schedule:
         falls = [self._fall(i, count) for i in range(count)]
         mean = sum(falls) / count
         high = low + (self.average - low) / mean
-        if high > 1:  # layers before a step recompute everything, later ones the remaining share
+        if high > 1:  # ``step``: layers before the fall recompute everything, the others share the rest
             high, low = 1.0, (self.average - mean) / (1 - mean)
         return [low + (high - low) * fall for fall in falls]
 
@@ -58,7 +58,7 @@ class Schedule:
         return [max(1, round(ratio * total)) if ratio > 0 else 0 for ratio in [1.0, *self.ratios(layers)]]
 
     def _fall(self, index: int, count: int) -> float:
-        """Return a value from 1 at the first of ``count`` layers to 0 at the last."""
+        """Return the curve of ``shape`` at layer ``index``: 1 at the first of ``count`` layers, 0 at the last."""
         if self.shape == "step":
             return float(index < min(count - 1, max(1, round(count * self.until))))
         x = index / (count - 1)
@@ -67,22 +67,23 @@ class Schedule:
 
 @dataclass
 class MultiHop:
-    """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the top share of segments stays active.
+    """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the most important segments stay active.
 
-    Segments are first ranked by attention from the query; each hop then ranks them by attention from the segments just
-    selected, until the selection stays the same, ``max_hops`` times at most. Attention is a mean over heads, rows and a
-    segment's tokens. In each hop the query's attention has weight ``query_weight``: without it, a segment that only the
-    query attends to would be dropped; the paper corresponds to 0. With ``max_hops=0`` only the query selects.
+    Segments are first ranked by attention from the query. Each hop then ranks them by attention from the segments just
+    selected. Hops end when the selection stays the same, or after ``max_hops`` (0: only the query selects). Attention
+    is a mean over heads, rows and a segment's tokens. In each hop the query's attention has weight ``query_weight``,
+    because a segment that only the query attends to would be dropped without it; the paper has 0.
     ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
-    default) averages over the rows that can attend to a segment, in multiples of even attention over all that they see:
-    the importance of segment m is sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the selected segments c not
-    before m; end(c) is the number of rows up to the end of c. The paper's text is ``relative=false``.
+    default) averages only over rows that can attend to a segment, and divides a row's attention by what it would be if
+    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
+    selected segments c not before m. mass(c, m) is the mean attention from c to m, and end(c) the number of prompt rows
+    up to the end of c. ``relative=false`` is the paper's mean.
 
-    ``limit`` is the share of a prompt's rows x layers that may be computed. The schedule's average is lowered to what
-    remains after the query, new rows and layer 0, so a short prompt, most of which is the query, recomputes a smaller
-    share of its memory than a long one, and nothing if the limit does not cover layer 0.
+    ``limit`` is the share of a prompt's rows x layers that may be computed. The query, new rows and layer 0 come first;
+    the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller
+    share of its memory than a long one. If the limit does not cover layer 0, nothing is recomputed.
 
     Segments without usable blocks are always active, segments with exact keys and values never.
     """
@@ -103,7 +104,7 @@ class MultiHop:
             raise ConfigError(f"query_weight={self.query_weight} is a share: use 0 to 1")
         if self.limit is not None and not 0 <= self.limit <= 1:
             raise ConfigError(f"limit={self.limit} is a share: use 0 to 1, or null for no limit")
-        self._is_relative = self.relative and self.direction == "causal"  # with even attention over the visible rows
+        self._is_relative = self.relative and self.direction == "causal"  # ``relative`` is ignored with direction=both
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         reused, segments = layout.reused.cpu().numpy(), layout.segments
@@ -127,16 +128,16 @@ class MultiHop:
         selection = self._select(count, probe) if count else np.zeros(0, np.int64)
         self._candidates[:] = False
         self._candidates[selection] = True
-        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # -1 is no segment
+        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # False for -1: no segment
         return active[stays[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
     def _within_limit(self, layout: Layout, layers: int) -> Schedule | None:
-        """Lower the schedule's average to the share that ``limit`` leaves for reused rows; None if it leaves none."""
+        """Lower the schedule's average so that all computed rows fit ``limit``; None if layer 0 alone exceeds it."""
         new, exact = int(layout.fresh.sum()), int(layout.exact.sum())
         reused = layout.rows - new - exact
         if self.limit is None or layers < 2 or not reused:
             return self.schedule
-        room = (self.limit * layout.rows - new) * layers - reused  # layer 0 computes all of them
+        room = (self.limit * layout.rows - new) * layers - reused  # layer 0 computes all reused rows
         if room < 0:
             return None
         return replace(self.schedule, average=min(self.schedule.average, room / (reused * (layers - 1))))
@@ -145,7 +146,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._is_relative else mass  # scaled as in a hop
+        direct_mass = mass * self._layout.rows if self._is_relative else mass  # relative to even attention
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
@@ -177,7 +178,7 @@ class MultiHop:
 def _edges(
     selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return the strongest edge to each selected segment: from the query (-1) for those in ``direct``."""
+    """Return (source, segment, attention) per selected segment: the query (-1) for ``direct``, else the top source."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
     sources, from_query = ways.argmax(0), set(direct.tolist())

@@ -21,15 +21,15 @@ Mask = NDArray[np.bool_]
 class SparseQuery:
     """SparseX (arXiv 2606.01751, algorithm 1): dense early layers, then one choice by the attention of the fresh rows.
 
-    The first ``boundary`` share of layers (at least one) computes all rows that are not exact. After them the fresh
-    rows stay active, and of the reused rows
+    The first ``boundary`` share of layers (at least one) computes all rows that are not exact. Later layers compute the
+    fresh rows, and these reused rows:
 
-    - key rows: the top rows of the prompt by attention mass from the fresh rows, summed over heads; their number is
-      ``share`` times that of the reused rows (the paper gives no number). With ``over=all`` every row competes, as in
-      the paper, so some places go to fresh or exact rows, to no effect; ``over=reused`` excludes those;
-    - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows;
-    - tail: the last ``tail`` rows of a run of reused rows, if only one row comes after it: the prompt's last, always
-      fresh. ``probe_tail`` lets these rows select key rows too, as section 3.2 may be read; algorithm 1 does not.
+    - key rows: the rows with the most attention from the fresh rows, summed over heads. Their number is ``share`` times
+      that of the reused rows (the paper gives no number). With ``over=all`` all rows of the prompt compete, as in the
+      paper, so that fresh and exact rows take some of the places. With ``over=reused`` only reused rows compete.
+    - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows.
+    - tail: if only the prompt's last row comes after a run of reused rows, the last ``tail`` rows of this run. With
+      ``probe_tail`` attention from these rows counts for key rows too: section 3.2 allows it, algorithm 1 does not.
     """
 
     boundary: float = 0.2
@@ -66,7 +66,7 @@ class SparseQuery:
         return active[stays[active]]
 
     def _key_rows(self, sources: torch.Tensor, probe: Probe) -> torch.Tensor:
-        """Return the rows with the largest mass from the rows ``sources``; ties go to the earlier row."""
+        """Return the rows with the most attention from the rows ``sources``; ties go to the earlier row."""
         reused = self._layout.reused
         count = round(self.share * int(reused.sum()))
         if not count:
@@ -77,7 +77,7 @@ class SparseQuery:
         return mass.sort(descending=True, stable=True).indices[:count]
 
     def _neighbours(self, fresh: Mask) -> Mask:
-        """Mark the blocks beside each run of fresh rows."""
+        """Mark ``overflow`` blocks before and after each run of fresh rows."""
         near, width = np.zeros_like(fresh), self.overflow * self.block
         for start, stop in _runs(fresh):
             near[max(0, start - width) : start] = True
@@ -85,7 +85,7 @@ class SparseQuery:
         return near
 
     def _tail_of(self, reused: Mask) -> Mask:
-        """Mark the last reused rows, if only the prompt's last row is after them."""
+        """Mark the last ``tail`` reused rows, if only the prompt's last row comes after them."""
         tail, runs = np.zeros_like(reused), _runs(reused)
         if runs and runs[-1][1] == len(reused) - 1:
             start, stop = runs[-1]

@@ -20,12 +20,12 @@ SELECTIONS = ("gradual", "single")
 class ValueDeviation:
     """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
 
-    The deviation of a row is the squared difference between the next layer's fresh values, keys, or both, and those of
-    its block, summed over heads and dimensions. Keys are compared before RoPE, which does not change distances.
+    After layer i, a row's deviation is the squared difference between its new values (or keys, or both) at layer i + 1
+    and those in its block, summed over heads and dimensions. Keys are compared before RoPE: it changes no distance.
 
-    ``selection=gradual`` is the paper's: the number of active rows falls from layer to layer by a `Schedule` of
-    ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is the published
-    code's: the rows chosen for layer 1 stay active. Fresh rows are always active.
+    ``selection=gradual``, as in the paper: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
+    to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single``, as in the published
+    code: the rows chosen for layer 1 stay active. Fresh rows are always active.
     """
 
     ratio: float = 0.15
@@ -39,8 +39,8 @@ class ValueDeviation:
             raise ConfigError(f"ratio={self.ratio} is the share of memory rows to recompute: use 0 to 1")
         check_choice("deviation", self.deviation, DEVIATIONS)
         check_choice("selection", self.selection, SELECTIONS)
-        falls = {} if self.selection == "gradual" else {"last": 1.0}
-        self._schedule = Schedule(self.shape, self.ratio, **falls)
+        last_share = {} if self.selection == "gradual" else {"last": 1.0}
+        self._schedule = Schedule(self.shape, self.ratio, **last_share)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         self._layout = layout
@@ -52,17 +52,17 @@ class ValueDeviation:
         count = self._counts[layer + 1] if layer + 1 < len(self._counts) else memory.numel()
         if count >= memory.numel():
             return active
-        fresh = active[self._layout.fresh[active]]
+        fresh_rows = active[self._layout.fresh[active]]
         if not count:
-            return fresh
+            return fresh_rows
         # a stable sort: ties go to the earlier row
         furthest = self._deviations(layer + 1, memory, probe).sort(descending=True, stable=True).indices[:count]
-        return torch.cat([fresh, memory[furthest]]).sort().values
+        return torch.cat([fresh_rows, memory[furthest]]).sort().values
 
     def _deviations(self, layer: int, rows: torch.Tensor, probe: Probe) -> torch.Tensor:
         """Compute (len(rows),) deviations in float32 or float64."""
-        fresh, cached = probe.fresh_kv(layer, rows, self.deviation), probe.cached_kv(layer, rows, self.deviation)
-        return sum(map(_squared_distance, fresh, cached))
+        new, stored = probe.fresh_kv(layer, rows, self.deviation), probe.cached_kv(layer, rows, self.deviation)
+        return sum(map(_squared_distance, new, stored))
 
 
 def _squared_distance(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,9 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class BudgetedRetention:
-    """Policy that keeps ``budget`` rows of a session: the forced ones, and the history rows with the best scores.
+    """Policy that keeps ``budget`` rows of a session: forced rows, and the rows of the history with the best scores.
 
+    Forced rows are never dropped: the protected prefix, the last instruction, the last query. All others are history.
     ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean score of its rows.
     """
 
@@ -38,5 +39,5 @@ class BudgetedRetention:
         return keep_best(view, self.budget, lambda: self._scores(view), self.grain)
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Score the rows of the history, (rows,); called only if the budget is too small for all rows."""
+        """Return (history rows,) scores; called only if the budget is too small for all rows."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""H2O: the rows that received the most attention survive, and the last ones."""
+"""H2O: the last rows survive, and the rows that received the most attention so far."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from memory.retention.base import BudgetedRetention
 
 @dataclass(frozen=True)
 class H2O(BudgetedRetention):
-    """Heavy-Hitter Oracle (arXiv 2306.14048): attention summed over all queries so far, and a recent window.
+    """Heavy-Hitter Oracle (arXiv 2306.14048): rows with the most attention from all queries so far, and the last rows.
 
-    The paper keeps rows per layer and head; here a row survives in all layers or none, so its mass is summed over
-    layers, heads and query rows, dropped ones included. ``recent``: share of the history's budget for the last rows.
+    The paper keeps rows per layer and head. Here a row survives in all layers or none, so its attention is summed over
+    layers, heads and all queries. The last rows get the share ``recent`` of the budget that forced rows leave.
     """
 
     recent: float = 0.5

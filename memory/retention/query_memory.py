@@ -19,18 +19,18 @@ from memory.retention.residual_head import ResidualHead, load_head
 
 log = logging.getLogger(__name__)
 
-SESSIONS = 1024
-FIRST_TOKENS = 256  # tokens that identify a session without a name or query span
+SESSIONS = 1024  # most sessions whose query memory is kept; the least recently used is dropped
+FIRST_TOKENS = 256  # number of first tokens that identify a session without a name or query span
 
 
 @dataclass(frozen=True)
 class QueryMemory(BudgetedRetention):
-    """IntentKV (arXiv 2606.09916): history is scored against a memory of the session's queries.
+    """IntentKV (arXiv 2606.09916): rows of the history are scored by a memory of the session's queries.
 
-    The memory ``M_t = e^-decay M_{t-1} + Enc(q_t)`` is scaled to unit norm per layer and head; Enc is the mean rotated
-    query of the query span. It is updated at every turn, even if no row is dropped. A row's score is ``rule_j``: the
-    softmax over history of ``M K_j / sqrt(head_dim)``, summed over layers and query heads. A trained ``head`` (a file,
-    or the name of one in the package) adds ``alpha MLP(...)``.
+    The memory ``M_t = e^-decay M_{t-1} + Enc(q_t)`` is scaled to unit norm per layer and head. Enc is the mean query
+    state, after RoPE, of the last instruction and the last query (the query span). The memory is updated at every turn,
+    even if no row is dropped. The score of row j is ``rule_j``: the softmax over history of ``M K_j / sqrt(head_dim)``,
+    summed over layers and query heads. A trained ``head`` (a file, or a name in the package) adds ``alpha MLP(...)``.
 
     Ablations: ``memory=false`` uses this turn's queries alone; ``cross_attention=false`` omits the head's attention,
     ``residual=false`` the head.
@@ -50,7 +50,7 @@ class QueryMemory(BudgetedRetention):
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
 
     def open(self, weights_key: str, head_dim: int) -> None:
-        """Load the head, and warn if it was trained for other weights. Raises ModelError for an unfit head."""
+        """Load the head, and warn if it was trained for other weights. Raises ModelError for another head_dim."""
         head = self._head
         if head is None:
             return
@@ -82,7 +82,7 @@ class QueryMemory(BudgetedRetention):
         return memory
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-        """Compute (history rows,) s_j: the rule, plus the head's residual if there is a head."""
+        """Compute (history rows,) scores: those of `rule_scores`, plus the head's output if there is a head."""
         rule = rule_scores(view, memory)
         if self._head is None:
             return rule
@@ -101,7 +101,7 @@ class QueryMemory(BudgetedRetention):
 
 
 def session_key(view: CacheView) -> str:
-    """Name the session of a query memory: its name, else its query span, else its first tokens; "" for an empty one."""
+    """Return a session's key: its name, else a hash of its query span, else of its first tokens; "" without rows."""
     if view.session:
         return f"session {view.session}"
     if not view.rows:
@@ -112,9 +112,9 @@ def session_key(view: CacheView) -> str:
 
 
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-    """Compute (history rows,) equation 3: attention of the query memory, summed over layers and query heads.
+    """Compute (history rows,) scores by equation 3: attention from the query memory, summed over layers and heads.
 
-    No sliding windows, softcaps or sinks are applied: a layer also votes for rows outside its window.
+    No sliding windows, softcaps or sinks are applied: a layer also scores rows outside its window.
     """
     history = view.history
     total = torch.zeros(history.numel(), dtype=torch.float32, device=history.device)
@@ -132,6 +132,6 @@ def mean_keys(view: CacheView, rows: torch.Tensor) -> torch.Tensor:
 
 
 def head_features(view: CacheView, memory: torch.Tensor, rule: torch.Tensor) -> torch.Tensor:
-    """Compute (history rows, 3 head_dim + 1) of equation 5: mean key, mean query memory, their product, the rule."""
+    """Compute (history rows, 3 head_dim + 1) features: mean key, mean query memory, their product, ``rule`` (eq. 5)."""
     keys, query = mean_keys(view, view.history), memory.mean((0, 1))
     return torch.cat([keys, query.expand_as(keys), keys * query, rule[:, None]], 1)

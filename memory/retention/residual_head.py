@@ -1,4 +1,4 @@
-"""Residual head of IntentKV: a small network whose output is added to the rule's scores, and its file."""
+"""Residual head of IntentKV: a small network that corrects the scores of `query_memory.rule_scores`, and its file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ FORMAT = "keep-agent retention head 2"
 
 
 class ResidualHead(nn.Module):
-    """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); initially equal to the rule.
+    """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); before training the MLP gives 0.
 
-    ``c_j`` is four-headed attention of a row's features over the mean keys of the query span, without an output
-    projection. The head has 214,274 parameters at head_dim 128. Features are first normalised by ``center`` and
-    ``spread``, because a mean query memory is ten times smaller than a mean key.
+    ``phi_j`` are the features of row j (`query_memory.head_features`), which are concatenated with ``c_j``: four-headed
+    attention of the features over the mean keys of the query span, without an output projection. The head has 214,274
+    parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``, because a mean query memory
+    is ten times smaller than a mean key.
     """
 
     WIDTH, HEADS, HIDDEN, LIMIT = 128, 4, 256, 5.0
@@ -37,7 +38,7 @@ class ResidualHead(nn.Module):
         super().__init__()
         features = 3 * head_dim + 1
         self.head_dim = head_dim
-        self.about: Mapping[str, Any] = {}  # metadata of its file
+        self.about: Mapping[str, Any] = {}  # metadata from its file
         self.sha256: str | None = None  # of its tensors, from its file
         self.to_query = nn.Linear(features, self.WIDTH)
         self.to_key, self.to_value = nn.Linear(head_dim, self.WIDTH), nn.Linear(head_dim, self.WIDTH)
@@ -49,10 +50,10 @@ class ResidualHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, features: torch.Tensor, span: torch.Tensor | None, rule: torch.Tensor) -> torch.Tensor:
-        """Score ``features`` (rows, 3 head_dim + 1) with ``rule`` (rows,) and ``span`` (n, head_dim) keys: (rows,).
+        """Return (rows,) scores for ``features`` (rows, 3 head_dim + 1) and the scores ``rule`` (rows,).
 
-        :param span: None, or no rows: no attention
-        :raises ModelError: features of another model's head_dim
+        :param span: (n, head_dim) mean keys of the query span; None or empty: no attention
+        :raises ModelError: ``features`` are of another head_dim
         """
         self.check(features.shape[1] // 3)
         features = (features - self.center) / self.spread
@@ -68,7 +69,7 @@ class ResidualHead(nn.Module):
             )
 
     def _read(self, features: torch.Tensor, span: torch.Tensor | None) -> torch.Tensor:
-        """Compute (rows, width) attention of the rows over the query span."""
+        """Compute (rows, WIDTH) attention of the rows over the query span."""
         if span is None or not span.shape[0]:
             return features.new_zeros(features.shape[0], self.WIDTH)
         projections = self.to_query(features), self.to_key(span), self.to_value(span)

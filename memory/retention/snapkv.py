@@ -1,4 +1,4 @@
-"""SnapKV: rows that the last window of queries attends to survive."""
+"""SnapKV: the rows that the last queries attend to most survive."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from memory.retention.base import BudgetedRetention
 
 @dataclass(frozen=True)
 class SnapKV(BudgetedRetention):
-    """SnapKV (arXiv 2404.14469): attention of the last ``window`` rows, pooled over neighbours, votes for history.
+    """SnapKV (arXiv 2404.14469): a row's score is the attention of the last ``window`` rows, pooled over neighbours.
 
-    The paper pools by maximum over 7 rows; its published code by mean over 5. It keeps rows per layer and KV head; here
-    a row survives in all layers or none, so votes are summed over query heads and layers. Attention is computed as in
-    the model, with its sliding windows, softcap and sinks.
+    The paper pools by maximum over 7 rows, its published code by mean over 5. SnapKV keeps rows per layer and KV head;
+    here a row survives in all layers or none, so scores are summed over query heads and layers. Attention is computed
+    as in the model, with its sliding windows, softcap and sinks.
     """
 
     window: int = 32
@@ -34,17 +34,17 @@ class SnapKV(BudgetedRetention):
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Sum the votes for history rows; rows of the window survive."""
-        votes = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
-        window = votes.new_full((view.rows - votes.numel(),), float("inf"))
-        return torch.cat([votes, window])[view.history]
+        """Sum `votes` over layers and heads for history rows; rows of the window get infinity, so they survive."""
+        scores = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
+        window = scores.new_full((view.rows - scores.numel(),), float("inf"))
+        return torch.cat([scores, window])[view.history]
 
     def votes(self, view: CacheView, layer: int) -> torch.Tensor:
         """Compute (heads, rows before the window): the window's mean attention, pooled."""
         queries, places = view.queries(layer)[:, -self.window :].float(), view.query_positions[-self.window :]
         before = int(torch.searchsorted(view.positions, places[0]))
-        votes = attention_weights(view, layer, queries, places)[:, :, :before].mean(1)
+        scores = attention_weights(view, layer, queries, places)[:, :, :before].mean(1)
         if not before:
-            return votes
+            return scores
         pool = functional.max_pool1d if self.pooling == "max" else functional.avg_pool1d
-        return pool(votes, self.kernel, 1, self.kernel // 2)
+        return pool(scores, self.kernel, 1, self.kernel // 2)

@@ -1,4 +1,4 @@
-"""StreamingLLM: the first rows and the last ones survive."""
+"""StreamingLLM: the first rows and the last rows survive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory.retention.base import BudgetedRetention
 
 @dataclass(frozen=True)
 class Streaming(BudgetedRetention):
-    """StreamingLLM (arXiv 2309.17453): ``sinks`` first rows of the history and the most recent ones.
+    """StreamingLLM (arXiv 2309.17453): the first ``sinks`` rows of the history and its latest rows survive.
 
     Survivors keep their positions; `memory.construction.turns.Turns` with ``survivors=move`` renumbers them.
     """

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Item = tuple[str, ...]  # ids of segments that are scored and chosen together
-Candidate = tuple[float, int, Item, bool]  # negative score, creation of its first segment, item, whether it may split
+Candidate = tuple[float, int, Item, bool]  # -score, creation number of the first segment, item, whether it may be split
 GROUP_SCORES = ("max", "mean")
-SORTED_FIRST = 256  # items; selection rarely needs more
+SORTED_FIRST = 256  # number of best items that are sorted first; a selection rarely needs more
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Embedding:
     """The best segments within a budget of segments, with their parents and the segments that amend them.
 
     ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), static groups are chosen as a whole, dynamic segments singly.
-    A static group's members are also chosen singly if the group exceeds the budget, alone or with its parents and
-    amendments, or if a part of it was chosen with another segment. An amendment is a segment whose parent has the same
-    category: a later text about the same thing. The paper does not define a group's score: ``group_score`` is that of
-    its best member (default) or the mean. The agent's own segment is always chosen, and so are its ``recent`` last
-    actions in this task, up to a quarter of the budget. Ties go to the older segment.
+    Members of a static group are chosen singly if the group with its parents and amendments exceeds the budget. So are
+    they if part of the group was chosen with another segment and the rest does not fit. An amendment is a segment whose
+    parent has the same category: a later text about the same thing. The paper defines no score of a group: it is that
+    of the best member, or with ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its
+    ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
     """
 
     mixed: bool = True
@@ -48,7 +48,7 @@ class Embedding:
             raise ConfigError(f"recent={self.recent} is a number of actions: use 0 or more")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
-        """Return at most ``budget`` ids in prompt order (more only if the agent's own segments are more)."""
+        """Return ids in prompt order: at most ``budget``, unless the agent's own segments alone are more."""
         if len(store) <= budget:
             return prompt_order(store.ids, store)
         scores = store.graph.scores(query)
@@ -58,13 +58,13 @@ class Embedding:
         room = budget - len(choice)
         while waiting and len(choice) < budget:
             *_, item, whole = heappop(waiting)
-            if whole:  # it is from the ranking, whose next item takes its place
+            if whole:  # a candidate from the ranking: the next one takes its place
                 for following in islice(ranking, 1):
                     heappush(waiting, following)
             segments = self._closure(item, store, budget if whole else 0, room)
             if len(choice) + len(segments - choice) <= budget:
                 choice |= segments
-            elif whole and (len(segments) > room or choice & set(item)):  # it never fits, or a part of it is chosen
+            elif whole and (len(segments) > room or choice & set(item)):  # never fits, or partly chosen: split it
                 for id in item:
                     heappush(waiting, (-scores[id], store.get(id).created, (id,), False))
         return prompt_order(choice, store)
@@ -76,7 +76,7 @@ class Embedding:
         return tuple(group.members) if whole else (segment.id,)
 
     def _ranking(self, scores: Scores, store: SegmentStore, budget: int) -> Iterator[Candidate]:
-        """Yield all items, the best first; ties go to the older first segment."""
+        """Yield all items, the best first; ties go to the item whose first segment is older."""
         first_rows = self._first_rows(scores, store, budget)
         values = self._values(scores, first_rows)
         for row in _ranked_rows(values, scores.created, np.flatnonzero(first_rows == np.arange(len(first_rows)))):
@@ -85,7 +85,7 @@ class Embedding:
                 yield -float(values[row]), segment.created, self._item(segment, store, budget), True
 
     def _first_rows(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
-        """Return (segments,): for the row of each segment, the row of the first segment of its item."""
+        """Return (segments,): for each segment, the row of the first segment of its item."""
         rows = np.arange(len(scores.ids))
         if not self.mixed:
             return rows
@@ -107,7 +107,7 @@ class Embedding:
         return best
 
     def _closure(self, item: Item, store: SegmentStore, largest: int, room: int) -> set[str]:
-        """Return the item's segments with the items of their parents and amendments; stops above ``room`` of them."""
+        """Return the item's segments, with the items of their parents and amendments; stop at more than ``room``."""
         closure, waiting = set(item), list(item)
         while waiting and len(closure) <= room:
             segment = store.get(waiting.pop())
@@ -120,7 +120,7 @@ class Embedding:
 
 
 def _ranked_rows(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
-    """Yield ``rows`` by their values, the highest first, ties to the older; the best are sorted before the rest."""
+    """Yield ``rows``, the highest value first, ties to the older; sort the rest only when the best are used up."""
     least = np.partition(values[rows], -SORTED_FIRST)[-SORTED_FIRST] if len(rows) > SORTED_FIRST else -np.inf
     for part in (rows[values[rows] >= least], rows[values[rows] < least]):
         yield from part[np.lexsort((created[part], -values[part]))].tolist()

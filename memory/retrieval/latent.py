@@ -16,27 +16,26 @@ from memory.stages import Capabilities
 UNITS = ("blocks", "tokens")
 NORMALISERS = ("softmax", "rank")
 AGGREGATES = ("max", "sum")
-BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # first, end: in thirds
+BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # in thirds of the layers
 DECIMALS = {torch.float32: 4, torch.float64: 9}  # scores are rounded, so that blocks of equal text tie
-CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
+CHUNK = 64  # query tokens per tensor (heads, tokens, blocks), so that its memory is bounded
 
 
 @dataclass(frozen=True)
 class Latent:
     """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
-    A box around a block's unrotated keys bounds the attention to it. For each query token the bounds of all blocks are
-    normalised, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``); the ``max`` or the ``sum`` over the
-    query tokens is a block's score. As in the paper's formula, bounds are not divided by the root of head_dim: the
-    softmax is sharper than that of attention.
+    A box around a block's unrotated keys gives an upper bound of a query token's product with any key. Each query
+    token normalises the bounds over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``). The
+    ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula, bounds are not divided
+    by the root of head_dim, so the softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
-    normalised for each head of each of ``layers`` (numbers; all; or early, middle, late: a third of them); the results
-    are summed before tokens are aggregated. With ``layers=each`` every layer chooses by its own query states.
+    normalised for each head of each of ``layers``, summed, and then aggregated over tokens. ``layers`` are numbers,
+    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each`` every layer chooses by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
-    block. A block with several copies in the memory is ranked once, and each copy counts. All segments enter the
-    transcript.
+    block. A block that occurs several times in the memory is ranked once; each chosen copy counts towards ``top_k``.
     """
 
     top_k: int = 128
@@ -59,7 +58,7 @@ class Latent:
         return Capabilities(exact=False, moves_blocks=True, latent=True, per_layer=self.layers == "each")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
-        """Return every segment in prompt order: the choice is among blocks."""
+        """Return every segment in prompt order, because the choice is made later, among blocks."""
         return prompt_order(store.ids, store)
 
     def scoring_layers(self, layers: int) -> tuple[int, ...]:
@@ -93,9 +92,9 @@ class Latent:
         return sorted(self._fill(ranking, index))
 
     def _votes(self, bound: torch.Tensor) -> torch.Tensor:
-        """Return the (tokens, blocks) logarithm of the normalised ``bound`` (heads, tokens, blocks), summed over heads.
+        """Normalise ``bound`` (heads, tokens, blocks), sum over heads, and return the logarithm (tokens, blocks).
 
-        The logarithm ranks blocks for which a sharp softmax is zero.
+        Logarithms still rank blocks whose softmax rounds to zero.
         """
         bound = _rounded(bound)
         if self.normalise == "softmax":
@@ -116,7 +115,7 @@ class Latent:
         return numbers
 
     def _prices(self, index: KeyBoxIndex) -> Sequence[int]:
-        """Return the part of ``top_k`` that a copy of each block takes."""
+        """Return, for each block, how much of ``top_k`` one copy of it takes."""
         return [1] * len(index) if self.unit == "blocks" else index.tokens
 
 

@@ -2,9 +2,9 @@
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family (the
-categories that may share a group), else it starts one; a parent written together with its children does not join by
+categories that may share a group), else it starts one. A parent written together with its children never joins one by
 similarity. A segment stays in its group until it is removed, so that grouping alone never invalidates a stored block.
-The state is the same for every memory method, with or without groups.
+The graph is the same for every memory method, also for methods that do not use groups.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from memory.segments.snapshot import Snapshot
     from memory.segments.store import SegmentStore
 
-BATCH = 256  # new segments compared with the others in one product: bounds the matrix of cosines
+BATCH = 256  # new segments compared with all segments in one product: limits the memory for cosines
 
 
 class SegmentGraph:
-    """Graph of a store's segments: the nodes of ``graph``; edges carry ``contains`` (the parent) or ``similarity``."""
+    """Graph of a store's segments. Edges have ``contains`` (the parent's id), ``similarity`` (the cosine), or both."""
 
     def __init__(self, encoder: SentenceEncoder, grouping: Grouping | None = None) -> None:
         self.encoder, self.grouping = encoder, grouping or Grouping()
@@ -43,11 +43,11 @@ class SegmentGraph:
         """Delete all groups; the next update reads the whole store."""
         self.graph = nx.Graph()
         self.groups: dict[int, Group] = {}
-        self.group_of: dict[str, Group] = {}  # by segment
-        self.next_group = 0  # groups ever created
+        self.group_of: dict[str, Group] = {}  # by segment id
+        self.next_group = 0  # number of groups ever created
         self._cursor = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that may grow by similarity
-        self._due: list[tuple[int, int]] = []  # heap of (last change, group), an entry per change
+        self._due: list[tuple[int, int]] = []  # heap of (step, group id): a group's changes
         self._row: dict[str, int] = {}
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] = np.zeros((0, 0), np.float32)
@@ -91,7 +91,7 @@ class SegmentGraph:
                 self._schedule(group)
 
     def update(self, store: SegmentStore, settle: bool = True) -> list[Flip]:
-        """Read the store's changes since the last update; returns the groups that changed their kind.
+        """Read the store's changes since the last update; returns the groups that became static or dynamic.
 
         :param settle: let groups without recent changes become static now, else at a later update
         """
@@ -112,7 +112,7 @@ class SegmentGraph:
 
     @contextmanager
     def quiet_as_static(self, store: SegmentStore) -> Iterator[None]:
-        """Treat groups without recent changes as static within the block, as an update would make them."""
+        """Treat groups without recent changes as static inside the ``with`` statement, as the next update will."""
         step, window = store.step, self.grouping.window
         groups = [group for group in self.groups.values() if group.family != "agent" and not group.static]
         quiet = [g for g in groups if step - g.last_changed >= window and not _in_use(g, store)]
@@ -125,7 +125,7 @@ class SegmentGraph:
                 group.static_since = None
 
     def _refresh(self, segments: list[Segment], vectors: NDArray[np.float32]) -> list[Flip]:
-        """Update known segments, which have new texts or parents."""
+        """Update vectors, edges and groups for known segments that have new texts or parents."""
         if not segments:
             return []
         self._vectors[[self._row[segment.id] for segment in segments]] = vectors
@@ -154,9 +154,9 @@ class SegmentGraph:
         return flips
 
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """Put a new segment into a group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
+        """Put a new segment into a group, a ``header`` (a parent) never by similarity; ``values``: cosines by row."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
-        if group is None or group.family != family:  # otherwise the parent's group, however large
+        if group is None or group.family != family:  # otherwise it joins the parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
             group = self.groups[self.next_group] = Group(self.next_group, family, segment.last_changed)
@@ -185,7 +185,7 @@ class SegmentGraph:
             self.graph.add_node(segment.id, created=segment.created, version=segment.version)
 
     def _most_similar(self, family: str, values: NDArray[np.float32]) -> Group | None:
-        """Return the open group with the highest mean of ``values``, cosines by row, if that reaches the threshold.
+        """Return the open group with the highest mean cosine, if it reaches the threshold; ``values``: cosines by row.
 
         Static groups are closed to joins by similarity, which would invalidate their blocks.
         """
@@ -237,7 +237,7 @@ class SegmentGraph:
             heappush(self._due, (group.last_changed, group.id))
 
     def _make_static(self, store: SegmentStore) -> list[Flip]:
-        """Make groups static that did not change for a window; groups in the current log wait for another window."""
+        """Make groups static that did not change for a window; groups with lines of the log wait for another window."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
@@ -258,7 +258,7 @@ class SegmentGraph:
         (self._open[group.family].discard if closed else self._open[group.family].add)(group.id)
 
     def _link(self, segment: Segment, row: int, values: NDArray[np.float32]) -> None:
-        """Add edges to the parent, and to the most similar segments of the family by ``values``, cosines by row."""
+        """Add edges to the parent, and to the most similar segments of the family; ``values`` are cosines by row."""
         node = self.graph.nodes[segment.id]
         old = node.get("parent")
         if old != segment.parent and old is not None and self.graph.has_edge(segment.id, old):
@@ -284,6 +284,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has a line of the log, which comes last in prompts until the task is finished."""
+    """Tell whether a group has a line of the current task's log; they come last in prompts, not with static groups."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.last_finished

@@ -1,4 +1,4 @@
-"""Groups of segments: the data of a segment graph, and the Protocol by which stages read it.
+"""Groups of segments: the dataclasses of a segment graph, and the Protocol by which stages read it.
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FAMILY = {"object": "world", "receptacle": "world", "session": "talk", "turn": "talk"}
 FAMILY |= {category: category for category in ("history", "task", "agent")}
-FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
+FAMILIES = tuple(dict.fromkeys(FAMILY.values()))  # only segments of one family share a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Grouping:
     """Options of the grouping, which all methods of a comparison share."""
 
     threshold: float = 0.5  # least mean cosine to a group's members at which a segment joins it
-    bound: int = 8  # members at which a group is closed to joins by similarity
+    bound: int = 8  # number of members from which on no segment joins by similarity
     window: int = 10  # steps without changes after which a group is static (the paper's t)
-    neighbours: int = 3  # similarity edges per segment
+    neighbours: int = 3  # most similarity edges that a segment gets
 
     def __post_init__(self) -> None:
         if not -1 <= self.threshold <= 1:
@@ -42,9 +42,9 @@ class Grouping:
 class Group:
     id: int
     family: str
-    last_changed: int
+    last_changed: int  # step
     members: dict[str, None] = field(default_factory=dict)  # in creation order
-    static_since: int | None = None
+    static_since: int | None = None  # step; None: the group is dynamic
 
     @property
     def static(self) -> bool:
@@ -53,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """Change of a group's kind (static or dynamic) at ``step``; from then on it is encoded as its new kind requires."""
+    """Transition of a group at ``step``: from dynamic to static, or back."""
 
     step: int
     group: int
@@ -62,13 +62,13 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Cosines to a query, one per row of the graph's vectors; valid until the graph's next update."""
+    """Cosine of each segment to a query, in the graph's own order; valid until the graph's next update."""
 
     values: NDArray[np.float32]  # (segments,)
     groups: NDArray[np.int64]  # (segments,) group ids
-    created: NDArray[np.int64]  # (segments,)
-    ids: Sequence[str]
-    rows: Mapping[str, int]
+    created: NDArray[np.int64]  # (segments,) creation numbers
+    ids: Sequence[str]  # in the same order
+    rows: Mapping[str, int]  # index in this order, by id
 
     def __getitem__(self, id: str) -> float:
         return float(self.values[self.rows[id]])
@@ -78,8 +78,8 @@ class SegmentGroups(Protocol):
     """Groups of a store's segments, as stages read them."""
 
     groups: dict[int, Group]  # by id
-    group_of: dict[str, Group]  # by segment
-    next_group: int  # groups ever created
+    group_of: dict[str, Group]  # by segment id
+    next_group: int  # id of the next group: the number of groups ever created
 
     def clear(self) -> None: ...
 

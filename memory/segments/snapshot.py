@@ -1,4 +1,4 @@
-"""Snapshot of a session's memory as plain data: segments and their groups. Keys and values are computed again."""
+"""Snapshot of a session's memory as plain data: segments and groups, without keys and values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMEDY = "give one that was saved, unchanged"
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Group without its members; `Snapshot.group_of` has those."""
+    """Group without its members, which follow from `Snapshot.group_of`."""
 
     id: int
     last_changed: int
@@ -32,7 +32,7 @@ _SEGMENT, _GROUP = attrgetter(*Segment.__slots__), attrgetter(*GroupState.__slot
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Store and graph at one step; ``group_of`` has the group of each segment."""
+    """Store and graph at one step; ``group_of`` has the group id of each of ``segments``, in their order."""
 
     step: int
     created: int  # segments ever created
@@ -82,8 +82,10 @@ class Snapshot:
         problems = {
             f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
             "two segments have the same id": len(set(ids)) < len(ids),
-            "two segments are of one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
-            "two groups have the same id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.next_group,
+            "creation numbers are not unique, or above 'created'": len(set(ages)) < len(ages)
+            or max(ages, default=0) > self.created,
+            "group ids are not unique, or not below 'founded'": len(set(groups)) < len(groups)
+            or max(groups, default=-1) >= self.next_group,
             "a group has no segment, or a segment no group": set(groups) != set(self.group_of),
             "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),
@@ -93,7 +95,7 @@ class Snapshot:
 
 
 def _parse(kind: type, values: Sequence[Any]) -> Any:
-    """Make an instance of a dataclass from values of the types of its fields."""
+    """Make an instance of a dataclass. Raises ValueError for values that have not the types of its fields."""
     if not isinstance(values, list) or len(values) != len(fields(kind)):
         raise ValueError(f"{values!r:.80} has not the values {', '.join(field.name for field in fields(kind))}")
     for field, value in zip(fields(kind), values, strict=True):

@@ -13,7 +13,7 @@ from memory.segments.segment import CATEGORIES, Segment
 if TYPE_CHECKING:
     from memory.segments.groups import SegmentGroups
 
-HISTORY = 1000  # most changes that are kept, the latest ones
+HISTORY = 1000  # number of latest changes that `SegmentStore.drop` keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SegmentStore:
     def clear(self) -> None:
         """Delete all segments, the history and the graph; begin at step 0."""
         self.history: list[Change] = []  # the latest changes
-        self._dropped = 0  # changes before those
+        self._dropped = 0  # number of earlier changes, which are no longer in ``history``
         self.step = 0
         self.created = 0  # segments ever created
         self._segments: dict[str, Segment] = {}
@@ -54,7 +54,7 @@ class SegmentStore:
             self._graph.clear()
 
     def put(self, id: str, category: str, text: str, parent: str | None = None) -> Segment:
-        """Write a segment. The same text and parent change nothing; a new text is a new version.
+        """Write a segment. The same text and parent change nothing; a new text makes a new version.
 
         :raises DataError: the text is not one line that ends in a newline, or the category is unknown or has changed
         """
@@ -105,12 +105,12 @@ class SegmentStore:
         return self._by_category[category].keys()
 
     def children(self, parent: str, category: str) -> Collection[str]:
-        """Return the ids of the segments of a category whose parent is ``parent``, which may be missing."""
+        """Return the ids of the segments of a category whose parent is ``parent``, which need not exist."""
         return self._children.get((parent, category), ())
 
     @property
     def last_finished(self) -> int:
-        """Creation number of the last finished task; -1 if there is none."""
+        """Creation number (`Segment.created`) of the last finished task; -1 if there is none."""
         return max((self._segments[id].created for id in self._by_category["task"]), default=-1)
 
     def latest_actions(self, most: int) -> list[str]:
@@ -140,12 +140,12 @@ class SegmentStore:
         return self._dropped + len(self.history)
 
     def changed_ids(self, since: int) -> Collection[str]:
-        """Return the ids changed after the first ``since`` changes, in order; all ids if some of these are dropped."""
+        """Return the ids changed after the first ``since`` changes, in order; all ids if the history lacks some."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
 
     def drop(self, until: int) -> None:
-        """Drop the first ``until`` changes from the history, except for the last `HISTORY` of all."""
+        """Drop the first ``until`` changes from the history, but keep its last `HISTORY` changes in any case."""
         excess = min(until - self._dropped, len(self.history) - HISTORY)
         if excess > 0:
             del self.history[:excess]
@@ -165,7 +165,7 @@ class SegmentStore:
             self._children.setdefault((segment.parent, segment.category), set()).add(segment.id)
 
     def _unlink(self, segment: Segment) -> None:
-        """Remove a segment from its parent's children; orders of creation do not change."""
+        """Remove a segment from its parent's children."""
         if segment.parent is not None:
             key = segment.parent, segment.category
             self._children[key].remove(segment.id)
@@ -185,10 +185,10 @@ class SegmentStore:
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     """Sort chosen segments for a prompt: the same order for every memory method.
 
-    Static groups come first, in the order in which they became static; then single segments, the log of the current
-    task after the others; the agent's own segment last. Within a group and among single segments the order is that of
-    the last change, then of creation: segments written together stay together, and the latest comes last. Segments that
-    rarely change come first, where a prefix can be reused.
+    Static groups come first, in the order in which they became static; then single segments, those of the current
+    task's log after the others; then the agent's own segment. Within a group and among single segments the order is
+    that of the last change, then of creation: segments written together stay together, the latest comes last. Segments
+    that rarely change come first, where a prefix can be reused.
     """
     group_of, finished = store.graph.group_of, store.last_finished
 

@@ -12,11 +12,11 @@ Part = tuple[str, tuple[int, ...]]  # name, token ids
 
 
 class Transcript:
-    """Segments and turns in order of time, ``limit`` tokens at most.
+    """Segments and turns, oldest first, ``limit`` tokens at most.
 
     Each turn adds the chosen segments whose current version is not in the transcript yet, then the query; old versions
-    stay in place. A skill executed since the first turn (category history) is left out, because its turn contains it.
-    New segments begin on a new line: ``newline`` comes first if the transcript does not end in it.
+    stay in place. A `history` segment written since the first turn is left out, because an earlier turn contains
+    its skill as the answer. ``newline`` (token ids) precedes new segments if the transcript does not end with it.
     """
 
     def __init__(self, limit: float, newline: Sequence[int] = ()) -> None:
@@ -24,10 +24,10 @@ class Transcript:
         self.clear()
 
     def clear(self) -> None:
-        """Start an empty transcript at the next turn."""
+        """Delete all turns; the next turn is the first again."""
         self._parts: list[Part] = []
-        self._versions: dict[str, tuple[int, int]] = {}  # creation and version of the segments, by id
-        self._pending: list[Segment] = []
+        self._versions: dict[str, tuple[int, int]] = {}  # creation number and version of each segment, by id
+        self._pending: list[Segment] = []  # segments that the current turn adds
         self._length = 0
         self._turns = 0
         self._began = -1  # step of the first turn

@@ -80,7 +80,7 @@ def test_a_random_planner_plays_alfworld_commands(engine: None, call: Command) -
     ("overrides", "sentence"),
     [
         ((), "env.data is not set; name ALFWorld's folder json_2.1.1, or write games with python -m eval.games"),
-        (("env.data=nowhere",), "nowhere is no folder"),
+        (("env.data=nowhere",), "nowhere is not a folder"),
         (("env.data=.",), "no games of ALFWorld in ."),
     ],
 )
@@ -105,7 +105,7 @@ def test_the_command_needs_its_extra(call: Command, tmp_path: Path, monkeypatch:
 
 def test_houses_that_alfworld_cannot_express() -> None:
     reasons = {unsupported_reason(episode) for episode in load_episodes(None, "test", limit=60)}
-    assert reasons == {"", "slices", "movable receptacles", "things on the floor", "things in things"}
+    assert reasons == {"", "slices", "movable receptacles", "objects on the floor", "objects in movable receptacles"}
     assert unsupported_reason(load_episodes(None, "test", stream=2, limit=1)[0]) == "several tasks"
 
 

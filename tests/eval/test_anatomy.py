@@ -32,9 +32,9 @@ def test_only_changes_of_existing_segments_count() -> None:
     ]
     kinds, layers = anatomy.totals(entries)
     mugs = kinds["object"]
-    assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed_ids)) == (2, 1, 3, 1)
-    assert mugs.rate == pytest.approx(100 / 3)
-    assert (kinds["executed skills"].alive, kinds["finished tasks"].alive, kinds["receptacle"].changes) == (3, 1, 0)
+    assert (mugs.segments, mugs.changes, mugs.existing_steps, len(mugs.changed_ids)) == (2, 1, 3, 1)
+    assert mugs.rate == pytest.approx(100 / 3) and kinds["receptacle"].changes == 0
+    assert [kinds[kind].existing_steps for kind in ("executed skills", "finished tasks")] == [3, 1]
     assert layers.steps == 4 and layers.computed == {0: 40, 1: 16} and layers.loaded == {0: 1200, 1: 1200}
 
 

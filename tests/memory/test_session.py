@@ -328,10 +328,11 @@ def test_candidates_and_answers_take_positions(engine: Engine) -> None:
     limit = engine.info.max_positions
     prefill = session.prefill("q", [5] * (limit - len(CONTEXT) - 2))
     assert prefill.layout.rows == limit - 2 and session.score(prefill, [[1], [2, 3, 4]]).scores.numel() == 2
-    with pytest.raises(CapacityError, match=f"3 more after a prompt of {limit - 2} do not fit .* lower prompt"):
+    message = f"3 more tokens after a prompt of {limit - 2} tokens do not fit .* lower prompt"
+    with pytest.raises(CapacityError, match=message):
         session.score(prefill, [[1], [2, 3, 4, 5]])
     assert len(session.generate(prefill, 9)) == len(session.generate(prefill, 9, keep=True)) == 2
-    with pytest.raises(CapacityError, match="1 more after"):
+    with pytest.raises(CapacityError, match="1 more tokens after"):
         session.generate(prefill, 1)
 
 

@@ -1,4 +1,4 @@
-"""Belongings of a household: for each class of loose things the classes of furniture that may hold it."""
+"""Belongings of a household: for each class of movable things the classes of furniture that may hold it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from envs.wah.apartments.catalog import object_class
 
-# Classes of goal objects: the generator of tasks places them, and they are no part of an apartment's random things.
+# Classes of goal objects: `lay_out` places them for the tasks; an apartment's other things never have these classes.
 GOAL_OBJECTS = (
     "apple", "book", "coffeepot", "cupcake", "cutleryfork", "juice", "pancake", "plate", "poundcake", "pudding",
     "waterglass", "wine", "wineglass",
 )  # fmt: skip
-# Shared groups of furniture classes (names in capitals), then the classes of things.
+# Groups of furniture classes with names in capitals, then for each class of things its furniture classes and groups.
 _TABLE = """
     LARDER: kitchencabinet kitchencounter kitchentable; COLD: fridge kitchencounter kitchentable;
     BAKED: fridge microwave stove kitchencabinet kitchencounter kitchentable coffeetable cabinet;
@@ -57,7 +57,7 @@ def _parse_places(table: str) -> dict[str, tuple[str, ...]]:
 
 LIKELY_PLACES: Mapping[str, tuple[str, ...]] = _parse_places(_TABLE)
 
-# Containers whose top is used instead of their inside, with the classes of things placed there.
+# Containers with a usable top, and the classes of things that are put on the top instead of inside.
 _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY_PLACES), "stove": ("cookingpot", "fryingpan")}
 
 

@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class ObjectClass:
-    """A class of things. ``size``: metres along x, y (up) and z if its back is at a wall along x."""
+    """A class of nodes. ``size``: width, height and depth in metres; the depth is measured from the thing's back."""
 
     category: str
     properties: tuple[str, ...]
@@ -23,7 +23,7 @@ class ObjectClass:
 
 
 def object_class(class_name: str) -> ObjectClass:
-    """Return the entry of a class. Raises DataError for a class that no embedded apartment has."""
+    """Return the entry of a class. Raises DataError for a class that no generated apartment has."""
     try:
         return CLASSES[class_name]
     except KeyError:
@@ -32,12 +32,12 @@ def object_class(class_name: str) -> ObjectClass:
         ) from None
 
 
-# States that the properties allow, but that the simulator never reports.
+# States that the classes' properties allow, but that the simulator never reports.
 _UNUSED_STATES: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": "CLOSED"}
 
 
 def default_states(class_name: str) -> tuple[str, ...]:
-    """Return the initial states, sorted: closed and off, except that doors are open, lamps and light switches on."""
+    """Return the initial states, sorted: doors are open, lamps and light switches on, other things closed and off."""
     kind = object_class(class_name)
     states = set()
     if "CAN_OPEN" in kind.properties:
@@ -52,8 +52,8 @@ def _parse_class(category: str, words: list[str]) -> ObjectClass:
     return ObjectClass(category, tuple(words[3:]), (width, height, depth))
 
 
-# Classes by category: name, size and properties. The height of seats is that of the sitting surface, so that things on
-# them touch it.
+# Classes by category: name, size and properties. The height of a seat is that of its sitting surface, so that things
+# placed on the top of its box touch it.
 _CLASS_TABLE: Mapping[str, str] = {
     "Characters": "character 0.5 1.7 0.5",
     "Rooms": "kitchen 6 2.8 6; livingroom 6 2.8 6; bedroom 6 2.8 6; bathroom 6 2.8 6",

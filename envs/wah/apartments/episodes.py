@@ -21,6 +21,7 @@ SNACKS = ("apple", "cupcake", "juice", "pudding", "wine")
 MEALS = ("apple", "coffeepot", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
 TABLEWARE = ("cutleryfork", "plate", "waterglass", "wineglass")
 GROCERIES = ("apple", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
+# By task type: the relation, the class of the place, and the classes of things.
 PUT_TASKS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     {
         "prepare_snack": ("on", "coffeetable", SNACKS), "prepare_food": ("on", "kitchentable", MEALS),
@@ -34,8 +35,9 @@ MAX_THINGS = 6  # maximum of things in a goal, copies included
 
 
 def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[str] = tuple(PUT_TASKS)) -> Episode:
-    """Generate the apartment of a seed (`apartment_seed`) with ``stream`` tasks for at most ``most`` things of a class.
+    """Generate the apartment of ``seed``, a number from `apartment_seed`, with ``stream`` tasks.
 
+    :param most: maximum number of things of one class in a goal
     :param types: task types to draw from, by default LoTA-Bench's five
     :raises ConfigError: invalid settings
     """
@@ -56,7 +58,7 @@ def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[
 
 
 def _draw_goals(rng: Random, stream: int, most: int, types: Sequence[str]) -> list[tuple[str, Goal]]:
-    """Draw types and goals in which no predicate occurs twice.
+    """Draw the tasks' types and goals; no predicate occurs in two goals.
 
     The longer the stream, the smaller the goals, so that predicates remain for the last task.
     """
@@ -78,7 +80,7 @@ def _draw_goals(rng: Random, stream: int, most: int, types: Sequence[str]) -> li
 
 
 def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
-    """Return the classes that a task of the type can still use; a stream has one reading task at most."""
+    """Return the classes of things that a further task of the type can use; a stream has one reading task at most."""
     if kind == READING:
         return [] if "holds_book" in used_predicates else ["book", *_free_things("prepare_snack", used_predicates)]
     relation, place, things = PUT_TASKS[kind]
@@ -86,7 +88,7 @@ def _free_things(kind: str, used_predicates: set[str]) -> list[str]:
 
 
 def _draw_goal(kind: str, free: list[str], limit: int, rng: Random, most: int, used_predicates: set[str]) -> Goal:
-    """Draw at most ``limit`` predicates, sorted, for at most `MAX_THINGS` things."""
+    """Draw a goal for at most ``limit`` classes and `MAX_THINGS` things; ``put_dishwasher`` mostly adds a turnOn."""
     relation, place, _ = PUT_TASKS[kind]
     amount = rng.choices([amount for amount, _ in CLASS_COUNTS], [weight for _, weight in CLASS_COUNTS])[0]
     things = sorted(rng.sample(free, min(amount, limit, len(free))))

@@ -26,7 +26,7 @@ _HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A placed thing; ``holder``: index of the fixture in the same room that it is on or in."""
+    """A placed thing. It may be ON or INSIDE (``relation``) the fixture with index ``holder`` in its room."""
 
     kind: str
     box: Box
@@ -36,7 +36,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Frame of reference of a wall: a point at its foot, its axis (0: x, 2: z), and the sign of the way inwards."""
+    """Frame of reference of a wall: a lower corner, its axis (0: x, 2: z), and the sign of the direction inwards."""
 
     corner: Vector
     axis: int
@@ -44,7 +44,7 @@ class Wall:
     length: float  # metres
 
     def box(self, along: float, height: float, depth: float, size: Vector) -> Box:
-        """Return a thing's box: its middle ``along`` the wall, at a height and ``depth`` from the wall, in metres."""
+        """Return the box of a thing whose middle is ``along`` the wall, ``height`` up, ``depth`` inwards, in metres."""
         x, _, z = self.corner
         if self.axis == 0:
             return round_box((x + along, height, z + self.inward * depth), size)
@@ -58,7 +58,7 @@ def round_box(center: Vector, size: Vector) -> Box:
 
 
 def overlaps(a: Box, b: Box, gap: float = 0.0) -> bool:
-    """Return whether two boxes overlap, or are less than ``gap`` metres apart on the floor plan."""
+    """Return whether two boxes overlap in height, and along x and z overlap or are less than ``gap`` metres apart."""
     (ax, ay, az), (aw, ah, ad), (bx, by, bz), (bw, bh, bd) = a.center, a.size, b.center, b.size
     return abs(ax - bx) * 2 < aw + bw + gap * 2 and abs(az - bz) * 2 < ad + bd + gap * 2 and abs(ay - by) * 2 < ah + bh
 
@@ -90,12 +90,12 @@ def shell(room: Box) -> Iterator[Fixture]:
 
 
 def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture] | None:
-    """Place all furniture; return None if a piece does not fit. ``clearances``: boxes to keep free: doorways."""
+    """Place all furniture; return None if a piece does not fit. ``clearances``: boxes of doorways to keep free."""
     fitting = _Fitting(room, clearances, rng)
     widest_first = sorted(content.walls, key=lambda piece: -CLASSES[piece.kind].size[0])
     if not all(fitting.against_a_wall(piece) for piece in widest_first):
         return None
-    if not all(fitting.in_the_middle(piece) for piece in content.middle):
+    if not all(fitting.anywhere_in_the_room(piece) for piece in content.middle):
         return None
     for kind in content.on_walls:
         fitting.add_on_wall(kind)
@@ -132,8 +132,8 @@ class _Fitting:
                 return True
         return False
 
-    def in_the_middle(self, piece: Piece) -> bool:
-        """Place a piece in the middle: a rug may lie under other things, furniture needs a passage around it."""
+    def anywhere_in_the_room(self, piece: Piece) -> bool:
+        """Place a piece anywhere in the room: a rug may lie under other things, furniture needs a passage around it."""
         width, height, depth = CLASSES[piece.kind].size
         flat = piece.kind == "rug"
         wall = self.rng.choice(self.walls)
@@ -147,7 +147,7 @@ class _Fitting:
         return False
 
     def _put(self, piece: Piece, box: Box, spot: Wall, takes_space: bool = True) -> None:
-        """Add a piece and its parts; ``spot`` is the frame of reference of its back."""
+        """Add a piece and its parts; ``spot`` is the frame of reference of its back, as if that were a wall."""
         depth, index = CLASSES[piece.kind].size[2], self._add(piece.kind, box)
         if takes_space:
             self.occupied.append(box)
@@ -162,7 +162,7 @@ class _Fitting:
             self._beside(kind, spot, depth)
 
     def _above(self, piece: Piece, spot: Wall) -> None:
-        """Add the things on the wall above a piece; before other wall things, so that the place is free."""
+        """Add the things on the wall above a piece, before other things on walls can take their places."""
         for kind, along in _side_by_side(piece.above, spot.length):
             size = CLASSES[kind].size
             box = spot.box(along, _HEIGHTS[kind], size[2] / 2, size)
@@ -186,7 +186,7 @@ class _Fitting:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
     def add_on_wall(self, kind: str) -> None:
-        """Add a thing on a wall, at a free place if one is found; windows are at the front or back."""
+        """Add a thing on a wall, at a free place if one is found; windows only on the walls at low and high z."""
         size, height = CLASSES[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)
@@ -200,7 +200,7 @@ class _Fitting:
             self._add("curtains", wall.box(along, height, size[2] * 1.5, CLASSES["curtains"].size))
 
     def add_overhead(self, kind: str, share: float) -> None:
-        """Add a thing under the ceiling, at a share of the room's length."""
+        """Add a thing under the ceiling, at ``share`` (0 to 1) of the room's extent along x."""
         (x, _, z), (width, height, _) = self.room.center, self.room.size
         size = CLASSES[kind].size
         self._add(kind, round_box((x + (share - 0.5) * width, height - size[1] / 2, z), size))
@@ -214,7 +214,7 @@ def _shifted(wall: Wall, along: float, depth: float) -> Vector:
 
 
 def _side_by_side(kinds: Sequence[str], length: float) -> Iterator[tuple[str, float]]:
-    """Yield classes with the positions of their middles along ``length`` metres, at equal distances."""
+    """Yield classes with the positions of their middles, in metres, along ``length`` metres with equal gaps."""
     widths = [CLASSES[kind].size[0] for kind in kinds]
     gap = (length - sum(widths)) / (len(kinds) + 1)
     along = 0.0

@@ -1,4 +1,4 @@
-"""Furniture of the four rooms of an embedded apartment: random choice of pieces, without their places."""
+"""Furniture of the four rooms of a generated apartment: a random choice of pieces, without their places."""
 
 from __future__ import annotations
 

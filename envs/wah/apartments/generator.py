@@ -1,7 +1,7 @@
 """Generator of apartments in VirtualHome's vocabulary: four furnished rooms with everyday things.
 
-Apartments depend on the random number generator only. Each split has its own range of seeds, and an apartment is
-accepted only if the hash of its furniture belongs to the split, so that no apartment is in two splits.
+An apartment depends only on the split and the random number generator. Each split has its own range of seeds, and
+accepts an apartment only if the hash of its furniture belongs to the split. So no apartment is in two splits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HEIGHTS = (2.5, 3.0)
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)  # equally likely numbers of things of one class in a room's clutter
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of one portable class in a room's clutter: one entry is drawn
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # only these have copies
+_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: one per room
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def apartment_seed(split: str, index: int) -> int:
 
 
 def draw_apartment(split: str | None, rng: Random) -> Apartment:
-    """Draw an apartment of a split (None: of any), without things of the classes ``GOAL_OBJECTS``."""
+    """Draw an apartment of a split, or of any split for None, without things of the classes `GOAL_OBJECTS`."""
     if split is not None:
         check_split(split, "apartment")
     while True:
@@ -145,7 +145,7 @@ def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) 
 
 
 def _add_clutter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
-    """Place ``total`` loose things in or on a room's furniture, fewer if some have no suitable furniture."""
+    """Place up to ``total`` things in or on a room's furniture, at most ``max(COPIES)`` of a class per apartment."""
     for kind in rng.sample(_CLUTTER, len(_CLUTTER)):
         holders = likely_holders(furniture, kind)
         most = min(max(COPIES) - counts[kind], total) if holders else 0

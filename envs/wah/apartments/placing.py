@@ -1,4 +1,4 @@
-"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, loose things in or on a holder."""
+"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, movable things in or on a holder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
     """Add a thing in or on a holder, without overlap if possible, and return its id.
 
-    Things go inside containers, except on the nightstand and, for pots and pans, on the stove.
+    Things are put inside containers, with two exceptions: all are put on a nightstand, pots and pans on a stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
@@ -84,7 +84,7 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
 
 
 def _free_box(holder: Box, kind: ObjectClass, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
-    """Draw a free box on top of the holder or on one of its boards; the last try if none is free."""
+    """Draw a free box on top of the holder or on one of its boards; if no draw is free, return the last one."""
     for _ in range(_TRIES):
         box = round_box(_draw_center(holder, kind.size, inside, rng), kind.size)
         if not any(overlaps(box, obstacle) for obstacle in obstacles):
@@ -103,7 +103,7 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
 
 
 Goal = tuple[tuple[str, int], ...]
-INSTANCES = (1, 1, 2, 2, 3)  # least number of things of a class, drawn for each
+INSTANCES = (1, 1, 2, 2, 3)  # minimum number of things of a class: one of these entries is drawn for each class
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
@@ -129,7 +129,7 @@ def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: 
     kinds = {node_id: row["class_name"] for node_id, row in rows.items()}
     last = {kind: node_id for node_id, kind in kinds.items()}
     holders = [holder for holder in likely_holders(graph["nodes"], thing) if kinds[holder] not in banned]
-    # the last thing must be in reach of LoTA-Bench's skills, which use only the last instance of each class
+    # the thing placed last must be reachable by LoTA-Bench's skills, which use only the last instance of each class
     reachable = [id for id in holders if "CLOSED" not in rows[id]["states"] or last[kinds[id]] == id]
     if not reachable:
         raise DataError(

@@ -17,7 +17,7 @@ NEEDED_PROPERTIES: Mapping[str, str] = MappingProxyType(
 )
 """Property that a place needs, by kind of predicate."""
 PORTABLE = "GRABBABLE"  # the property that a thing needs to be carried
-MAX_COUNT = 100  # maximum of things of a class in a layout
+MAX_COUNT = 100  # maximum number of things of one class in a layout
 
 
 def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
@@ -34,7 +34,7 @@ def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
 
 
 def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
-    """Raise DataError unless, for each class of places, one instance can satisfy all its predicates."""
+    """Raise DataError if no instance of a goal's place has all properties that the place's predicates need."""
     for name in dict.fromkeys(predicate.place for predicate in goal if predicate.place):
         _check_name(name, graph.classes, "this apartment")
         kinds = dict.fromkeys(predicate.kind for predicate in goal if predicate.place == name)
@@ -45,7 +45,7 @@ def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
 
 
 def check_catalog(goal: Sequence[Predicate]) -> None:
-    """Raise DataError for things that cannot be placed in any apartment, and for too many of a class."""
+    """Raise DataError for things that cannot be placed in any apartment, and for more than `MAX_COUNT` of a class."""
     for predicate in goal:
         if predicate.thing:
             _check_name(predicate.thing, CLASSES, "any apartment")
@@ -57,7 +57,7 @@ def check_catalog(goal: Sequence[Predicate]) -> None:
 
 
 def check_room(graph: Graph, room: Any, where: str) -> None:
-    """Raise DataError, naming ``where``, for a start room that an apartment lacks; None is allowed."""
+    """Raise DataError if an apartment lacks a start room that is not None; ``where`` begins the message."""
     rooms = [node.class_name for node in graph.nodes.values() if node.category == ROOMS]
     if room is not None and room not in rooms:
         hint = did_you_mean(str(room), rooms)

@@ -13,13 +13,13 @@ from envs.splits import finite_number
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
-# Class names of the older simulator (before 2.0) and the current ones.
+# Current class names, by the names in the older simulator (before 2.0).
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
 FULL_RELATIONS = frozenset(RELATIONS) - {CLOSE}  # read for all nodes; CLOSE only for the character
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
-    """Read a graph from the simulator's JSON; of the CLOSE edges only those of the character.
+    """Read a graph from the simulator's JSON; CLOSE edges between things are left out.
 
     :raises DataError: the graph is incomplete or inconsistent; the message names ``where``
     """
@@ -27,7 +27,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
         graph = Graph(_node(row) for row in sorted(content["nodes"], key=lambda row: row["id"]))
         edges = [(_id(row["from_id"]), str(row["relation_type"]), _id(row["to_id"])) for row in content["edges"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph again") from error
+        raise DataError(f"{where} is not a VirtualHome graph ({error!r}); export environment_graph again") from error
     if len(graph.nodes) != len(content["nodes"]):
         raise DataError(f"{where} has {len(content['nodes'])} nodes but {len(graph.nodes)} ids; give each its own")
     for source, relation, target in edges:
@@ -62,7 +62,7 @@ def _words(values: Any) -> frozenset[str]:
 
 
 def _transform(value: Any) -> Mapping[str, Any] | None:
-    """Check the position in a transform; return the transform unchanged, to be sent back to the simulator."""
+    """Check the position in a transform; return the transform unchanged, so that `write_graph` can write it."""
     if value:
         _vector(value["position"])
     return value or None
@@ -80,7 +80,7 @@ def _vector(values: Any) -> Vector:
 
 
 def write_graph(graph: Graph) -> dict[str, Any]:
-    """Return the simulator's JSON, nodes by id."""
+    """Return the simulator's JSON, with the nodes sorted by id."""
     nodes = [_row(graph.nodes[node_id]) for node_id in sorted(graph.nodes)]
     edges = [{"from_id": a, "relation_type": relation, "to_id": b} for a, relation, b in graph.edges()]
     return {"nodes": nodes, "edges": edges}
@@ -108,7 +108,7 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
 
 
 def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
-    """Return the metres between the middles of rooms: through doors, in a straight line for unconnected rooms."""
+    """Return the metres between rooms: from middle to middle along connected rooms, else in a straight line."""
     rooms = [node.id for node in graph.nodes.values() if node.category == "Rooms"]
     plan = nx.Graph()
     plan.add_nodes_from(rooms)

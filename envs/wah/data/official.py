@@ -1,7 +1,7 @@
-"""Loader of tasks from files: in WAH-NL's official format, or as plans for given apartments.
+"""Loader of tasks from files: in WAH-NL's official format, or as plans (`envs.wah.data.plans`).
 
-Official (``wah_nl_test.json`` of LoTA-Bench): a list of records with task_id, task_name, env_id, init_graph, init_room,
-task_goal and nl_instructions. Records without instructions, such as Watch-And-Help's own, get generated ones.
+The official format (``wah_nl_test.json`` of LoTA-Bench) is a list of records: task_id, task_name, env_id, init_graph,
+init_room, task_goal, nl_instructions. Records without instructions, such as Watch-And-Help's own, get generated ones.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ EpisodeMaker = Callable[[], Episode]
 def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
     """Load one episode per instruction of a file, or of a folder's files whose names contain ``split``.
 
-    A single file, or a folder of plans and apartments, has no splits: it is loaded as a whole, by the default split
-    only. ``seed`` determines the layout of plans and the draw of ``limit`` episodes. Raises ConfigError if there is no
-    episode, DataError for damaged files.
+    A single file, or a folder of plans and apartments, has no splits: it is loaded as a whole, and ``split`` must be
+    the default. ``seed`` determines the layout of plans and the draw of ``limit`` episodes. Raises ConfigError for
+    a missing path or split, DataError for damaged files.
     """
     path = Path(data)
     if not path.exists():

@@ -30,7 +30,7 @@ def has_plans(path: Path) -> bool:
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """Return a function per instruction that makes its episode; apartment and places depend only on the seed.
+    """Return a function per instruction that makes its episode; the layout depends only on the task and ``seed``.
 
     :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """
@@ -63,7 +63,7 @@ def _makers(
 
 
 def _suitable_apartments(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
-    """Return the names of the apartments with the places that a goal needs. Raises ConfigError if there is none."""
+    """Return the names of the apartments that have a goal's places. Raises ConfigError if there is none."""
     names, problem = [], "there is none"
     for name, graph in sorted(apartments.items()):
         try:

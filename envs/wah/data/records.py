@@ -22,12 +22,12 @@ def read_json(path: Path) -> Any:
 
 
 def json_files(folder: Path, containing: str = "") -> list[Path]:
-    """Return the JSON files of a folder whose names contain some text, by name."""
+    """Return the JSON files of a folder whose names contain ``containing``, sorted by name."""
     return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and containing in path.name)
 
 
 def records_of(path: Path) -> list[tuple[Mapping[str, Any], str]]:
-    """Return the records of a file, each with its location for messages. Raises DataError."""
+    """Return the records of a file, each with its location for messages. Raises DataError for another format."""
     content = read_json(path)
     rows = content if isinstance(content, list) else [content]
     if not all(isinstance(row, Mapping) for row in rows):
@@ -41,7 +41,7 @@ def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
     for name in names:
         if name in row:
             return row[name]
-    raise DataError(f"{where} has no {' or '.join(repr(name) for name in names)}; it is no task of Watch-And-Help")
+    raise DataError(f"{where} has no {' or '.join(repr(name) for name in names)}; it is not a task of Watch-And-Help")
 
 
 def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:

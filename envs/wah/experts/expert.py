@@ -15,7 +15,10 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Stateless expert. ``full`` uses the whole state, ``partial`` only the agent's knowledge."""
+    """Stateless expert that knows the whole state.
+
+    With observability ``partial`` and instance-level skills, it searches for things that the agent does not know yet.
+    """
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:
         if skills not in ("lota", "grounded"):

@@ -1,7 +1,7 @@
 """Scripted expert with instance-level skills: fetches, carries and puts things in the goal's order.
 
-It uses only the agent's knowledge. Unknown things are searched in likely places: first in unexplored rooms, then in
-unexplored containers.
+It fetches only things that the agent knows. It searches for others in likely places: first in unexplored rooms, then
+in unexplored containers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "bathro
 
 
 class GroundedPlan:
-    """Plan from the known part of one state."""
+    """Plan from one state and the agent's knowledge of it."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
         self.home, self.goal, self.knowledge = home, goal, knowledge
@@ -28,7 +28,7 @@ class GroundedPlan:
         self.unmet = unmet_predicates(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
-        """Return the place at which most of the goal holds; if nothing holds anywhere, preferably the agent's place."""
+        """Return the place at which most of the goal holds; if nothing holds, prefer the agent's place if it fits."""
         best = best_place(self.home, self.goal)
         if best is not None and not any(counts_at(self.home, self.goal, best)):
             return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best
@@ -59,7 +59,7 @@ class GroundedPlan:
         return self._go_to(seats[0]) or f"sit on {self._words(seats[0])}" if seats else ""
 
     def _take(self, kind: str, excluded_place: int | None = None) -> str:
-        """Take an instance of a class that is not at the excluded place."""
+        """Return the next step to take a thing of the class ``kind`` that is not at the excluded place."""
         things = [thing for thing in self.home.graph.of_class(kind) if self.knowledge.knows(thing)]
         things = [thing for thing in things if excluded_place is None or self.home.holder(thing) != excluded_place]
         if not things:
@@ -94,7 +94,7 @@ class GroundedPlan:
         return self._go_to(self.place) or f"{verb} {self._words(self.place)}"
 
     def _explore(self, kind: str) -> str:
-        """Enter the likeliest unexplored room for a class, then open the likeliest unexplored container."""
+        """Return the next step to search for a class: enter the likeliest unseen room, else open a likely container."""
         graph, knowledge = self.home.graph, self.knowledge
         unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.is_unseen(place)]
         likely = LIKELY_PLACES.get(kind, ())

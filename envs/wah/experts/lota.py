@@ -1,7 +1,7 @@
 """Scripted expert with type-level skills: opens the destination, then fetches the goal's things one by one.
 
-It decides from the current state only, and opens closed containers. Conditions that the rules' choice of instances
-makes impossible are skipped.
+It decides from the current state only, and opens closed containers. It skips goal conditions that are impossible
+because of the instance that the rules choose.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LotaPlan:
 
     @property
     def destination(self) -> int | None:
-        """Place where a thing would be put down now; None unless it is close and of the goal's class."""
+        """Place where a thing would be put down now; None if it is not close or not of the goal's class."""
         place = self.skills.target(self.home, self.kind)
         at_hand = place is not None and self.home.graph[place].class_name == self.kind and self.home.close(place)
         return place if at_hand and self.home.history.class_name == self.kind else None
@@ -83,7 +83,7 @@ class LotaPlan:
         return skill_text(FIND, spare[0]) if spare else DONE
 
     def _fetch(self, to_put: Sequence[Predicate]) -> str:
-        """Return the next step to open the destination, then to fetch the first available thing."""
+        """Return the next step: the destination is opened first, then the first available thing is fetched."""
         steps = [step for predicate in to_put if (step := self._take(predicate.thing))]
         if not steps:
             return ""
@@ -121,7 +121,7 @@ class LotaPlan:
         return put_down and self.home.graph[holder].class_name == self.kind
 
     def _finish(self, predicate: Predicate) -> str:
-        """Return the next step to switch on, hold or sit down."""
+        """Return the next step for a predicate turnOn, holds or sit; "" if there is none, and for on and inside."""
         if predicate.kind in RELATIONS or not self.home.graph.of_class(predicate.place or predicate.thing):
             return ""
         match predicate.kind:

@@ -1,4 +1,4 @@
-"""Class names: the benchmark's, which its skills use literally, and synonyms for instructions."""
+"""English names of classes: LoTA-Bench's, which its skills contain, and synonyms for instructions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-# LoTA-Bench's names of VirtualHome's classes (its resource wah_objects_sim2nl.json) that differ from the class name:
-# here those that differ by spaces and capitals only, below the others. Names in the last line are not in the resource.
+# LoTA-Bench's names of VirtualHome's classes (its file wah_objects_sim2nl.json), if they differ from the class name.
+# This list has the names that differ only by spaces and capitals. The file lacks the names in the last line.
 _SPACED_NAMES = """
     balance ball, bar soap, bathroom cabinet, bathroom counter, bell pepper, board game, candy bar, ceiling fan,
     cell phone, Chinese food, chocolate syrup, closet drawer, coat rack, coffee maker, coffee pot, coffee table,
@@ -35,8 +35,8 @@ _SPOKEN_NAMES: dict[str, str] = {
 _CLASS_NAMES = {words: name for name, words in _SPOKEN_NAMES.items()}
 _CLASS = re.compile(r"[a-z]+")
 
-# Synonyms in instructions, the usual name first, frequent ones repeated; a class without an entry has its spoken name
-# only.
+# Synonyms in instructions: the usual name comes first, frequent names are repeated. A class without an entry has only
+# its spoken name.
 SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "bananas": ("bananas", "bunch of bananas"), "barsoap": ("bar of soap", "bar soap"),
     "book": ("book", "book", "book", "novel"), "bottlewater": ("bottled water", "bottle of water", "water bottle"),
@@ -73,7 +73,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "wineglass": ("wine glass", "wine glass", "glass for wine", "wineglass"),
 })  # fmt: skip
 
-# Units in which names are counted: "some juice", but "two bottles of juice".
+# Units in which things are counted, by name: "some juice", but "two bottles of juice".
 MEASURES: Mapping[str, str] = MappingProxyType({
     "alcohol": "bottle", "bananas": "bunch", "cereal": "box", "chips": "bag", "Chinese food": "box", "chicken": "piece",
     "chocolate syrup": "bottle", "coffee": "pot", "crackers": "packet", "dishwashing liquid": "bottle",
@@ -87,12 +87,12 @@ _IRREGULAR = {"mouse": "mice", "tv": "tvs"}
 
 
 def spoken_name(class_name: str) -> str:
-    """Return the benchmark's English name of a class: "kitchentable" -> "kitchen table"."""
+    """Return LoTA-Bench's English name of a class: "kitchentable" -> "kitchen table"."""
     return _SPOKEN_NAMES.get(class_name, class_name)
 
 
 def class_of_words(words: str) -> str | None:
-    """Return the class with this spoken name, None if no class can have it: "kitchen table" -> "kitchentable"."""
+    """Return the class with a spoken name: "kitchen table" -> "kitchentable"; None if no class can have this name."""
     if words in _CLASS_NAMES:
         return _CLASS_NAMES[words]
     return words if _CLASS.fullmatch(words) and words not in _SPOKEN_NAMES else None
@@ -128,7 +128,7 @@ def _plural(noun: str) -> str:
 
 
 def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the synonyms of a class that cannot mean one of the ``rivals``, usual name first; at least one."""
+    """Return a class's synonyms that cannot mean a class in ``rivals``, usual name first; at least the usual name."""
     rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
     names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
     return names or _names(class_name)[:1]
@@ -139,7 +139,7 @@ def _names(class_name: str) -> tuple[str, ...]:
 
 
 def _ambiguous(name: str, rival: str) -> bool:
-    """Return whether a name could mean the rival: "glass" and "glasses" could mean "wine glass" and "glasses"."""
+    """Return whether a name or its plural could mean the rival: "glass" a "wine glass", "glasses" the spectacles."""
     return f" {rival}".endswith((f" {name}", f" {plural(name)}"))
 
 
@@ -172,7 +172,7 @@ SWITCHABLE = _classes(
     remotecontrol stove toaster tv wallphone washingmachine
     """
 )
-# Things are put into these classes and onto all others: a class in both of the benchmark's lists is a container.
+# LoTA-Bench's lists PUT_INTO and PUT_ONTO. Things are put into the classes of PUT_INTO, and onto all others.
 PUT_INTO = _classes(
     """
     bathroomcabinet bookshelf box cabinet closet clothespile coffeemaker dishwasher folder fridge fryingpan

@@ -1,4 +1,4 @@
-"""Phrases for Watch-And-Help tasks: varied sentence patterns, names and lists for the same goal."""
+"""Phrases for the goals of Watch-And-Help's tasks, with varied sentence patterns, names and lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Choose = Callable[[Sequence[Any]], Any]  # choice among options, of which the fi
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
 _WORD_COUNTS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
-# Class meant by "the table" in a task.
+# By task type: the class that "the table" means.
 _THE_TABLE = {
     "prepare_snack": "coffeetable", "prepare_food": "kitchentable", "setup_table": "kitchentable",
     "read_book": "coffeetable",
@@ -47,7 +47,7 @@ def phrase(task_type: str, goal: Goal, rng: Random) -> str:
 
 
 def all_phrasings(task_type: str, goal: Goal) -> list[str]:
-    """Return every pattern once, with the usual names and words."""
+    """Return the goal in every sentence pattern once, with the usual names and words."""
     parts = _parts(goal)
     usual = itemgetter(0)
     slots = _slots(task_type, parts, parts.things, usual)
@@ -89,7 +89,7 @@ def _parts(goal: Goal) -> _GoalParts:
 
 
 def _patterns(task_type: str, parts: _GoalParts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the commands and the statements for a task."""
+    """Return the sentence patterns for a task: commands, and statements."""
     if task_type not in TASK_TYPES:
         raise DataError(f"unknown task type {task_type!r}; choose one of {', '.join(TASK_TYPES)}")
     reads = task_type == "read_book"
@@ -103,7 +103,7 @@ def _patterns(task_type: str, parts: _GoalParts) -> tuple[tuple[str, ...], tuple
 
 
 def _patterns_for_count(forms: tuple[str, ...], parts: _GoalParts) -> tuple[str, ...]:
-    """Return the patterns for the number of things: those with a list need several."""
+    """Return the patterns that fit the number of things: patterns with a list need several."""
     single = len(parts.things) == 1
     return tuple(form for form in forms if not (single and ("{rest}" in form or "{items}" in form)))
 
@@ -121,7 +121,7 @@ def _punctuate(sentence: str, rng: Random) -> str:
 
 
 def _slots(task_type: str, parts: _GoalParts, order: Sequence[tuple[str, int]], choose: Choose) -> dict[str, str]:
-    """Return the text of each slot; names and styles are drawn once per sentence."""
+    """Return the text of each slot of `templates`; names and styles are drawn once per sentence."""
     kinds = [kind for kind, _ in order]
     names = [(choose(names_for(kind, kinds)), count) for kind, count in order]
     slots = _reading_slots(parts, choose)
@@ -170,7 +170,7 @@ def _join(words: Sequence[str], joint: tuple[str, str]) -> str:
 
 
 def _determiner(style: str, position: int, choose: Choose) -> str:
-    """Return the determiner of one thing in a list: "once" is "the plate, fork and glass"."""
+    """Return the determiner of one thing in a list; the style "once" gives "the plate, fork and glass"."""
     if style == "mixed":
         return choose(("a", "the", "one", "1"))
     if style == "once":
@@ -179,7 +179,7 @@ def _determiner(style: str, position: int, choose: Choose) -> str:
 
 
 def _with_count(name: str, count: int, style: str, choose: Choose) -> str:
-    """Return a name with its determiner or its number."""
+    """Return a name with a determiner or a number, in one of the styles of `templates`."""
     if style == "x":
         return f"{count}x {name}"
     if count > 1:

@@ -1,10 +1,10 @@
 """Sentence patterns for the six task types.
 
-Slots: ``{things}`` are the objects ("an apple and two cupcakes"), ``{items}`` the same as a list after a colon,
-``{first}`` and ``{rest}`` the first object and the remaining ones; patterns with ``{items}`` or ``{rest}`` need several
-objects. ``{them}`` and ``{are}`` agree with their number. ``{place}`` is the destination ("the fridge"), ``{on}`` the
-location ("in the fridge"), ``{onto}`` the direction ("into the fridge"), ``{to}`` "to the fridge". ``{book}`` is the
-thing to hold and ``{seat}`` the seat. ``[put]``, ``[get]``, ... are words with synonyms, which may contain slots.
+Slots: ``{things}`` are the objects ("an apple and two cupcakes"), ``{items}`` the same objects as a list after a colon,
+``{first}`` the first object and ``{rest}`` the others. Patterns with ``{items}`` or ``{rest}`` need several objects.
+``{them}`` ("it") and ``{are}`` ("is") agree with the number of objects. ``{place}`` is the destination ("the fridge"),
+``{on}`` "in the fridge", ``{onto}`` "into the fridge", ``{to}`` "to the fridge". ``{book}`` is held, ``{seat}`` is the
+seat. A word in brackets, such as ``[put]``, is replaced by one of its synonyms in `WORDS`; synonyms may contain slots.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LISTING: tuple[str, ...] = (
     "[get] the following [items] and [put] them {onto}: {items}", "[move] the following {to}: {items}",
     "[put] {onto} the following: {items}",
 )  # fmt: skip
-# Statements for the same tasks.
+# Statements for every task with objects and a destination.
 WISHES: tuple[str, ...] = (
     "I want {things} {on}", "I need {things} {on}", "I would like {things} {on}", "we need {things} {on}",
     "there should be {things} {on}", "{on}, there should be {things}", "{things} should be {on}",
@@ -159,7 +159,7 @@ _READ_WISHES = (
     "it is reading time, so [take] {book} and [sit] on {seat}", "you should be sitting on {seat} with {book}",
     "reading {book} on {seat}", "sitting on {seat} with {book}",
 )  # fmt: skip
-# Patterns for reading with snacks: %s is one of the patterns above.
+# Patterns for reading with snacks: %s is a pattern of _READ.
 _SNACK_AND_READ = (
     "[put] {things} {onto}, [then] %s", "[put] {things} {onto} and %s", "[move] {things} {to}, [then] %s",
     "[get] {things}, [put] {them} {onto} and %s", "%s after [putting] {things} {on}",
@@ -183,7 +183,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "put_fridge": WISHES + _STORE_WISHES, "read_book": _READ_WISHES,
     "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ_WISHES),
 }  # fmt: skip
-# Phrases around a command; the late ones only if it does not end with a list.
+# Phrases around a command. The late ones, which end after the command, are not used if it contains a colon.
 WRAPPERS: tuple[str, ...] = (
     "{}", "{}", "{}", "{}", "please {}", "please {}", "could you {}?", "could you please {}?", "can you {}?",
     "would you {}?", "would you please {}?", "I would like you to {}", "I'd like you to {}", "I want you to {}",
@@ -193,8 +193,8 @@ WRAPPERS: tuple[str, ...] = (
 )  # fmt: skip
 LATE_WRAPPERS: tuple[str, ...] = ("{}, please", "{} please", "{}, thanks", "{}, will you?")
 
-# Styles of lists, the usual one first: determiners ("mixed": drawn for each thing, "once": an article for the first
-# only), and joints between things and before the last one.
+# Styles of lists in a sentence, the usual one first. Determiners: "mixed" is drawn for each thing, "once" is an article
+# for the first thing only. Joints: the text between things, and the text before the last thing.
 DETERMINERS: tuple[str, ...] = ("a", "the", "the", "one", "1", "mixed", "once", "bare")
 JOINTS: tuple[tuple[str, str], ...] = (
     (", ", " and "), (", ", " and "), (", ", " along with "), (", ", " as well as "), (", ", " together with "),
@@ -204,7 +204,7 @@ LONG_JOINTS: tuple[tuple[str, str], ...] = (  # of three things or more
     (", ", " and "), (", ", ", and "), (", ", ", and "), (", ", ", and "), (", ", ", along with "),
     (", ", ", as well as "), (", ", ", and also "), (", ", ", plus "), (", ", ", "), (" and ", " and "),
 )  # fmt: skip
-# Styles of lists after a colon; "x" is "2x plate", "times" is "plate x2".
+# Styles of lists after a colon: the style "x" gives "2x plate", "times" gives "plate x2".
 ITEM_STYLES: tuple[str, ...] = ("bare", "a", "one", "1", "the", "x", "times")
 ITEM_JOINTS: tuple[tuple[str, str], ...] = ((", ", ", "), (", ", " and "), ("; ", "; "), (" - ", " - "))
 NUMBERS: tuple[str, ...] = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

@@ -19,12 +19,12 @@ from envs.wah.virtualhome.transport import DEADLINE, IDEMPOTENT, TIMEOUT, HttpTr
 from keep_agent.errors import ConfigError
 
 ROOMS = ("kitchen", "bedroom", "livingroom", "bathroom")  # start rooms of a character
-# Options of changing a scene to a graph. A seed below 0 draws a new one; new objects get the graph's transforms.
+# Options of expand_scene. A negative random_seed lets the simulator draw one; added objects get the graph's transforms.
 EXPANSION = {
     "randomize": False, "randomize_execution": False, "random_seed": -1, "animate_character": False,
     "ignore_obstacles": False, "transfer_transform": True,
 }  # fmt: skip
-# Options of a script: without recording and animations, as in LoTA-Bench's evaluation; the time limit is in seconds.
+# Options of render_script, as in LoTA-Bench's evaluation: no recording, no animation. The time limit is in seconds.
 SCRIPT = {
     "randomize_execution": False, "random_seed": -1, "processing_time_limit": 10, "skip_execution": False,
     "find_solution": False, "output_folder": "Output/", "file_name_prefix": "script", "frame_rate": 5,
@@ -49,13 +49,13 @@ _TYPES = {"success": bool, "message": str, "value": int, "message_list": list}
 
 
 def parse_reply(fields: Mapping[str, Any]) -> SimulatorReply:
-    """Check the types of the fields; ``success`` is required."""
+    """Return the fields of an answer. Raises `SimulatorAnswer` for a wrong type or a missing ``success``."""
     if fields.get("success") is None:
         raise SimulatorAnswer("the answer has no field 'success'", status=200)
     known = {name: fields[name] for name in _TYPES if fields.get(name) is not None}
     for name, value in known.items():
         if type(value) is not _TYPES[name]:  # isinstance would accept a bool as int
-            raise SimulatorAnswer(f"{name} is no {_TYPES[name].__name__}: {excerpt(repr(value))}", status=200)
+            raise SimulatorAnswer(f"{name} is not of type {_TYPES[name].__name__}: {excerpt(repr(value))}", status=200)
     return SimulatorReply(**known)
 
 
@@ -74,7 +74,7 @@ def value_of(reply: SimulatorReply) -> int:
 
 
 def graph_of(reply: SimulatorReply) -> Graph:
-    """Return the message as a graph: objects in the lists ``nodes`` and ``edges``."""
+    """Return the message, parsed from JSON, as a graph: lists ``nodes`` and ``edges`` of objects."""
     check_success(reply)
     try:
         content = json.loads(reply.message or "")
@@ -114,14 +114,14 @@ def connect(simulator: str, record: str | None = None) -> Simulator:
 
 
 class Simulator:
-    """A running or recorded simulator behind a transport. All methods raise `SimulatorError`."""
+    """A running or recorded simulator behind a transport. Every method can raise `SimulatorError`."""
 
     def __init__(self, transport: Transport, record: str | Path | None = None) -> None:
         """``record`` is a file for the requests and answers; it is compressed if its name ends in .gz."""
         self._transport = transport if record is None else Recording(transport, record)
 
     def close(self) -> None:
-        """Close the connection and publish a recording; the simulator itself keeps running."""
+        """Close the connection and complete a recording's file; the simulator itself keeps running."""
         self._transport.close()
 
     def check(self) -> None:
@@ -129,7 +129,7 @@ class Simulator:
         self._call("idle", check_success)
 
     def reset(self, scene: int | None = None) -> None:
-        """Load a scene, or reload the current one, without characters and changes."""
+        """Load scene number ``scene``, or reload the current one; characters and changes are gone."""
         self._call("reset", check_success, intParams=[] if scene is None else [scene])
 
     def environment_graph(self) -> Graph:
@@ -137,11 +137,11 @@ class Simulator:
         return self._call("environment_graph", graph_of)
 
     def expand_scene(self, graph: Mapping[str, Any]) -> None:
-        """Change the scene to a graph."""
+        """Change the loaded scene into the home that the graph describes."""
         self._call("expand_scene", check_success, stringParams=[json.dumps(EXPANSION), json.dumps(graph)])
 
     def camera_count(self) -> int:
-        """Return the number of cameras of scene, rooms and characters."""
+        """Return the total number of cameras: of the scene, its rooms and characters."""
         return self._call("camera_count", value_of)
 
     def add_character(self, room: str | None = None) -> None:

@@ -12,7 +12,7 @@ EXCERPT = 120  # characters
 
 
 class SimulatorError(KeepError):
-    """Failed call: its ``action``, the simulator's ``address``, and number and duration of the tries."""
+    """Failed call: its ``action``, the simulator's ``address``, the number of ``tries`` and their total ``seconds``."""
 
     remedy: ClassVar[str] = "restart the simulator"
 
@@ -34,7 +34,7 @@ class SimulatorError(KeepError):
 
 
 class SimulatorBusy(SimulatorError):
-    """Simulator that is processing another request (status 429)."""
+    """Request refused because the simulator is processing another one (status 429)."""
 
     remedy = "let the other program finish, or start a simulator of your own with another -http-port"
 
@@ -58,7 +58,7 @@ class SimulatorAnswer(SimulatorError, ValueError):
 
 
 class SimulatorRefusal(SimulatorAnswer):
-    """A valid response with success=false. The call is not repeated; the message quotes the simulator."""
+    """A valid response with success=false. The call is not repeated; the error quotes the simulator's message."""
 
     remedy = "change the request; the simulator's log, Player.log, may say more"
 

@@ -1,7 +1,7 @@
-"""Household in a running simulator: actions are script lines; the graph is read back after each.
+"""Household in a running simulator: an action is sent as a script line, then the graph is read again.
 
-Episodes begin as in LoTA-Bench (wah_environment.py at 97c46cc): the scene is loaded and changed to the task's graph,
-with new ids for added things, and a character is added.
+Episodes begin as in LoTA-Bench (wah_environment.py at 97c46cc). The scene is loaded and changed into the task's graph;
+things that the graph adds to the scene get new ids. Then a character is added.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.errors import SimulatorAnswer
 from keep_agent.errors import ConfigError, DataError
 
-ADDED_IDS = 1000  # ids of added things are larger
+ADDED_IDS = 1000  # ids of things that the graph adds to the scene are above this number
 
 
 class SimulatedHome(HomeState):
-    """Household in the simulator. Copies run without it, so that trials on copies do not affect it."""
+    """Household in the simulator. Its copies have no simulator, so trials on a copy do not affect the simulator."""
 
     __slots__ = ("_classes", "_simulator")
 
@@ -35,7 +35,7 @@ class SimulatedHome(HomeState):
         simulator.reset(scene.scene)
         highest = max(self._read()[0].nodes, default=0)
         simulator.expand_scene(renumber_added(scene.graph, highest))
-        simulator.camera_count()  # as in the benchmark; the character's cameras have higher numbers
+        simulator.camera_count()  # the benchmark sends this request, too; the answer is not needed here
         simulator.add_character(room=scene.room)
         self._classes: dict[int, str] = {}
         super().__init__(Graph())
@@ -43,7 +43,7 @@ class SimulatedHome(HomeState):
         self.changed = set(self.graph.nodes)
 
     def copy(self) -> Home:
-        """Return a household without simulator in the same state."""
+        """Return a household in the same state, without a simulator."""
         home = Home(self.graph.copy())
         home.at, home.room, home.history = self.at, self.room, self.history
         home.allows_sitting = self.allows_sitting
@@ -95,7 +95,7 @@ def _differs(before: Graph, after: Graph, thing: int) -> bool:
 
 
 def renumber_added(graph: Mapping[str, Any], highest: int) -> dict[str, Any]:
-    """Renumber from 1,001 the things with ids above the scene's ``highest``, as the benchmark does."""
+    """Renumber things with ids above ``highest``, the scene's highest id, from 1,001 on, as the benchmark does."""
 
     def renumber(node_id: int) -> int:
         return node_id - highest + ADDED_IDS if node_id > highest else node_id

@@ -1,7 +1,8 @@
 """Recording of a simulator's requests and answers on disk, and its replay.
 
-One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} marks a
-complete file. The file is compressed if its name ends in .gz. Requests without an answer are omitted.
+Each line is a JSON object {"request": .., "answer": ..} without the ids of the wire protocol. The last line of a
+complete file is {"end": number of exchanges}. A file is compressed if its name ends in .gz. Requests without an answer
+are omitted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 class Recording:
     """Transport that records the exchanges of another transport.
 
-    The file is temporary until `close` gives it its name. It is removed if there was no exchange.
+    The file has a temporary name until `close` renames it. It is removed if there was no exchange.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
@@ -61,7 +62,7 @@ class Recording:
         return fields
 
     def close(self) -> None:
-        """Close the other transport and publish the file; a second call has no effect."""
+        """Close the other transport, complete the file and give it its name; a second call has no effect."""
         self._transport.close()
         if self._is_open and self._count:
             self._write({"end": self._count})
@@ -118,15 +119,16 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A different request is rejected and the line kept: the recorded run may have made it and got no answer.
+    A request that differs from the next line is rejected, but the line is kept: the recorded run may have sent this
+    request too, without getting an answer.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Raises DataError for a file that cannot be read."""
+        """Open the recording. Raises DataError for a file that cannot be read."""
         self.name = f"recording {path}"
         self._path = Path(path)
-        self._number = 0  # of the last line read
-        self._entry: dict[str, Any] | None = None  # its content, until it has been replayed
+        self._number = 0  # number of lines read
+        self._entry: dict[str, Any] | None = None  # content of the last line read, until it has been replayed
         with reading(self._path, "name a recording"):
             self._stream: IO[bytes] = (gzip.open if self._path.suffix == ".gz" else open)(self._path, "rb")
 
@@ -180,7 +182,7 @@ _MISSING = object()
 
 
 def first_difference(recorded: Any, current: Any) -> str | None:
-    """Return the place of the first difference with both values; None if equal."""
+    """Return the path of the first difference and both values, as a text; None if the values are equal."""
     if recorded == current:
         return None
     old, new = dict(_leaves(recorded)), dict(_leaves(current))
@@ -192,7 +194,7 @@ def first_difference(recorded: Any, current: Any) -> str | None:
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all paths of a value with their leaves; empty objects and lists are leaves too."""
+    """Yield (path, leaf) for every leaf of a JSON value; empty objects and lists are leaves too."""
     if value and isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{place}.{key}".lstrip("."))
@@ -204,7 +206,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _excerpt(value: Any, reference: Any) -> str:
-    """Format a value for a message; of a text only the part at the first difference from the reference."""
+    """Format a value for a message; a text is cut to the part around its first difference from ``reference``."""
     if value is _MISSING:
         return "not there"
     if not isinstance(value, str):

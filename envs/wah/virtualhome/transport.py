@@ -27,15 +27,15 @@ Request = dict[str, Any]  # action, intParams, stringParams
 Fields = dict[str, Any]  # success, message, value, message_list
 
 IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "reset"})
-TRIES = 4  # of idempotent requests; a busy simulator is retried until the deadline
+TRIES = 4  # maximum for idempotent requests; a busy simulator is tried until the deadline
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
 LIMIT = 64 << 20  # bytes of a response; a graph has one or two million
 TIMEOUT, DEADLINE = 30.0, 34.0  # seconds per try, and per call with all tries
-MAX_SECONDS = 86_400.0  # seconds
+MAX_SECONDS = 86_400.0  # upper limit of timeout and deadline
 
 
 class Transport(Protocol):
-    """Channel for requests and answers, without ids."""
+    """Channel for requests and answers; callers see no ids of the wire protocol."""
 
     name: str  # source of the answers, for messages
 
@@ -47,7 +47,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP transport. A call ends after ``deadline`` seconds at the latest, each of its tries after ``timeout``."""
+    """HTTP transport. A call ends after at most ``deadline`` seconds, each of its tries after at most ``timeout``."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class HttpTransport:
             self._lock.release()
 
     def close(self) -> None:
-        """Return at once: every request has its own connection, closed already."""
+        """Return at once: every request closes its own connection."""
 
     def _retry(self, request: Request, action: str, clock: Clock) -> Fields:
         tries = 1
@@ -130,7 +130,7 @@ class HttpTransport:
 
 
 def _may_repeat(error: SimulatorError) -> bool:
-    """Return whether a retry is safe: a busy simulator has done nothing, other failures may have had an effect."""
+    """Return whether a retry is safe: always after a busy answer, after other failures only for idempotent actions."""
     if isinstance(error, SimulatorBusy):
         return True
     temporary = isinstance(error, SimulatorTimeout | SimulatorGone) or error.status == 500

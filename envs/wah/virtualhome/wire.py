@@ -39,9 +39,9 @@ def parse_address(url: str) -> Address:
         host = (parts.hostname or "").encode("idna").decode()
         address = Address(host, parts.port or DEFAULT_PORT, quote(parts.path or "/", safe="/%"))
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no address of a simulator ({error}); use http://HOST:PORT") from error
+        raise ConfigError(f"{url!r} is not the address of a simulator ({error}); use http://HOST:PORT") from error
     if parts.scheme != "http" or not host:
-        raise ConfigError(f"{url!r} is no address of a simulator; use http://HOST:PORT")
+        raise ConfigError(f"{url!r} is not the address of a simulator; use http://HOST:PORT")
     return address
 
 
@@ -57,9 +57,9 @@ class TooLarge(HTTPException):
 
 
 def connect(address: Address, clock: Clock) -> socket.socket:
-    """Connect to the first of the host's addresses that accepts. Raises OSError, such as TimeoutError.
+    """Connect to the first of the host's addresses that accepts. Raises OSError, also its subclass TimeoutError.
 
-    The clock does not limit the system's name lookup, which numeric addresses do not need.
+    The clock does not limit the system's look-up of a host name; numeric addresses need none.
     """
     failure = OSError(f"{address.host} has no address")
     for info in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
@@ -78,7 +78,7 @@ def post(connection: socket.socket, address: Address, body: bytes, clock: Clock,
     """
     with closing(connection):
         connection.settimeout(clock.timeout())
-        connection.sendall(_head(address, len(body)) + body)  # the timeout covers the whole body
+        connection.sendall(_head(address, len(body)) + body)  # sendall applies the timeout to the whole message
         response = HTTPResponse(_BoundedSocket(connection, clock, limit), method="POST")  # type: ignore[arg-type]
         response.begin()
         return HttpReply(response.status, _read(response, limit))
@@ -103,7 +103,7 @@ def _read(response: HTTPResponse, limit: int) -> bytes:
 
 
 class _BoundedSocket(io.RawIOBase):
-    """Bytes of a connection within the clock's time and a limit; HTTPResponse uses it as a socket."""
+    """Connection that is read until the clock's limit, up to ``limit`` bytes; HTTPResponse uses it as a socket."""
 
     def __init__(self, connection: socket.socket, clock: Clock, limit: int) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Access rules: the token that each route needs. `AccessMiddleware` checks them; routes may check more by `Caller`."""
+"""Access rules: the token that each route needs. A route with an argument `Caller` can check the token further."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _compiled = cache(compile_path)
 
 
 def rule_of(path: str, rules: Iterable[Rule] = RULES) -> tuple[Rule, Mapping[str, str]]:
-    """Return the rule of a path and the path parameters, matched as in routing."""
+    """Return the first rule that matches a path, and the path parameters."""
     for rule in rules:
         if match := _compiled(rule.path)[0].match(path):
             return rule, match.groupdict()
@@ -75,7 +75,7 @@ def rule_of(path: str, rules: Iterable[Rule] = RULES) -> tuple[Rule, Mapping[str
 
 
 class AccessMiddleware:
-    """ASGI middleware: stores an `Access` in the scope, or rejects the request; websockets before they are accepted."""
+    """ASGI middleware: stores the `Access` of a request or websocket in its scope, or rejects it."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, rules: Iterable[Rule] = RULES) -> None:
         self._app, self._tokens, self._rules = app, tokens, tuple(rules)
@@ -86,7 +86,7 @@ class AccessMiddleware:
             try:
                 app = self._authorize(scope)
             except Refused as error:
-                app = error_response(scope["path"], error, closing=True)  # the request's body is not read
+                app = error_response(scope["path"], error, closing=True)  # since the body is not read
         await app(scope, receive, send)
 
     def _authorize(self, scope: Scope) -> ASGIApp:
@@ -101,7 +101,7 @@ class AccessMiddleware:
         token = query_token or credentials.from_headers(headers)
         if not token and rule.browser:
             token = credentials.from_cookie(headers)
-            if token:  # browsers send cookies automatically (CSRF): only own pages may use them
+            if token:  # a page of another site could send the cookie, too (CSRF)
                 credentials.check_own_page(headers)
         decide = partial(self._decide, token, rule, parameters.get("agent", ""))
         scope[SCOPE_KEY] = decide()
@@ -110,7 +110,7 @@ class AccessMiddleware:
         return self._app if scope["type"] == "http" else _with_token_checks(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:
-        """Return the access of the request's token if it satisfies ``rule``. Raises Unauthorized, Forbidden."""
+        """Return the access of ``token`` if it satisfies ``rule``. Raises Unauthorized, Forbidden."""
         access = self._tokens.find(token)
         if access is None:
             instead = f", or open {VIEWER}?token=TOKEN in a browser" if rule.browser else ""
@@ -123,7 +123,7 @@ class AccessMiddleware:
 
 
 def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
-    """Wrap ``app`` for one websocket, which is closed when ``decide`` raises Refused at a message."""
+    """Wrap ``app`` for one websocket: call ``decide`` at every message, and close the socket if it raises Refused."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         closed = False
@@ -145,7 +145,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is revoked")  # a closed connection raises the same
+                raise OSError("the token is revoked")  # the error of a connection that the client has closed
             await send(message)
 
         await app(scope, receiving, sending)
@@ -154,7 +154,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
 
 async def access_of(connection: HTTPConnection) -> Access:
-    """Return the access of an admitted request. Async, since sync ones need a thread, and all may be busy."""
+    """Return the access of an admitted request. Async: FastAPI would run a sync function in its limited thread pool."""
     return connection.scope[SCOPE_KEY]
 
 

@@ -17,7 +17,7 @@ OTHER_SITE = "this is a page of another site; only pages of this server may send
 
 
 def from_headers(headers: Headers) -> str:
-    """Return the bearer token, else that of ``x-api-key`` (Anthropic's clients), else ""."""
+    """Return the bearer token, or without a bearer header the ``x-api-key`` (Anthropic's clients); "" if missing."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
@@ -36,7 +36,7 @@ def in_query(scope: Scope) -> str | None:
 
 
 def into_cookie(scope: Scope, token: str, path: str) -> RedirectResponse:
-    """Set the cookie and redirect to the URL without the token, which keeps it out of the browser history."""
+    """Return a redirect that sets the cookie. Its URL lacks the token, which thus stays out of the browser history."""
     rest = urlencode([(name, value) for name, value in _query(scope) if name != PARAMETER])
     response = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
     secure = scope.get("scheme") == "https"
@@ -49,7 +49,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def check_this_machine(headers: Headers) -> None:
-    """Raise Forbidden for pages of other servers, and for a ``Host`` that is not this machine (DNS rebinding)."""
+    """Raise Forbidden for requests of other sites' pages, and if ``Host`` is not this machine (DNS rebinding)."""
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_loopback(_split(f"//{hosts[0]}").hostname or ""):
         raise Forbidden("without tokens this server answers to localhost only: use that name, or set up tokens")
@@ -57,7 +57,7 @@ def check_this_machine(headers: Headers) -> None:
 
 
 def check_own_page(headers: Headers) -> None:
-    """Raise Forbidden for a request from a page of another site, by ``Origin`` and ``Sec-Fetch-Site``."""
+    """Raise Forbidden for a request of another site's page (``Origin``, ``Sec-Fetch-Site``). Links are allowed."""
     site = headers.get("host", "").lower()
     if any(_split(origin).netloc.lower() != site for origin in headers.getlist("origin")):
         raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")
@@ -66,7 +66,7 @@ def check_own_page(headers: Headers) -> None:
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL; a malformed one has empty parts."""
+    """Split a URL. For a malformed URL all parts are empty."""
     try:
         return urlsplit(url)
     except ValueError:

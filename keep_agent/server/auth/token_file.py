@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """Load tokens from a file and the environment; without either the server is open. Raises ConfigError, DataError."""
+    """Load tokens from a file and the environment; without both, no token is needed. Raises ConfigError, DataError."""
     token = environ.get(TOKEN_VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(f"{TOKEN_VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
@@ -34,7 +34,7 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
 
 
 class TokenFile(Tokens):
-    """The tokens of ``file`` and ``extra``. If a later version cannot be read, the previous tokens stay valid."""
+    """The tokens of ``file`` and ``extra``. While the file is missing or damaged, the last ones read stay valid."""
 
     def __init__(self, file: Path, extra: Sequence[TokenEntry] = ()) -> None:
         self._file, self._extra, self._stamp = file, tuple(extra), _stamp(file)
@@ -42,13 +42,13 @@ class TokenFile(Tokens):
 
     @property
     def entries(self) -> Sequence[TokenEntry]:
-        stamp = _stamp(self._file)  # taken before the read, so that the next call detects a change during it
+        stamp = _stamp(self._file)  # before the read: the next call detects a change during the read
         if stamp != self._stamp:
             self._stamp = stamp
             try:
                 self._entries = self._read()
             except (DataError, OSError) as error:
-                if not isinstance(error, DataError):  # too many open files: the next call tries again
+                if not isinstance(error, DataError):  # such as too many open files: the next call reads again
                     self._stamp = ()
                 log.error("%s; the %d token(s) read before stay valid", error, len(self._entries))
             else:
@@ -69,7 +69,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 def read_tokens(file: Path) -> list[TokenEntry]:
-    """Read the entries of a file. Raises DataError, also for a missing file: a wrong path must not open the server."""
+    """Read the entries of a file. Raises DataError, also for a missing file: a wrong path must not mean no tokens."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
         raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')

@@ -1,4 +1,4 @@
-"""Bearer tokens and the agents that each may use. Only digests are stored."""
+"""Bearer tokens: the agents that each may use. Only the tokens' digests are stored."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Tokens:
     open: bool = False
 
     def find(self, token: str) -> Access | None:
-        """Return the access of a known, unexpired token. Constant-time."""
+        """Return the access of a token, in constant time; None if it is unknown or has expired."""
         target, access = digest(token), None
         for entry in self.entries:
             if hmac.compare_digest(entry.digest, target) and not entry.expired:
@@ -81,7 +81,7 @@ def digest(token: str) -> str:
 
 
 def check_bind(host: str, tokens: Tokens) -> None:
-    """Raise ConfigError for an invalid address, or one that other machines can reach while no token is needed."""
+    """Raise ConfigError for an invalid address, and for one that other machines can reach if no token is needed."""
     if not is_local(host) and tokens.open:
         raise ConfigError(
             f"host={host!r} can be reached from other machines, and no token is needed: set {TOKEN_VARIABLE}, or give "

@@ -42,8 +42,6 @@ class Metadata(VendorModel):
 
 
 class MessagePrompt(VendorModel):
-    """The parts of a prompt."""
-
     ignored_values: ClassVar = {
         "tools": ([],), "tool_choice": ({"type": "none"}, {"type": "auto"}), "mcp_servers": ([],),
         "thinking": ({"type": "disabled"},), "cache_control": (ANY_VALUE,),
@@ -60,12 +58,12 @@ class MessagePrompt(VendorModel):
 
     @property
     def is_continued(self) -> bool:
-        """Whether the last message is the assistant's, which the answer then continues."""
+        """Whether the last message is the assistant's; the answer then continues it."""
         return self.messages[-1].role == "assistant"
 
 
 class Messages(MessagePrompt):
-    """A request. Decoding is greedy; fields that would change that are rejected by name."""
+    """A request. Decoding is greedy; a field that asks for another decoding is rejected with an error that names it."""
 
     ignored_values: ClassVar = {
         **MessagePrompt.ignored_values, "temperature": (0,), "top_p": (1,), "top_k": (1,),
@@ -83,7 +81,7 @@ class TokenCount(BaseModel):
 
 
 class MessageUsage(BaseModel):
-    """Token counts. ``input_tokens`` is 0: every token is either read from the cache or added to it."""
+    """Token counts. ``input_tokens`` is 0: every prompt token is either read from the cache or added to it."""
 
     input_tokens: int = 0
     cache_creation_input_tokens: int
@@ -108,7 +106,7 @@ def anthropic_router(conversations: Conversations) -> APIRouter:
 
     @router.post(PATH, responses=SSE, response_model=MessageAnswer, summary=about)
     async def answer(request: Request, body: Messages, caller: Caller, agent_id: AgentHeader = None) -> Response:
-        """Answer greedily. The agent is that of the header, else ``metadata.user_id``, else the token's only agent.
+        """Answer greedily. The agent is ``X-Agent-ID``, else ``metadata.user_id``, else the access token's only agent.
 
         If the last message is the assistant's, the answer continues it.
         """
@@ -166,7 +164,7 @@ def _end(generation: Generation) -> dict[str, Any]:
 
 
 def _usage(generation: Generation) -> dict[str, int]:
-    """Return the usage so far; all computed prompt rows count as cached for the next turn."""
+    """Return the token counts so far. Computed prompt rows count as added to the cache: the next turn reuses them."""
     prefilled, end = generation.prefilled, generation.end
     assert prefilled is not None
     return MessageUsage(

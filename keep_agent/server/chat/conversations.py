@@ -1,4 +1,4 @@
-"""Conversations: turns of many agents on one model, sequential per agent, parallel across agents."""
+"""Conversations: turns of many agents on one model. One agent's turns run in order, different agents' in parallel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
-    """Render messages without BOS; with ``continue_last`` the answer continues the last one. Raises BadMessages."""
+    """Render messages without BOS; with ``continue_last`` the answer continues the last message. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if continue_last else "".join([*lines, "assistant:"])
@@ -52,7 +52,7 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage
 
 
 class Generation:
-    """Async view of a turn: its prefill, then pieces of text, then its end."""
+    """Async view of a turn's events: a `PromptReuse`, then pieces of text, then a `TurnEnd`."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[PromptReuse | str | TurnEnd | Exception] = asyncio.Queue()
@@ -74,7 +74,7 @@ class Generation:
             self.waiting.cancel()
 
     async def begin(self) -> None:
-        """Wait until the prompt is accepted; raise its error otherwise."""
+        """Wait until the prompt is accepted, and set ``prefilled``. Raises the error of a rejected prompt."""
         item = await self._events.get()
         if isinstance(item, Exception):
             raise item
@@ -82,7 +82,7 @@ class Generation:
         self.prefilled = item
 
     async def pieces(self) -> AsyncIterator[str | None]:
-        """Yield pieces of text, None after `KEEP_ALIVE_SECONDS` without one; set ``end``. Raises the turn's error."""
+        """Yield text, or None after `KEEP_ALIVE_SECONDS` without text; finally set ``end``. Raises the turn's error."""
         while self.end is None:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
@@ -100,13 +100,13 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents on one engine, each on its own thread. A prompt reuses any prefix of the stored text.
+    """Turns of many agents on one engine, each on its own thread. A prompt reuses its common prefix with stored text.
 
-    :param engine: the caller closes it, after this object
-    :param limiter: counts a turn from its request to its end, even after its client has disconnected
+    :param engine: remains open; the caller closes it after this object
+    :param limiter: bounds the turns; a turn counts until it ends, even if its client has disconnected
     :param model: name of the model in requests
-    :param folder: for the agents' rows on disk; None: none are written
-    :param special: the model's special tokens; None: as `special_tokens` finds them
+    :param folder: folder of the agents' KV rows on disk; None: no rows are written
+    :param special: the model's special tokens; None: the result of `special_tokens`
     :param knobs: further options of `AgentMemories`
     """
 
@@ -120,7 +120,7 @@ class Conversations:
         self.memories = AgentMemories(engine, coder, folder=folder, threshold=REUSE, start=start, **knobs)
         self.special = special or special_tokens(tokenizer, engine.model.module)
         self.scheduler, self._limiter, self._metrics = Scheduler(engine), limiter, metrics
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent; unused ones disappear
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent; unused locks disappear
         self._threads = anyio.CapacityLimiter(math.inf)
         self._running: dict[asyncio.Task[None], Generation] = {}
         self._is_closed = False
@@ -152,7 +152,7 @@ class Conversations:
         return generation
 
     async def count(self, messages: Sequence[ChatMessage], continue_last: bool = False) -> int:
-        """Count the prompt tokens of messages for an agent without a memory. Raises as `chat` does."""
+        """Count the prompt tokens of messages for an agent without a memory. Raises BadMessages, TooLarge, Busy."""
 
         def count() -> int:
             text = prompt_of(self.tokenizer, messages, continue_last)
@@ -190,7 +190,7 @@ class Conversations:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def forget(self, agent: str) -> bool:
-        """Delete an agent's rows after its waiting turns; return whether there were any."""
+        """Delete an agent's KV rows after its waiting turns; return whether there were any."""
         async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 

@@ -17,7 +17,7 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._visible: list[int] = []  # tokens that are not hidden
         self._text_lengths: list[int] = []  # length of the text after each token
-        self._window_start = self._decoded = 0  # visible tokens before the window to decode; decoded ones
+        self._window_start = self._decoded = 0  # visible tokens: before `_decode`'s context, and decoded
         self._text = ""
         self._emitted = 0  # characters of the text that were returned
         self.stop: str | None = None
@@ -29,7 +29,7 @@ class Detokenizer:
 
     @property
     def complete_tokens(self) -> tuple[list[int], str | None]:
-        """Tokens before a stop string, up to a whole character, and their text. The text is None if some are hidden."""
+        """Tokens up to the last whole character before a stop string, and their text (None if some are hidden)."""
         after = bisect_right(self._text_lengths, len(self._text))
         end = self._text_lengths[after - 1] if after else 0
         tokens = self._tokens[: bisect_left(self._text_lengths, end) + 1 if end else 0]
@@ -61,7 +61,7 @@ class Detokenizer:
         return window[len(before) :]
 
     def _cut_at_stop(self) -> None:
-        """Cut the text before the first stop string, if any; of several at one position, the longest counts."""
+        """Cut the text before the first stop string, if any. Of stop strings at one position the longest counts."""
         start = max(0, self._emitted - self._longest_stop)
         matches = [(place, stop) for stop in self._stops if (place := self._text.find(stop, start)) >= 0]
         if matches:

@@ -30,7 +30,7 @@ class Generate(Strict):
 
 
 class Generated(BaseModel):
-    """Answer; ``kind``, ``origin``, ``kept`` and ``new`` describe the reuse of KV rows, as in a scenario's turn."""
+    """Answer. ``kind``, ``origin``, ``kept`` and ``new``: the reuse of KV rows (docs/phases.md); times are in ms."""
 
     agent: str
     text: str

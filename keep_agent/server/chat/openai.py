@@ -53,7 +53,7 @@ class StreamOptions(VendorModel):
 
 
 class Completion(VendorModel):
-    """A request. Decoding is greedy; fields that would change that are rejected by name."""
+    """A request. Decoding is greedy; a field that asks for another decoding is rejected with an error that names it."""
 
     ignored_values: ClassVar = {
         "temperature": (0,), "n": (1,), "top_p": (1,), "frequency_penalty": (0,), "presence_penalty": (0,),
@@ -130,10 +130,10 @@ def openai_router(conversations: Conversations) -> APIRouter:
 
     @router.post(PATH, responses=SSE, response_model=Completed, summary="Continue a conversation (OpenAI)")
     async def complete(request: Request, body: Completion, caller: Caller, agent_id: AgentHeader = None) -> Response:
-        """Answer greedily. The agent is the first given: header, ``user``, ``prompt_cache_key``, ``safety_identifier``.
+        """Answer greedily. The agent is the first of X-Agent-ID, ``user``, ``prompt_cache_key``, ``safety_identifier``.
 
-        The last two are skipped unless they are valid ids of agents that the token may use. If none is given, it is
-        the token's only agent.
+        The last two are skipped unless they are valid ids of agents that the access token may use. If all are missing,
+        the agent is the access token's only one.
         """
         hints = body.prompt_cache_key, body.safety_identifier
         agent = fields.agent_of(caller, agent_id, body.user, hints=hints)

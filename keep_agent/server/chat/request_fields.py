@@ -16,7 +16,7 @@ from memory.files.names import is_safe, safe_id
 ANY_VALUE = object()  # in `ignored_values`: the field is ignored whatever its value
 HEADER = "X-Agent-ID"
 AgentHeader = Annotated[str | None, Header(alias=HEADER)]
-RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`Scenario.memory_key`)
+RESERVED = ("persist_", "coord_")  # prefixes of the agent ids of scenarios (`Scenario.memory_key`)
 
 
 class Unsupported(Refused):
@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of vendor request models: null means absent; unsupported fields may have only their ``ignored_values``."""
+    """Base of vendors' request models. Null means absent. Unsupported fields are rejected, except `ignored_values`."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -72,7 +72,7 @@ def check_model(name: str, model: str) -> None:
 
 
 def most_tokens(limits: ChatLimits, *values: int | None) -> int:
-    """Return the first value that is not None, else the default. Raises Unsupported above the limit."""
+    """Return the first of ``values`` that is not None, else ``limits.tokens``. Raises Unsupported above the limit."""
     most = next((number for number in values if number is not None), limits.tokens)
     if most > limits.max_tokens:
         raise Unsupported(f"max_tokens={most} is more than {limits.max_tokens}, which a request may have; ask for less")
@@ -80,7 +80,7 @@ def most_tokens(limits: ChatLimits, *values: int | None) -> int:
 
 
 def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the stop strings. Raises Unsupported for too many, and for empty and long ones."""
+    """Return the stop strings. Raises Unsupported for too many, too long or empty ones."""
     stops = (values,) if isinstance(values, str) else tuple(values or ())
     if len(stops) > limits.stops or any(not 0 < len(stop) <= limits.stop_chars for stop in stops):
         raise Unsupported(f"use up to {limits.stops} stop strings, each of 1 to {limits.stop_chars} characters")
@@ -90,7 +90,7 @@ def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[st
 def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
-    ``hints`` are fields that clients also fill for other purposes: one is usable if it is an agent id that the token
+    ``hints`` are fields that clients also fill for other purposes. A hint is usable if it is an agent id that the token
     may use. Raises BadAgent, ConfigError for an invalid id, and Forbidden for agents that the token may not use.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))

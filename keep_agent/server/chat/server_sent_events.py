@@ -34,7 +34,7 @@ error_event = partial(event, name="error")  # for formats with named events
 
 
 class EventStream(StreamingResponse):
-    """Streamed answer; ``generation`` is cancelled when the stream ends or its client disconnects."""
+    """Streamed answer. ``generation`` is cancelled when the stream ends or the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -73,7 +73,7 @@ async def reply(
     request: Request, path: str, generation: Generation, events: AsyncIterator[bytes] | None,
     answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
 ) -> Response:  # fmt: skip
-    """Respond with ``events``; if None, with ``answer(text)``. Errors until `begin` returns set the HTTP status."""
+    """Respond with streamed ``events``; if None, with ``answer(text)``. Errors before a stream set the HTTP status."""
     async with _cancel_on_disconnect(request, generation):
         await generation.begin()
         if events is None:
@@ -85,7 +85,7 @@ async def reply(
 async def with_error_event(
     path: str, events: AsyncIterator[bytes], encode: Callable[[Mapping[str, Any]], bytes] = event
 ) -> AsyncIterator[bytes]:
-    """Yield ``events``; an error becomes the last event, which contains the HTTP status."""
+    """Yield ``events``. An error becomes the last event, with the HTTP status that it would have had."""
     try:
         async for item in events:
             yield item

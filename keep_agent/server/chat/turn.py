@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A generation request; ``text`` returns the prompt and is called on the turn's thread."""
+    """A generation request. ``text`` is a function that makes the prompt; the turn's thread calls it."""
 
     agent: str
     text: Callable[[], str]
@@ -32,7 +32,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptReuse:
-    """Reuse of the agent's KV rows by a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
+    """Reuse of the agent's KV rows by a prompt: the fields of `keep_agent.scenarios.turn_records.TurnCost`."""
 
     kind: str
     origin: str
@@ -47,12 +47,12 @@ class TurnEnd:
     reason: str
     generated: int
     stopped_by: str | None
-    ttft_ms: float | None  # since the request
+    ttft_ms: float | None  # ms from the request to the first token
     decode_ms: float
 
 
 class Turn:
-    """One turn; `cancel` may be called from any thread. ``emit`` receives the prefill's result, then pieces of text."""
+    """One turn. Any thread may call `cancel`. ``emit`` receives the prompt's `PromptReuse`, then pieces of text."""
 
     def __init__(
         self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,

@@ -20,8 +20,8 @@ from keep_agent.errors import ConfigError
 from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSE_HEADERS, Refused, TooLarge, TooSlow, error_response, status_of
 
-MAX_LIMIT = 1 << 40  # maximum of every limit
-DRAIN_SECONDS = 2.0  # seconds for which a rejected body is read, since clients read the response only after it
+MAX_REQUEST_LIMIT = 1 << 40  # maximum value of each limit of `RequestLimits`
+DRAIN_SECONDS = 2.0  # seconds to read on a rejected body: many clients read the response only after sending it all
 JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # matches up to the first escape that is a NUL or half of a surrogate pair
 VALID_ESCAPES = re.compile(
@@ -39,19 +39,19 @@ NESTING_STEPS[list(b"]}")] = -1
 class RequestLimits:
     """Limits of all requests."""
 
-    body_bytes: int = 1 << 20  # of a body
-    body_seconds: float = 10.0  # for a whole body; on ``large`` paths for each part of it
-    send_seconds: float = 30.0  # for a client to read a part of its response; else the connection is closed
+    body_bytes: int = 1 << 20  # maximum bytes of a body
+    body_seconds: float = 10.0  # maximum time for a whole body to arrive; on ``large`` paths for each part of it
+    send_seconds: float = 30.0  # maximum time for a client to read a part of a response; then the connection is closed
     depth: int = 32  # deepest nesting of JSON brackets
-    requests: int = 64  # concurrent requests of planning, and as many of conversations
-    per_agent: int = 5  # concurrent per agent: one runs, the others wait
-    large: Mapping[str, int] = field(default_factory=dict)  # most bytes by path pattern; such bodies are streamed
+    requests: int = 64  # maximum concurrent planning requests, and separately as many of conversations
+    per_agent: int = 5  # maximum concurrent requests of an agent: one runs, the others wait
+    large: Mapping[str, int] = field(default_factory=dict)  # maximum bytes of a body by path pattern; no JSON check
 
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
         for name, limit in [*knobs.items(), *self.large.items()]:
-            if not 0 < limit <= MAX_LIMIT:
-                raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MAX_LIMIT}")
+            if not 0 < limit <= MAX_REQUEST_LIMIT:
+                raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MAX_REQUEST_LIMIT}")
 
     @property
     def values(self) -> int:
@@ -63,7 +63,7 @@ class RequestLimits:
 
 
 class LimitsMiddleware:
-    """ASGI middleware: reads a body within its limits and passes it on, or rejects it."""
+    """ASGI middleware: reads each request's body within the limits, or rejects the request."""
 
     def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self._app, self._limits = app, limits
@@ -85,7 +85,7 @@ class LimitsMiddleware:
         except Refused as error:
             await _refuse(scope, error, "expect" in headers, receive, send)
             return
-        if pending or large is not None:  # else the client has disconnected
+        if pending or large is not None:  # otherwise the client has disconnected
             receiving = replay if large is None else _PartReader(receive, large, self._limits.body_seconds)
             await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
@@ -105,7 +105,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for a length above ``most``, and for Content-Length with Transfer-Encoding (smuggling)."""
+    """Raise Refused for more than ``most`` bytes, and for Content-Length with Transfer-Encoding (request smuggling)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` of a body in parts. A too large or slow body raises HTTPException, which FastAPI answers."""
+    """ASGI ``receive`` for a body in parts. If the body is too large or slow, raises HTTPException for FastAPI."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
@@ -151,7 +151,7 @@ async def _receive_until(receive: Receive, deadline: float) -> Message:
 
 
 async def _refuse(scope: Scope, error: Refused, expects_continue: bool, receive: Receive, send: Send) -> None:
-    """Respond, and close the connection after draining the body."""
+    """Respond to a rejected request, then read and discard its body, and close the connection."""
 
     async def send_and_drain(message: Message) -> None:
         if message["type"] == "http.response.body":

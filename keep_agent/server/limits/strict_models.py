@@ -1,4 +1,4 @@
-"""Strict request models: only the first error of a body is reported, since collecting all may take seconds."""
+"""Strict request models: only the first error of a body is reported, since collecting all errors may take seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class StopAtFirstError(FailFast):
-    """Marker of lists whose validation stops at the first invalid item. Hashable, for lists within unions."""
+    """Marker of lists whose validation stops at the first invalid item. In unions pydantic needs its hash."""
 
     __hash__ = object.__hash__
 
@@ -22,7 +22,7 @@ Items = Annotated[list[Item], StopAtFirstError()]  # a list in a request
 
 
 class Strict(BaseModel):
-    """Base of requests. The first unknown field is rejected by name."""
+    """Base of request models. Unknown fields are rejected; the error names the first of them."""
 
     model_config = ConfigDict(extra="forbid")
 

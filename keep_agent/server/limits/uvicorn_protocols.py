@@ -31,7 +31,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _update_deadline(self) -> None:
-        """Run the timer until headers are complete, or a body is drained; between requests uvicorn's own timer runs."""
+        """Run the timer until headers are complete or a body answered early is read. uvicorn times idle connections."""
         is_idle = self.conn.their_state is h11.IDLE
         is_draining = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered early
         is_waiting = (is_idle or is_draining) and not self.transport.is_closing()
@@ -49,7 +49,7 @@ class TimedProtocol(H11Protocol):
 class RefusableSocket(WebSocketsSansIOProtocol):
     """Websockets for ``uvicorn.Config(ws=...)`` that log no error when a handshake is rejected with a response.
 
-    uvicorn (0.54) does not treat such a response as the handshake's end, so that any client could fill the log.
+    uvicorn (0.54) would log an error for each, since it does not treat the response as the handshake's end.
     """
 
     async def send(self, message: Message) -> None:  # type: ignore[override]

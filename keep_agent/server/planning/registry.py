@@ -25,7 +25,7 @@ from keep_agent.server.settings import AgentLimits
 from memory.files.atomic import sync
 from memory.files.names import agent_stem
 
-AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # folders, and prefix of a deleted agent's folder
+AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # folder names, and prefix of a deleted agent's folder
 log = logging.getLogger(__name__)
 
 
@@ -61,7 +61,7 @@ class AgentRegistry:
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
-        """Create an agent; a ``reserved`` one may exceed the limit. Raises Conflict, CapacityError, ConfigError."""
+        """Create an agent, even above the limit if ``reserved``. Raises Conflict, CapacityError, ConfigError."""
         place = self._agent_folder(name)
         with self._lock:
             if place.exists():
@@ -107,7 +107,7 @@ class AgentRegistry:
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._agent_folder(name).rename(trash)
-                self._recorder(name).remove()  # before another agent can get the name
+                self._recorder(name).remove()  # its traces, before another agent can get the name
                 self._entries.pop(name, None)
             entry.is_deleted = True
             sync(self._agents)
@@ -165,7 +165,7 @@ class AgentRegistry:
             raise
 
     def _unload_idle(self) -> None:
-        """Unload the least recently used idle agents."""
+        """Unload the least recently used idle agents while more than ``limits.awake`` are in memory."""
         with self._lock:
             idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]
             excess = max(0, len(self._entries) - self.limits.awake)
@@ -179,7 +179,7 @@ class AgentRegistry:
 
     @staticmethod
     def _unload(name: str, entry: _AgentEntry, write: bool = True) -> None:
-        """Unload an agent. After a failure it stays loaded; its journal already holds all acknowledged calls."""
+        """Unload an agent. If that fails, the agent stays loaded; its journal has all acknowledged calls."""
         try:
             if entry.agent is not None:
                 entry.agent.close(write)

@@ -31,7 +31,7 @@ ROBOT = {"id": "agent", "category": "agent", "type": "agent", "place": "counter_
 MUG = {"id": "mug_1", "category": "object", "type": "mug", "place": "cabinet_1", "states": ["dirty"]}
 CABINET = {"id": "cabinet_1", "category": "receptacle", "type": "cabinet", "states": ["closed"]}
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
-DETAILS = {"none": (), "summary": ("queued_ms", "timings", "counts", "ahead")}  # keys of a decision's trace
+DETAILS = {"none": (), "summary": ("queued_ms", "timings", "counts", "ahead")}  # trace keys in a response, by detail
 Detail = Literal["none", "summary", "full"]
 
 
@@ -48,13 +48,13 @@ class FactRow(Strict):
     """Fact about one thing; omitted fields are unknown or false."""
 
     model_config = _example(**MUG)
-    id: StrictStr = Field(description="Its name: type and number")
+    id: StrictStr = Field(description="The thing's name: its type and a number")
     category: Literal["object", "receptacle", "agent"]
     type: StrictStr
     place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
     holds: StrictStr | None = Field(None, description="The object that the agent holds")
     states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
-    gone: StrictBool = Field(False, description="It no longer exists")
+    gone: StrictBool = Field(False, description="Whether the thing no longer exists")
     sees: Items[StrictStr] = Field([], description="The things that the agent sees")
 
 
@@ -78,7 +78,7 @@ class Plan(Strict):
 class Report(Strict):
     model_config = _example(ok=False, message="the cabinet is locked", number=3)
     ok: StrictBool
-    message: StrictStr = Field("", description="The reason if it failed")
+    message: StrictStr = Field("", description="The reason why the skill failed")
     number: StrictInt | None = Field(None, description="Number of the decision; with it a report may be repeated")
 
 
@@ -140,7 +140,7 @@ class PlanningService:
         return await self.run_in_thread(run)
 
     async def plan(self, name: str, body: Plan) -> AsyncIterator[Event]:
-        """Yield ``ready`` with the prompt's cost, then ``decision``. A plan completes even after a disconnect."""
+        """Yield ``ready`` with the prompt's cost, then ``decision``. A plan completes even after its client leaves."""
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
 
         def ready(cost: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class PlanningService:
 
 
 def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
-    """Return planning agents' routes. ``forget`` deletes an agent's conversations and returns whether it had any."""
+    """Return planning agents' routes. ``forget`` deletes an agent's conversations, and returns whether any existed."""
     router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admit_request)])
     registry = planner.registry
 

@@ -24,7 +24,7 @@ from keep_agent.server.limits.request_limits import RequestLimits, check_json
 from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, PlanningService, Report, apply
 from keep_agent.server.settings import Settings
 
-OVERHEAD = 64  # bytes added per queued message, which bounds the number of empty messages
+OVERHEAD = 64  # bytes added to the size of each queued message, so that the number of empty ones is bounded, too
 
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
 MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # request model per message type
@@ -33,7 +33,7 @@ MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), F
 
 
 class Inbox:
-    """Queue of received messages: up to ``most`` bytes, plus `OVERHEAD` each, or a single larger message."""
+    """Queue of received messages: up to ``most`` bytes, `OVERHEAD` per message included, or a single larger one."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._is_closed = most, 0, False
@@ -63,7 +63,7 @@ class Inbox:
                 message = self._messages.popleft()
                 self._bytes -= len(message) + OVERHEAD
                 self._changed.notify_all()
-            await asyncio.sleep(0)  # yields to other tasks between many fast messages
+            await asyncio.sleep(0)  # lets other tasks run between many fast messages
             yield message
 
 
@@ -110,7 +110,7 @@ def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
 
 
 async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) -> None:
-    """Send a message. Raises WebSocketDisconnect for a slow client, which would occupy the limiters."""
+    """Send a message within ``seconds``. Raises WebSocketDisconnect for a slower client, which would block others."""
     try:
         with anyio.fail_after(seconds):
             await socket.send_text(json.dumps(message))
@@ -129,7 +129,7 @@ def _parse(content: bytes, limits: RequestLimits) -> BaseModel:
 
 
 async def _listen(socket: WebSocket, inbox: Inbox) -> None:
-    """Read messages while others are processed, since an unread message would delay the pings behind it."""
+    """Read messages while earlier ones are answered, since an unread message would delay the pings behind it."""
     try:
         while (message := await socket.receive())["type"] != "websocket.disconnect":
             await inbox.put(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))

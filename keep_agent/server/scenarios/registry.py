@@ -1,8 +1,8 @@
-"""Registry of running scenarios, with the view that each token may read.
+"""Registry of running scenarios, with the part that each access token may read.
 
 A token for ``persist_{scenario}_{agent}`` reads that agent's transcript. Creating or deleting a scenario needs a token
-for all its agents, playing it a token for one of them. For other tokens the scenario does not exist (404), and only
-tokens for a turn's speaker get the reason of its failure.
+for all its agents; playing it needs a token for one of them. For other tokens the scenario does not exist (404). The
+reason of a failed turn is shown to tokens for its speaker, or for all agents of the scenario; others get 409.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _check(*counts: tuple[str, int, int]) -> None:
 
 
 def owner_id(scenario: Scenario, agent: str) -> str:
-    """Return the agent id whose token may read the transcript of ``agent``."""
+    """Return the id that stands for ``agent`` in tokens: a token for this id may read the agent's transcript."""
     return f"persist_{scenario.name}_{agent}"
 
 
@@ -101,25 +101,25 @@ class RunningScenario:
     done: bool = False
     failed: bool = False
     is_closed: bool = False
-    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # requests that play it
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # one request at a time plays it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # a cancelled request's thread may still run
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # since a cancelled request's thread continues
 
     def on_turn_start(self, turn: Turn) -> None:
-        """Store the current turn, so that `cancel` can end it. Called on the playing thread."""
+        """Store the current turn, so that `cancel` can end it. The thread that plays the turn calls this."""
         self.turn = turn
         if self.is_closed:
             turn.cancel()
 
     def play(self) -> turns.Turn | None:
-        """Play the next turn, on a thread; None after the last."""
+        """Play the next turn and return it, None after the last. Blocks: call it on a thread."""
         with self.thread_lock:
             return None if self.generator is None else next(self.generator, None)
 
     def end(self) -> None:
-        """End the scenario after the running turn, on a thread."""
+        """End the scenario after the running turn. Blocks: call it on a thread."""
         with self.thread_lock:
             if self.generator is not None:
                 self.generator.close()
@@ -146,7 +146,7 @@ class RunningScenario:
 
 
 class Scenarios:
-    """All running scenarios, on the threads and the scheduler of ``conversations``, which are closed after them."""
+    """All running scenarios, on threads and scheduler of ``conversations``. Close them before the conversations."""
 
     player = SharedPlayer
 
@@ -157,11 +157,11 @@ class Scenarios:
         self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> RunningScenario:
-        """Create a scenario; no turn is played yet. The limit applies only to tokens for all agents.
+        """Create a scenario; no turn is played yet. ``limits.scenarios`` applies only to tokens for all agents.
 
-        :raises Forbidden: the token is not for all of its agents
-        :raises CapacityError: too many are running
-        :raises Conflict: one of the agents is in a running scenario of that name, with the same KV rows
+        :raises Forbidden: the token is not for all agents of the scenario
+        :raises CapacityError: too many scenarios are running
+        :raises Conflict: a running scenario of the same name has one of these agents, and so the same KV rows
         """
         limits = self._conversations.limits
         owners = {access.require(agent) for agent in owner_ids(scenario)}
@@ -191,7 +191,7 @@ class Scenarios:
         return running
 
     async def delete(self, access: Access, number: str) -> None:
-        """End a scenario. Permanent agents keep their rows, others are forgotten."""
+        """End a scenario. Permanent agents keep their KV rows; those of other agents are deleted."""
         running = self.get(access, number)
         for agent in owner_ids(running.scenario):
             access.require(agent)
@@ -234,7 +234,7 @@ class Scenarios:
             if turn is not None:
                 running.turns.append(turn)
             running.done = turn is None or len(running.turns) == running.scenario.turns
-            if turn is not None and running.done:  # the generator ends the last phase
+            if turn is not None and running.done:  # lets the generator end the last phase
                 await self._next(access, running)
             return turn
 

@@ -44,9 +44,9 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read; ``about`` is empty unless it may read all.
+    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless these are all agents.
 
-    ``played`` and ``turns`` count the turns that these agents hear.
+    ``played`` and ``turns`` count the turns that these agents hear: so far, and in the whole scenario.
     """
 
     id: str
@@ -60,8 +60,8 @@ class ScenarioState(BaseModel):
 
 
 class ScenarioTurn(BaseModel):
-    """A turn. ``index`` counts the turns that the token's agents heard, from 0; ``audience`` names those of them that
-    heard this one. Its cost is included for the speaker's token only.
+    """A turn. ``index`` counts the turns that the token's agents heard, from 0. ``audience`` lists the token's agents
+    that heard this turn. The cost of the turn is included only for tokens of its speaker.
     """
 
     index: int
@@ -81,7 +81,7 @@ class ScenarioTurn(BaseModel):
 
 
 class NewTurns(BaseModel):
-    """Turns that the token's agents heard, and their number."""
+    """New turns that the token's agents heard, and their number."""
 
     played: int
     turns: list[ScenarioTurn]
@@ -103,7 +103,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
 
     @router.post(PATH, status_code=201, dependencies=busy, summary="Begin a scenario")
     async def create(body: Begin, caller: Caller) -> ScenarioState:
-        """Create a scenario. Needs a token for all its agents: ids ``persist_{scenario}_{agent}``."""
+        """Create a scenario. Needs a token for all its agents, with ids ``persist_{scenario}_{agent}``."""
         if body.name is not None:
             load = partial(shipped_scenario, body.name)
         else:
@@ -142,7 +142,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
 
     @router.get(f"{single}/transcript", summary="Read an agent's transcript")
     async def transcript(number: str, agent: str, caller: Caller) -> Transcript:
-        """Return the phases that an agent heard, as its own prompt shows them."""
+        """Return the text of each phase that an agent heard, as in the agent's own prompt."""
         running = scenarios.get(caller, number)
         caller.require(owner_id(running.scenario, agent))
         if agent not in running.scenario.agents:

@@ -218,7 +218,7 @@ WRONG_VALUES: list[tuple[tuple[str | int, ...], Any, str]] = [
 for _plan in (301, ["FloorPlan301"], "FloorPlan999", "FloorPlan3o1", "301", None):
     WRONG_VALUES.append((("scene", "floor_plan"), _plan, "is not a trajectory .*unknown floor plan"))
 for _number in (float("nan"), float("inf"), True, "1.5", None):
-    WRONG_VALUES.append(((*POSES, 0, "position", "x"), _number, "is not a trajectory .*is no finite number"))
+    WRONG_VALUES.append(((*POSES, 0, "position", "x"), _number, "is not a trajectory .*is not a finite number"))
 
 
 @pytest.mark.parametrize(("keys", "value", "complaint"), WRONG_VALUES)

@@ -70,14 +70,14 @@ def test_impossible_settings_are_errors(root: Path, choices: dict[str, Any], sen
 def test_folders_without_games_are_errors(root: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     place(tmp_path / "unsolved", "train/pick_and_place_simple-CD-None-Safe-302/trial_H", solvable=None)
-    for name, sentence in (("nowhere", "is no folder"), ("empty", "no games of ALFWorld"), ("unsolved", "solvable")):
+    for name, sentence in (("nowhere", "is not a folder"), ("empty", "no games of ALFWorld"), ("unsolved", "solvable")):
         with pytest.raises(DataError, match=sentence):
             load_episodes(str(tmp_path / name), "train")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("{", "is not JSON"), ("[]", "is no game"), ('{"grammar": ""}', "no pddl_domain, pddl_problem")],
+    [("{", "is not JSON"), ("[]", "is not a game"), ('{"grammar": ""}', "no pddl_domain, pddl_problem")],
 )
 def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
     file = place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_I")

@@ -175,5 +175,5 @@ def test_messages(before: tuple[str, ...], words: str, sentence: str) -> None:
 
 def test_an_unknown_verb_is_an_error() -> None:
     house = home()
-    with pytest.raises(SkillError, match="'juggle' is no verb of this world; use one of walk, grab"):
+    with pytest.raises(SkillError, match="'juggle' is not a verb of this world; use one of walk, grab"):
         refusal(house, Action("juggle", node_id(house, "apple_1")), "lota")

@@ -82,7 +82,7 @@ def test_invalid_episodes_are_errors() -> None:
         make().reset(options={"episode": Episode("e", Scene("s", apartment(), "attic"), (CHILL,))})
     broken = apartment()
     row(broken, "sofa_1").pop("id")
-    with pytest.raises(DataError, match="scene s is no VirtualHome graph"):
+    with pytest.raises(DataError, match="scene s is not a VirtualHome graph"):
         make().reset(options={"episode": Episode("e", Scene("s", broken), (CHILL,))})
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import wah_tasks
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.apartments.placing import lay_out
@@ -106,7 +107,7 @@ def test_a_record_without_instructions_gets_a_generated_one(tmp_path: Path) -> N
         ({"init_room": 3}, "init_room=3; the rooms"),
         ({"task_goal": {"inside_apple_coffeetable": 1}}, "'coffeetable' cannot fulfil 'inside'.*CONTAINERS"),
         ({"task_goal": {"turnOn_coffeetable": 1}}, "'coffeetable' cannot fulfil 'turnOn'.*HAS_SWITCH"),
-        ({"init_graph": {}}, r"record 1.* is no VirtualHome graph \(KeyError"),
+        ({"init_graph": {}}, r"record 1.* is not a VirtualHome graph \(KeyError"),
         ({"env_id": True}, "env_id=True; give a whole number"),
         ({"task_goal": [1]}, r"record 1 has the goal \[1\]"),
         ({"task_goal": {"on_apple_coffeetable": 0}}, r"record 1: .* without predicates"),
@@ -164,6 +165,15 @@ def test_plans_are_laid_out_with_the_seed(tmp_path: Path) -> None:
         load(folder, "train")
     assert [e.scene for e in episodes] != [e.scene for e in load(folder, seed=1)]
     assert len({episode.scene.id.rpartition("-")[2] for episode in episodes}) > 1
+
+
+def test_the_benchmark_lists_the_tasks_of_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["wah_tasks", "--data", str(folder_of_plans(tmp_path))])
+    assert wah_tasks.main() == 0
+    *lines, count = capsys.readouterr().out.splitlines()
+    assert count == f"{len(lines)} tasks" and all("on_apple_coffeetable:1" in line for line in lines)
 
 
 def test_a_folder_without_plans_is_an_error(tmp_path: Path) -> None:

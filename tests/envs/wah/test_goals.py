@@ -58,9 +58,9 @@ def test_predicates_with_count_zero_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("text", "count", "message"),
     [
-        ("near_apple_sofa", 1, "goal 'near_apple_sofa' is no predicate; use on_CLASS_PLACE, inside_CLASS_PLACE"),
-        ("on_apple", 1, "is no predicate"), ("on_apple_on_sofa", 1, "is no predicate"),
-        ("turnOn_tv_on", 1, "is no predicate"), ("", 1, "goal '' is no predicate"),
+        ("near_apple_sofa", 1, "goal 'near_apple_sofa' is not a predicate; use on_CLASS_PLACE, inside_CLASS_PLACE"),
+        ("on_apple", 1, "is not a predicate"), ("on_apple_on_sofa", 1, "is not a predicate"),
+        ("turnOn_tv_on", 1, "is not a predicate"), ("", 1, "goal '' is not a predicate"),
         ("on_apple_sofa", -1, "goal 'on_apple_sofa' has the count -1; give a whole number"),
         ("on_apple_sofa", 1.5, "has the count 1.5"), ("on_apple_sofa", "1", "has the count '1'"),
     ],

@@ -184,7 +184,7 @@ def test_doors_and_switches(house: Home) -> None:
 
 
 def test_an_unknown_verb_is_an_error(house: Home) -> None:
-    with pytest.raises(SkillError, match="'juggle' is no verb"):
+    with pytest.raises(SkillError, match="'juggle' is not a verb"):
         house.act(Action("juggle", node_id(house, "apple_1")))
 
 

@@ -259,7 +259,7 @@ def test_a_page_may_use_the_rows_of_other_pages(page: Path) -> None:
 def test_every_page_of_the_package_has_known_settings(name: str, tmp_path: Path) -> None:
     page = read_page(name, "/data")
     check_page(page, tmp_path, [])
-    assert page.cells() or page.commands
+    assert page.runs() or page.commands
 
 
 def test_an_unknown_page_lists_the_known_ones(call: Callable[..., tuple[int, str, str]]) -> None:

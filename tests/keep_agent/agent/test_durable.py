@@ -218,7 +218,7 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(resources: Resources, two: 
         assert ids_in(resources, folder) == {f"pp_{number}" for number in range(4)}
     assert read_memory(folder / MEMORY)["agent"] == "pp"
     write_packed(folder / MEMORY, pack_state(state))
-    with pytest.raises(DataError, match="restore it as a file of an agent's save"):
+    with pytest.raises(DataError, match="is a saved memory, not a memory file of a folder; load it with load"):
         ids_in(resources, folder)
 
 

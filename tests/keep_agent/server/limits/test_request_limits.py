@@ -256,7 +256,7 @@ def test_the_limiter_refuses_further_requests_with_a_time_to_retry(monkeypatch: 
 
 def test_the_limiter_has_a_share_per_agent() -> None:
     async def main() -> None:
-        limiter = ConcurrencyLimiter(5, share=2)
+        limiter = ConcurrencyLimiter(5, most_per_owner=2)
         async with limiter.slot("a"), limiter.slot("a"), limiter.slot("b"):
             with pytest.raises(Busy, match="this agent at once: 2"):
                 async with limiter.slot("a"):
