@@ -51,7 +51,7 @@ class AlfredEnv(WorldEnv[Episode]):
         return observation if self._frame_shape is None else observation | {"frame": self._frame()}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """With a simulator, add its number of ``restarts``, and as ``notes`` the deviations from the trial's start."""
+        """With AI2-THOR, add ``restarts``, a number, and ``notes`` on how the room's start differs from ALFRED's."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
             report = self.world.restoration

@@ -1,9 +1,10 @@
-"""Goals of the seven task types: their conditions, with partial credit, and a check of their targets.
+"""Goals of ALFRED's seven task types: how many conditions of a goal hold, and whether a room has the goal's targets.
 
-The conditions follow ALFRED's env/tasks.py at commit f91f4c0. With ``matching="official"``, as there, a target is every
-thing whose object id *contains* the target's name: a TissueBox counts as a Box, a slice of an apple as an Apple. The
-default, "type", compares types exactly: a task with slices accepts slices only, other tasks whole objects only. Only
-the direct receptacle counts, open or closed; in AI2-THOR, "official" counts outer ones too. A held thing is in none.
+The conditions follow ALFRED's env/tasks.py at commit f91f4c0. There, and here with ``matching="official"``, a target is
+every thing (fixture or object) whose id *contains* the target's name: a TissueBox counts as a Box, a slice of an apple
+as an Apple. The default, "type", compares types exactly: a task with slices accepts slices only, other tasks whole
+objects only. An object counts as placed in its direct receptacle only; in AI2-THOR, "official" matching also counts
+the receptacles around that one. It does not matter whether they are open. A held object is in no receptacle.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Treatment:
     verb: str
     appliance: str  # the receptacle in which it happens
     objects: frozenset[str]  # the types that can be treated
-    mark: str  # name of the `State` attribute with the ids of the treated things
+    mark: str  # name of the `State` attribute that holds the ids of the treated objects
 
 
 TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
@@ -81,7 +82,7 @@ class _Goal:
         self.toggles = self.find(task.toggle_target, objects.TOGGLEABLE)
 
     def find(self, name: str, among: frozenset[str]) -> list[Thing]:
-        """Return the things that match ``name``, by type or by official substring, and whose type is in ``among``."""
+        """Return the things of types ``among`` that match ``name``: by type, or by a part of the id ("official")."""
         if not name:
             return []
         if self.matching == "type":
@@ -90,7 +91,7 @@ class _Goal:
         return [thing for thing in matches if thing.type in among]
 
     def lies_in(self, thing: Thing, places: set[str]) -> bool:
-        """Return whether a thing is in or on one of ``places``; "official" matching passes ``nested`` to the world."""
+        """Return whether a thing is in or on one of ``places``; in AI2-THOR, "official" counts outer ones too."""
         return self.world.lies_in(thing, places, nested=self.matching == "official")
 
     def inside(self, receptacles: list[Thing]) -> set[str]:
@@ -138,7 +139,7 @@ TASK_TYPES = tuple(_CONDITIONS)
 
 
 def goal_conditions(world: World, task: Task, matching: Matching = "type") -> tuple[int, int]:
-    """Return (conditions met, total); a sliced task has one more condition, a sliced pick-two task two more."""
+    """Return (conditions met, all conditions). A task with slices has one more, a pick-two task with slices two."""
     check_choice("goal matching", matching, MATCHINGS)
     if task.type not in _CONDITIONS:
         known = ", ".join(TASK_TYPES)
@@ -160,7 +161,7 @@ def goal_met(world: World, task: Task, matching: Matching = "type") -> bool:
 def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
     """Check the parameters of a task of type ``kind``; ``things`` lists the type of every object in the room.
 
-    Raises DataError for an unknown type, and for a goal that can never be reached.
+    Raises DataError for an unknown task or object type, and for a goal that can never be reached.
     """
     if not isinstance(kind, str) or kind not in NEEDED:
         raise DataError(f"task_type={kind!r:.60} is unknown{did_you_mean(str(kind), NEEDED)}")
@@ -170,13 +171,12 @@ def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -
         value, known = params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name]
         if not isinstance(value, str) or value not in known:
             hint = did_you_mean(value, known) if isinstance(value, str) else ""
-            raise DataError(f"{name}={value!r:.60} is not a type that a task can name here{hint}")
+            raise DataError(f"{name}={value!r:.60} is not a type that this parameter can name{hint}")
     counts = Counter(things)
     for name in counts.keys() - objects.KNOWN_TYPES:
-        raise DataError(f"a thing is of the unknown type {name!r:.60}{did_you_mean(name, objects.KNOWN_TYPES)}")
+        raise DataError(f"an object has the unknown type {name!r:.60}{did_you_mean(name, objects.KNOWN_TYPES)}")
     for name in (target for target in (OBJECT, MOVABLE) if target in NEEDED[kind]):
         needed = 2 if kind.startswith("pick_two") and name == OBJECT and not params[SLICED] else 1
         if counts[params[name]] < needed:
-            raise DataError(
-                f"{name}={params[name]!r} is needed {needed} times, but the room has {counts[params[name]]}"
-            )
+            count = counts[params[name]]
+            raise DataError(f"{name}={params[name]!r}: the task needs {needed} of this type, but the room has {count}")

@@ -1,8 +1,8 @@
 """Instance-level skills: "go to cabinet 3", "open cabinet 3", "put mug 2 in fridge 1", ... and "done".
 
-The agent can go to a receptacle, a lamp, a faucet, or to an object on the floor. Every other skill works only at the
-agent's place: on the fixture itself, on things in or on it, and on a lamp or faucet beside it. A failure never reveals
-the place of a hidden thing.
+The agent can go to a receptacle, a lamp, a faucet, or to an object on the floor. Every other skill works only there:
+on the fixture to which the agent has gone, on objects in or on that fixture, and on a lamp or faucet within reach. The
+message of a failed skill never tells where a hidden object is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill. Objects that never existed fail like hidden ones. Raises SkillError for unknown skills."""
+        """Execute a skill. An object that never existed is refused like a hidden one. Raises SkillError if unknown."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):
@@ -48,7 +48,7 @@ class GroundedSkills:
         raise unknown_skill(skill, _all_skills(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Return the sensible skills: go to known things, act on visible things and nearby switches, and "done"."""
+        """Return the sensible skills: go to known things, use visible things and devices within reach, and "done"."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
         destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
@@ -60,7 +60,7 @@ class GroundedSkills:
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
-    """Return the id for a name; the thing need not exist. Raises SkillError for an unknown type."""
+    """Return the id of the thing with this name, whether it exists or not. Raises SkillError for an unknown type."""
     if name.split(" ")[0] not in _TYPES:
         raise unknown_skill(skill, _all_skills(world))
     return name.replace(" ", "_")
@@ -96,7 +96,7 @@ def _within_reach(world: World, thing_id: str) -> bool:
 def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
     """Return the failure for a thing that does not exist, else None.
 
-    ``refuse`` makes the failure for a hidden object; a missing one of a pickupable type gets the same failure.
+    ``refuse`` returns the failure for a hidden object. An object that never existed gets the same failure.
     """
     if thing_id in world.things:
         return None
@@ -120,7 +120,7 @@ def _not_here(world: World, thing_id: str) -> Outcome:
 
 
 def _out_of_reach(world: World, thing_id: str) -> Outcome | None:
-    """Return the failure for a thing out of reach, else None; it does not reveal the thing's place."""
+    """Return the failure for a thing out of reach, else None; the failure does not reveal where the thing is."""
     if thing_id == world.holding:
         return failed(f"you are holding {name_of(thing_id)}")
     if not world[thing_id].pickupable:
@@ -145,7 +145,7 @@ def _go(world: World, thing_id: str) -> Outcome:
 
 
 def _thing_skills(world: World, thing_id: str) -> Iterator[str]:
-    """Yield sensible skills on a thing in view; objects go into bowls and boxes only if these `may_hold` them."""
+    """Yield sensible skills on a thing in view; a bowl or box gets only objects that it `may_hold`."""
     thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
         yield f"{'close' if thing.is_open else 'open'} {name_of(thing_id)}"

@@ -1,9 +1,9 @@
 """Knowledge that the agent has of a world, and facts about what has changed.
 
-``full``: everything is known at all times. ``partial``: fixtures and things on the floor are known from the start. The
-content of a receptacle becomes known when the agent opens it, or stands at it while it is open or has no door; until
-then a fixture has the state ``unseen``. A closed box hides its content wherever it is carried. Knowledge is never
-forgotten: it remains valid, since only the agent moves things.
+With observability ``full``, everything is known at all times. With ``partial``, fixtures and objects on the floor are
+known from the start. The content of a receptacle becomes known when the agent opens it, or stands at it while it is
+open or has no door; until then a fixture has the state ``unseen``. The content of a closed box stays hidden when the
+box is carried. What is known remains valid, since only the agent moves things (fixtures and objects).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Knowledge:
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:
-        """Observe; return the facts that changed since the last call, in this order: removals, things, the agent."""
+        """Observe; return the facts changed since the last call: of removed things, then others, then the agent."""
         self._look_around()
         world = self.world
         changes = (self._new_fact(thing) for thing in world.things.values() if thing.id in self.known)
@@ -103,7 +103,7 @@ class Knowledge:
         containers = [
             name for name, thing in world.things.items() if name in before and before[name][0].closed > thing.closed
         ]
-        for place in (world.holding, world.at, *containers):  # containers may have been opened from another place
+        for place in (world.holding, world.at, *containers):  # a container may have been opened from elsewhere
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)

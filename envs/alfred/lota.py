@@ -1,27 +1,28 @@
-"""Type-level skills of LoTA-Bench for ALFRED, all 214 (LLMTaskPlanning at 97c46cc), with instance choice and messages.
+"""The 214 type-level skills of LoTA-Bench for ALFRED (LLMTaskPlanning at 97c46cc), and how each chooses an instance.
 
-A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances are ranked by these criteria,
-the most important first: not behind a closed door, not an occupied stove burner, visible, near. A slice counts as an
-instance of its whole (``the apple``), and slices are preferred after a cut. ``find`` teleports, even to an object in a
-closed receptacle. A ``put down`` that fails or has no target drops the object on the floor.
+A skill names a type (``pick up the mug``), and `LotaSkills` chooses which mug. As in LoTA-Bench, instances are ranked
+by these criteria, the most important first: not behind a closed door, not an occupied stove burner, visible, near. A
+slice counts as an instance of its whole (``the apple``), and slices are preferred after a cut. ``find`` teleports, even
+to an object in a closed receptacle. The *target* is the instance that the last ``find`` reached. A ``put down`` without
+a target, or one that fails, drops the object on the floor.
 
-"Target" means the instance that the last ``find`` reached. Differences from LoTA-Bench:
+Differences from LoTA-Bench:
 
 - A cut is remembered until the task ends, not until the process ends; after a cut, even an invisible slice comes
   before a visible whole object.
-- ``put down`` aims at the target until the next ``find``, and for a faucet at its basin. It tries only this instance.
-  LoTA forgets the target after every skill except ``put down`` and ``open``, and chooses an instance again.
-- ``put down the X`` needs an X in the hand; LoTA puts down any object.
+- ``put down`` uses only the target (for a faucet, its basin), and does so until the next ``find``. LoTA forgets the
+  target after every skill except ``put down`` and ``open``, and then chooses a receptacle again.
+- ``put down the X`` needs an X in the hand; LoTA puts down whatever is held.
 - ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
   that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
   ``turn off`` those that are on.
-- ``pick up`` prefers the target, then objects in it.
+- ``pick up`` prefers the target, then objects in or on it.
 - ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put down in this task
-  comes last, so that ``find`` reaches the second of two. Of receptacles, ``find`` prefers the one that received an
+  comes last, so that ``find`` reaches the second of two. Among receptacles, ``find`` prefers the one that received an
   object last in this task, so that two objects can share a shelf.
 - The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
-- Failures keep LoTA's words and add the reason; ``Cannot move to X`` occurs only in a simulator. The skill set tries
-  each action from one pose; `ThorWorld` tries others.
+- Messages of failures keep LoTA's words and add the reason; ``Cannot move to X`` occurs only with AI2-THOR. A skill
+  does not repeat a failed action; with AI2-THOR, `ThorWorld` repeats it from other poses.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class LotaSkills:
         return LOTA_SKILLS
 
     def choose(self, world: World, skill: str) -> str | None:
-        """Return the id of the instance on which a skill would act (``put down``: the receptacle), or None."""
+        """Return the id of the instance on which a skill would act (for ``put down`` the receptacle), or None."""
         verb, kind = _parse(skill)
         if verb not in _RANKS:
             return _put_target(world) if verb == "put down" else None
@@ -99,7 +100,7 @@ def _parse(skill: str) -> tuple[str, str]:
 
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
-    """Return the candidates that are not in ``find_history``; if all are, the first that was tried, to begin again."""
+    """Return the candidates that are not in ``find_history``; if all are in it, only the one that was tried first."""
     history = world.history.find_history
     unvisited = [thing_id for thing_id in candidates if thing_id not in history]
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
@@ -124,7 +125,7 @@ def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _last_receptacle(world: World, kind: str) -> str | None:
     """Return the receptacle of this type that an object was last put into."""
-    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # no broken bowls
+    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # omits broken ones
     return next((name for name in existing if world[name].type == kind), None)
 
 

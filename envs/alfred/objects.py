@@ -1,6 +1,6 @@
-"""Object classes of ALFRED (gen/constants.py at commit f91f4c0) and names of things.
+"""Types of fixtures and objects, grouped by ability as in ALFRED's gen/constants.py (commit f91f4c0), and their names.
 
-Types are AI2-THOR's ("DeskLamp"). Things lie in the ``SinkBasin`` of a sink and in the ``BathtubBasin`` of a bathtub.
+Types are AI2-THOR's ("DeskLamp"). Things in a sink lie in its ``SinkBasin``, in a bathtub in its ``BathtubBasin``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def types(names: str) -> frozenset[str]:
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
 CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # types that hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = types("Box Laptop")  # ALFRED's plans fill boxes without opening them, and close laptops before a pick-up
+STARTS_OPEN = types("Box Laptop")  # ALFRED's plans never open a box, and close a laptop before picking it up
 LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
 KNIVES = types("Knife ButterKnife")
@@ -123,7 +123,7 @@ _ACCEPTED: dict[str, str] = {
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""Types that ALFRED places in each receptacle type. Its goals and plans respect the table, AI2-THOR does not."""
+"""Maps a receptacle type to the object types that ALFRED's goals and plans put there. AI2-THOR does not enforce it."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE
@@ -131,7 +131,7 @@ KNOWN_TYPES = FIXTURES | PICKUPABLE
 
 
 def accepts(receptacle_type: str) -> frozenset[str]:
-    """Return the object types that ALFRED puts into this receptacle type; empty for any other type."""
+    """Return the object types that ALFRED puts into this receptacle type; empty if the type is not a receptacle."""
     return ACCEPTED.get(receptacle_type, frozenset())
 
 

@@ -16,10 +16,10 @@ def xyz(numbers: Position) -> dict[str, float]:
 class Item:
     """A thing in a scene: a fixture, or an object that can be picked up."""
 
-    id: str  # "cabinet_3": lower-case type without spaces, counted from 1 within its type
+    id: str  # "cabinet_3": the type in lower case, and a number from 1 within the type
     type: str  # AI2-THOR type: "Cabinet"
     position: Position
-    parent: str | None = None  # id of the receptacle it starts in or on; None: on the floor, or a fixture on its own
+    parent: str | None = None  # id of the receptacle it starts in or on; None: on the floor, or a fixture in none
     states: frozenset[str] = frozenset()  # "open", "closed", "on"; default: off, closed (boxes, laptops: open)
     source: str = ""  # AI2-THOR's object id, or ""
 
@@ -28,7 +28,7 @@ class Item:
 class ObjectPose:
     """Initial pose of one object, given by ALFRED."""
 
-    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; if a name occurs several times, the object is copied
+    name: str  # of the object in AI2-THOR 2.1: "Mug_291e6e8a"; poses with the same name belong to copies of it
     position: Position
     rotation: Position  # degrees
 
@@ -67,12 +67,12 @@ class Task:
 
     type: str
     object_target: str
-    parent_target: str = ""
-    toggle_target: str = ""
-    mrecep_target: str = ""
+    parent_target: str = ""  # the receptacle where the object belongs
+    toggle_target: str = ""  # the lamp to turn on
+    mrecep_target: str = ""  # the movable receptacle that holds the object
     sliced: bool = False
     instruction: str = ""
-    id: str = ""  # id of the trial, or from the generator
+    id: str = ""  # of the ALFRED trial, or made by the generator of houses
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Setting of ALFRED: skills, observability, goal matching and backend, validated."""
+"""Validated options of an ALFRED environment: skills, observability, goal matching, backend, ..."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's
 class AlfredSetting:
     """Options of one ALFRED environment. Raises ConfigError for invalid ones."""
 
-    skills: str = "lota"
+    skills: str = "lota"  # "lota": skills name a type ("the mug"); "grounded": an instance ("mug 2")
     observability: Observability = "full"
     goal_matching: Matching = "type"
     max_steps: int | None = None  # per task; None: the skill set's default
     backend: Backend = "symbolic"
     render: str | None = None  # "rgb": frames in observations
     thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
-    data: str | None = None  # folder json_2.1.0, whose rooms the stand-in for AI2-THOR shows; None: generated houses
+    data: str | None = None  # json_2.1.0, from which the stand-in for AI2-THOR takes rooms; None: generated houses
     space: SkillSet = field(init=False)  # the skill set that ``skills`` names
-    conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)
+    conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)  # (met, all)
     simulator: ThorClient | None = field(init=False, default=None)
     hides_failures: ClassVar[bool] = False
 
@@ -60,12 +60,12 @@ class AlfredSetting:
             raise ConfigError(f"env.render={self.render} needs a world with a camera; set env.backend=thor")
 
     def _make_simulator(self) -> ThorClient:
-        from envs.alfred.thor.client import ThorClient  # lazy, as below: only the simulator's backend needs it
+        from envs.alfred.thor.client import ThorClient  # lazy, as below: only backend="thor" needs it
         from envs.alfred.thor.options import thor_options
 
         options = thor_options(self.thor, embedded=self.data is None)
         if options.headless and self.render is not None:
-            raise ConfigError("env.thor.headless=true makes no images; leave env.render out, or use CloudRendering")
+            raise ConfigError("env.thor.headless=true makes no images; set it to false, or leave env.render out")
         return ThorClient(options, self.data)
 
     @property

@@ -1,4 +1,4 @@
-"""`WorldSpec` of ALFRED, and the loader of its episodes."""
+"""Specification of ALFRED for the registry of environments (`WorldSpec`), and the loader of its episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load_episodes(
 ) -> Sequence[Episode]:
     """Return the episodes of a split; ``data`` is a folder json_2.1.0 (official data), or None for generated houses.
 
-    Generated houses: ``limit`` episodes (10,000 by default) of one house and ``stream`` tasks; another ``seed`` gives
+    Generated houses: ``limit`` episodes (10,000 by default), each a house with ``stream`` tasks; another ``seed`` gives
     other houses of the same split. Official data: one episode per person who described a trial; ``limit`` of them are
     drawn with ``seed``. Raises ConfigError for settings that cannot work, DataError for missing or damaged files.
     """
@@ -45,14 +45,14 @@ class AlfredSpec(WorldSpec):
         return AlfredSetting(skills, observability)
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
-        """Return another wording of the instruction; it calls no thing by a name that fits another type in the room."""
+        """Return another wording of the instruction. It avoids names that also fit another type in the room."""
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
 
     def goal_text(self, task: Task) -> str:
         return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the title of results. With a simulator it names AI2-THOR 5: results differ from those of 2.1."""
+        """Return the title of results. It names AI2-THOR 5 if used, since ALFRED's own results are on version 2.1."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in

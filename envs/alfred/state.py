@@ -1,4 +1,4 @@
-"""State of a scene: its things, which are fixtures and portable objects, the agent, the geometry, and queries."""
+"""State of a scene, and queries on it: the things (fixtures and portable objects), the agent and the geometry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Geometry:
     def __init__(self, scene: Scene) -> None:
         self.ids = frozenset(item.id for item in scene.items)
         basins = [item for item in scene.items if item.type in BASINS]
-        self.basin_of = {  # id of a faucet -> id of its nearest basin, as in ALFRED
+        self.basin_of = {  # maps the id of a faucet to the id of its nearest basin, as in ALFRED
             faucet.id: min(basins, key=lambda basin: dist(basin.position, faucet.position)).id
             for faucet in scene.items
             if faucet.type == "Faucet" and basins
@@ -85,7 +85,7 @@ class Thing:
 
 
 def things_of(scene: Scene) -> dict[str, Thing]:
-    """Return the start state of all things, in scene order. Receptacles list objects, not fixtures, as contents."""
+    """Return the start state of all things, in scene order. ``contents`` has objects only, never fixtures."""
     things: dict[str, Thing] = {}
     for item in scene.items:
         if item.id in things:
@@ -133,7 +133,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class SkillHistory:
-    """Effects of the type-level skills (``find a mug``) of one task, from which later ones choose their instance."""
+    """Record of the type-level skills (``find a mug``) of one task, by which later skills choose their instance."""
 
     target: str | None = None  # id of the thing that the last `find` reached
     find_history: tuple[str, ...] = ()  # ids that consecutive `find` skills for one type tried, oldest first
@@ -236,7 +236,7 @@ class State:
         return dist((self.agent.x, AGENT_Y, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Return whether the agent is at a thing, its receptacle or (a faucet's) basin, or within `REACH` of it."""
+        """Return whether the agent is at a thing, its receptacle or (for a faucet) basin, or within `REACH` of it."""
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True

@@ -5,7 +5,8 @@ cools its contents, and turning a faucet on cleans the contents of its nearest b
 rules are AI2-THOR's: a microwave starts only while closed and opens only while off, a laptop closes when picked up, a
 stove burner holds one thing. Nested things are heated, cooled and cleaned too. Every cut gives ``SLICES`` pieces.
 
-A primitive fails if the hand, a closed door or nested containers prevent it. Distances are checked by the skills.
+A primitive fails if what the hand holds, a closed door or the nesting of containers prevents it. It does not check
+distances: the skills do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Survey of a data set's rooms from its demonstrations: places of fixtures (receptacles, lamps, faucets) and objects.
+"""Survey of ALFRED's rooms: the places of fixtures (receptacles, lamps, faucets) and objects in its demonstrations.
 
-Every finding names the trials that show it, so that loading a trial can leave out what only that trial shows.
+Every finding names the trials that show it. What only one trial shows is left out when that trial is loaded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from keep_agent.errors import DataError
 
 _FIXTURE_ACTIONS = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
 _APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose object is the appliance
-_LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other are one lamp, seen in different trials
-_MATCH_DISTANCE = 0.02  # metres along each axis between an object's pose and the rounded position in its id
+_LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other count as one lamp
+_MATCH_DISTANCE = 0.02  # metres; maximum per axis between an object's pose and the position in its id
 
 
 class Label(NamedTuple):
@@ -84,27 +84,27 @@ def _number(value: float) -> str:
 def mine_survey(
     demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
-    """Return the survey of all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
+    """Return the survey of all demonstrations; ``progress`` is called after each. Raises DataError for a bad id."""
     miners: defaultdict[str, _RoomCollector] = defaultdict(_RoomCollector)
     for trajectory, steps in demonstrations:
         try:
             miners[trajectory.floor_plan].add(trajectory, steps)
         except ValueError as error:
             where = f"{trajectory.split}/{trajectory.name}/traj_data.json"
-            raise DataError(f"{where} has a malformed object id ({error}); restore it, or delete it") from error
+            raise DataError(f"{where} has a malformed object id ({error}); restore the file, or delete it") from error
         if progress is not None:
             progress()
     return {plan: miner.room() for plan, miner in sorted(miners.items())}
 
 
 class _RoomCollector:
-    """Collector of findings about one floor plan. `room` assigns official ids, since any demonstration may name one."""
+    """Collector of findings about one floor plan. `room` assigns ids at the end: any demonstration may give one."""
 
     def __init__(self) -> None:
-        self.ids: dict[tuple[str, Position], str] = {}  # key: (type, position to the millimetre) -> official id
-        self.trials_by_id: defaultdict[str, set[str]] = defaultdict(set)  # official id -> trials
+        self.ids: dict[tuple[str, Position], str] = {}  # official ids, by key: type and position to 1 mm
+        self.trials_by_id: defaultdict[str, set[str]] = defaultdict(set)
         self.trials_by_key: defaultdict[tuple[str, Position], set[str]] = defaultdict(set)
-        self.positions: dict[tuple[str, Position], Position] = {}  # key -> exact position
+        self.positions: dict[tuple[str, Position], Position] = {}  # exact positions, by key
         self.labels: list[tuple[str, str, Position, tuple[str, Position] | None]] = []
 
     def add(self, trajectory: Trajectory, steps: list[PlanStep]) -> None:
@@ -179,7 +179,7 @@ def _chebyshev(first: Position, second: Position) -> float:
 
 
 def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
-    """Keep one of several ids of the same lamp: the one that most trials show, not counting ``trial``."""
+    """Return the fixtures, with one id per lamp: the id that most trials show, ``trial`` not counted."""
     lamps: list[Fixture] = []
     for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
         if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _LAMP_SPREAD for lamp in lamps):

@@ -1,7 +1,7 @@
-"""Inference of an object's initial receptacle from its position, since ALFRED's scenes do not give it.
+"""Inference of the receptacle in which an object starts: ALFRED's scenes give only the object's position.
 
-The nearest evidence decides. Evidence is an object whose receptacle a demonstration in the same room shows, or the spot
-where a fixture of a type usually holds things. An object far from all evidence is in no receptacle.
+The nearest evidence decides. Evidence is an object whose receptacle a demonstration in the same room shows (a labelled
+object), or the spot where fixtures of a type usually hold objects. An object far from all evidence is in no receptacle.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_h
 from envs.alfred.scene import Position
 
 HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres sideways
-TYPE_PENALTY = 0.05  # metres added for a labelled object of another type, whose centre is at another height
-SPOT_PENALTY = 0.1  # metres added for a fixture's usual spot, which is less certain than a labelled object
-REACH = 1.5  # weighted metres; an object farther away is in no receptacle
+TYPE_PENALTY = 0.05  # metres added if the labelled object has another type: its centre has another height
+SPOT_PENALTY = 0.1  # metres added for a usual spot, which is less certain than a labelled object
+REACH = 1.5  # weighted metres; evidence that is farther away does not count
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
 
 # Usual position of things in or on a fixture, relative to it: metres sideways and up (medians over the train split).
@@ -38,7 +38,7 @@ _SAMPLED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """Evidence for a fixture: a labelled object, or the fixture's usual spot."""
+    """Evidence for a fixture: a labelled object in it, or the fixture's usual spot for objects."""
 
     type: str  # of the labelled object; "": the usual spot
     position: Position
@@ -59,7 +59,7 @@ class ReceptacleInference:
         self._penalties = np.array([evidence.penalty for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted metres, official id) of fixtures that may hold an object, nearest first; "" is the floor."""
+        """Return (weighted metres, official id) of fixtures that may hold an object, nearest first; "" is none."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
             if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _is_plausible(kind, evidence):
@@ -82,7 +82,7 @@ def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
 
 
 def _is_plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether the evidence's fixture may hold a type. Types that ALFRED puts nowhere fit all but `_NARROW`."""
+    """Return whether the evidence's fixture may hold a type. Types that ALFRED never places fit all but `_NARROW`."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
@@ -100,7 +100,7 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Lab
 
 
 def is_nested(kind: str, position: Position, container: str, place: Position) -> bool:
-    """Return whether an object is in a bowl, mug, ...: its type fits, and it is just above the container's position."""
+    """Return whether an object is in a ``container`` (bowl, ...) at ``place``: its type fits, and it is just above."""
     if container not in MOVABLE_RECEPTACLES or not may_hold(container, kind):
         return False
     sideways = ((position[0] - place[0]) ** 2 + (position[2] - place[2]) ** 2) ** 0.5

@@ -1,4 +1,4 @@
-"""Initial state of one official trial as a Scene: its fixtures and receptacles are inferred from other trials only."""
+"""Initial state of one ALFRED trial as a Scene; its fixtures, and what holds which object, come from other trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _PlacedObject:
     """Object with its possible places, the likeliest first; the first remaining place is used."""
 
     item: Item
-    places: list[tuple[float, str | None]]  # (weighted metres, or inf without evidence; receptacle's item id, or None)
+    places: list[tuple[float, str | None]]  # (weighted metres, inf without evidence; the receptacle's id, or None)
 
     @property
     def parent(self) -> str | None:
@@ -32,9 +32,9 @@ class _PlacedObject:
 
 
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
-    """Return the initial scene of a trial, in which its goal is not met, as in the simulator.
+    """Return the initial scene of a trial. Its goal is not met there, just as in the simulator.
 
-    While the inferred places meet the goal under either goal matching, the least certain place at the goal is dropped.
+    While the inferred places meet the goal, by either goal matching, the least certain place at the goal is dropped.
     """
     room = survey.get(trajectory.floor_plan, RoomSurvey()).without_trial(trajectory.trial)
     fixtures = _fixtures(trajectory, task, room, survey)
@@ -54,7 +54,7 @@ def needed_fixtures(task: Task) -> tuple[str, ...]:
 
 
 def _fixtures(trajectory: Trajectory, task: Task, room: RoomSurvey, survey: Survey) -> tuple[Item, ...]:
-    """Return fixtures sorted by type and position; a needed one that no other trial shows gets a typical place."""
+    """Return fixtures sorted by type and position. A needed type that no other trial shows gets a typical place."""
     fixtures = list(room.fixtures)
     for kind in needed_fixtures(task):
         if all(fixture.type != kind for fixture in fixtures):
@@ -69,7 +69,7 @@ def _fixtures(trajectory: Trajectory, task: Task, room: RoomSurvey, survey: Surv
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return a typical place at the type's usual height: at a fixture of `_NEIGHBORS`, else amid the room's objects."""
+    """Return a typical place at the type's usual height: at a fixture of `_NEIGHBORS`, else amid the objects."""
     heights = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(heights) if heights else _HEIGHT
     neighbors = [fixture for fixture in fixtures if fixture.type in _NEIGHBORS.get(kind, ())]

@@ -1,6 +1,6 @@
-"""Cache of mined surveys in the user's cache folder: one file per data folder, replaced atomically.
+"""Cache of the surveys of rooms (see `mining`) in the user's cache folder: one file per data folder.
 
-A file has a version, the trajectories' fingerprint and a checksum; if any of them differs, the data is mined again.
+A file has a version, the trajectories' fingerprint and a checksum; if any of them differs, the survey is made again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from envs.alfred.data.trajectories import Corpus
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # increase when mining gives another result for the same files
+VERSION = 1  # increase when `mine_survey` gives another result for the same files
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RecursionError, zlib.error)
 
 
 def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> Survey:
-    """Return the survey of all trajectories: from a valid cache, else mined and cached."""
+    """Return the survey of all trajectories, from the cache if that is valid. Otherwise make and cache it."""
     path, fingerprint = cache_file(corpus), corpus.fingerprint()
     cached = _read(path, fingerprint)
     if cached is not None:
@@ -60,7 +60,7 @@ def _read(path: Path, fingerprint: str) -> Survey | None:
 
 
 def _write(path: Path, fingerprint: str, rooms: Survey) -> None:
-    """Replace the cache file atomically. If it cannot be written, the next run mines again."""
+    """Replace the cache file atomically. If it cannot be written, the next run makes the survey again."""
     body = json.dumps(_encode(rooms), separators=(",", ":")).encode()
     content = gzip.compress(json.dumps(_header(fingerprint, body)).encode() + b"\n" + body, 6, mtime=0)
     try:

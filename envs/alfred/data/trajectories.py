@@ -1,4 +1,4 @@
-"""Trajectories of ALFRED's json_2.1.0: folders SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with the same tree."""
+"""Trajectories (recorded trials) of ALFRED: SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with the same tree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trajectory:
     task_type: str
     params: Mapping[str, Any]  # pddl_params
     start: Start
-    instructions: tuple[str, ...]  # one per annotation
+    instructions: tuple[str, ...]  # one per annotation (a person's description)
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class SplitFiles:
     archive: Path | None = None
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (file name, content): files sorted by name, members of an archive in its order."""
+        """Yield (file name, content): files sorted by name, or members of an archive in its own order."""
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
@@ -87,7 +87,7 @@ class Corpus:
         self.root = _find_root(Path(str(path)).expanduser())
         self.sources = {source.split: source for source in _sources(self.root)}
         if not self.sources:
-            raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; set the folder json_2.1.0")
+            raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; give the folder json_2.1.0")
 
     def fingerprint(self) -> str:
         """Return a hash that changes when any trajectory file is added, removed, resized or touched."""
@@ -224,7 +224,6 @@ def _vector(value: dict[str, Any]) -> Position:
 
 
 def _steps(content: dict[str, Any]) -> list[PlanStep]:
-    """Return the high-level steps of a demonstration."""
     low: dict[int, list[tuple[str, str, str]]] = {}
     for entry in content["plan"]["low_actions"]:
         action = entry["api_action"]

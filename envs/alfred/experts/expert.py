@@ -1,4 +1,4 @@
-"""Scripted expert: an oracle planner that demonstrates every task with type-level or instance-level skills."""
+"""Scripted expert that demonstrates tasks with type-level ("find a mug") or instance-level ("go to shelf 2") skills."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(WorldView):
-    """View of the whole world that prefers what the last ``find`` reached, then what repeating it would reach first.
+    """View of the whole world that prefers what the last ``find`` reached, then what a repeated ``find`` would reach.
 
-    A type-level skill chooses its instance itself, so the expert repeats ``find`` until the instance suits its step.
+    A type-level skill chooses the instance itself, so the expert repeats ``find`` until the instance suits its step.
     """
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
@@ -35,13 +35,13 @@ class _LotaView(WorldView):
         return by_id[candidates[0]]
 
     def is_reached(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing or its appliance; then no further ``find`` is needed."""
+        """Return whether the last ``find`` reached the thing or the appliance around it; no ``find`` is needed then."""
         target = self.last_found()
         around = (outer.id for outer in self.world.holders(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)
 
     def last_found(self) -> str | None:
-        """Return the thing that the last ``find`` reached (for a faucet its basin), or None."""
+        """Return the id of the thing that the last ``find`` reached (for a faucet its basin), or None."""
         target = self.world.history.target
         return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 
@@ -108,7 +108,7 @@ def _put(view: _LotaView, step: ExpertStep) -> str:
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
-    """Return the skill that operates a thing at the agent's place, else a ``find`` for it, or for its ``content``."""
+    """Return the skill that operates a thing, or first a ``find`` for it (from elsewhere: for its ``content``)."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"
@@ -157,7 +157,7 @@ _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert. It uses the full state, but only the agent's knowledge for "grounded" skills under "partial"."""
+    """Scripted expert. It sees the whole state, except for "grounded" skills if observability is "partial"."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""

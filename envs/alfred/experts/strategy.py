@@ -1,7 +1,7 @@
-"""Strategy of the expert: the next step of a task, and the instances to use, from the current known state alone.
+"""Strategy of the scripted expert: it derives the next step of a task, and what to use, from the known state alone.
 
-Without a memory of earlier steps, it can continue after skills that another planner chose. It prefers an instance at
-hand, else the first in scene order.
+It remembers no earlier steps, so it can continue after skills that another planner chose. It prefers an instance at the
+agent's place, else the first in scene order (the order of the scene's items).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPARE_PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class ExpertStep:
-    """Action on a thing; ``place`` is the receptacle to put it in, ``content`` the object that the appliance treats."""
+    """Action on a thing; ``place`` is the receptacle to put it in, ``content`` an object to heat, cool or clean."""
 
     verb: Verb
     thing: str = ""

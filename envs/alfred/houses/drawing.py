@@ -1,4 +1,4 @@
-"""Random choice of tasks, one or a stream, that are possible in a furnished room and not yet fulfilled."""
+"""Random choice of one task, or of a stream of tasks, that are possible in a furnished room and not yet fulfilled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASK_TYPES = tuple(sorted(TASK_ROOMS))
 # Receptacles that are never a goal in ALFRED.
 NEVER_GOALS = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
 
-
+# Share of the tasks of each type that ask for slices.
 _SLICED_SHARE = {
     "pick_and_place_simple": 0.05, "pick_and_place_with_movable_recep": 0.16, "pick_clean_then_place_in_recep": 0.12,
     "pick_cool_then_place_in_recep": 0.28, "pick_heat_then_place_in_recep": 0.36, "pick_two_obj_and_place": 0.04,
@@ -36,10 +36,10 @@ _SLICED_SHARE = {
 
 @dataclass
 class RoomState:
-    """Possible state of the room before a task of a stream, valid whether the earlier tasks succeeded or failed.
+    """Possible places of objects in the room before a task of a stream, whether the earlier tasks succeeded or failed.
 
-    ``places`` maps each object type to all receptacle types where an instance may be, and tasks only add to it.
-    If things are moved only as tasks require, every instance in a receptacle is in one of these types.
+    ``places`` maps each object type to the receptacle types that may hold such an object; tasks only add types.
+    As long as the agent moves objects only as tasks require, every object in a receptacle is in one of these types.
     """
 
     counts: Counter[str]  # instances per object type
@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the receptacle types where a goal may put a ``goes_in``; ``only_unused``: only those without ``kind``."""
+    """Return the types of receptacles that accept ``goes_in``; ``only_unused`` omits those that may hold a ``kind``."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]
@@ -96,7 +96,7 @@ def _look_tasks(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task
 
 
 def _put_tasks(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
-    """Yield tasks that place ``least`` objects of the same type, 1 or 2."""
+    """Yield tasks that place ``least`` (1 or 2) objects of one type."""
     for kind in _objects(state, sliced):
         if state.counts[kind] < least:
             continue
@@ -146,7 +146,7 @@ def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
 
 
 def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
-    """Draw a task of a type, or return None if none is possible; object types that no task has used are preferred."""
+    """Draw a task of a type, or return None if none is possible. Object types without an earlier task are preferred."""
     sliced = rng.random() < _SLICED_SHARE.get(task_type, 0.0)
     tasks = candidates(task_type, state, sliced) or candidates(task_type, state, False)
     tasks = [task for task in tasks if task.object_target not in state.past_targets] or tasks

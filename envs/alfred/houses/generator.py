@@ -1,4 +1,4 @@
-"""Generator of seeded houses: furnished rooms in AI2-THOR's vocabulary with ALFRED's seven task types.
+"""Generator of houses from seeds: furnished rooms with AI2-THOR's types of things, and tasks of ALFRED's seven types.
 
 A house is accepted only if the hash of its furniture belongs to its seed's split, so that splits share no house.
 """
@@ -34,9 +34,9 @@ def house_seed(split: str, index: int) -> int:
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
     """Return a house with ``stream`` tasks, to be done one after another.
 
-    ``room`` and ``task_type``, the type of the first task, are drawn if None. Goals are reachable, and unmet at the
-    start of their task, unless the agent has put things where no task required them. Raises ConfigError for an unknown
-    or impossible choice, DataError if no room offers that many tasks.
+    ``room`` and ``task_type``, the type of the first task, are drawn if None. Every goal is reachable, and not met when
+    its task begins, as long as the agent moves objects only as the tasks require. Raises ConfigError for an unknown or
+    impossible choice, DataError if no room offers that many tasks.
     """
     _check(stream, room, task_type)
     rng = Random(seed)

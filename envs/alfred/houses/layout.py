@@ -1,4 +1,4 @@
-"""Layout of a rectangular room: positions of a blueprint's furniture, and the points where an agent can stand."""
+"""Layout of a rectangular room: positions of a `Blueprint`'s furniture (units), and the agent's standing points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envs.alfred.scene import Position
 GRID = 0.25  # metres between standing points, as in AI2-THOR
 REACH = 1.3  # maximum metres from a fixture to the nearest standing point
 MIN_POINTS = 16
-CLEARANCE = 0.2  # metres between agent and furniture
+CLEARANCE = 0.2  # minimum metres between agent and furniture
 
 Point = tuple[float, float]
 Rect = tuple[float, float, float, float]  # x0, z0, x1, z1
@@ -29,7 +29,7 @@ class House:
 
     @property
     def signature(self) -> str:
-        """SHA-256 of room type and furniture with positions: the same only for the same house."""
+        """SHA-256 of the room type and of the fixtures with their positions: different for different houses."""
         return hashlib.sha256(repr((self.room, sorted(self.fixtures))).encode()).hexdigest()
 
 

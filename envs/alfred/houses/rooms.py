@@ -8,7 +8,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One fixture of a unit: offset along the wall, height, and distance from the wall, in metres."""
+    """One fixture of a piece of furniture: its offset along the wall, height and distance from the wall, in metres."""
 
     type: str
     along: float
@@ -34,7 +34,7 @@ class Blueprint:
 
 
 def single(kind: str, width: float, depth: float, height: float, *extra: Part) -> Unit:
-    """Return a unit of one fixture in its middle, and of ``extra`` parts on, above or in that fixture."""
+    """Return a unit that has one fixture in its middle, and ``extra`` parts on, above or in that fixture."""
     return Unit(width, depth, (Part(kind, width / 2, height, depth / 2), *extra))
 
 

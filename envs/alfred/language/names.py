@@ -59,7 +59,7 @@ LAMP_NAMES: dict[str, tuple[str, ...]] = {
 
 NAMES = OBJECT_NAMES | PLACE_NAMES | LAMP_NAMES
 
-# Names without a singular article: "some lettuce", "the lettuce", but "two heads of lettuce".
+# Names that take "some" instead of "a", with their plurals: "some lettuce", but "two heads of lettuce".
 MASS_PLURALS = {
     "bread": "loaves of bread", "lettuce": "heads of lettuce", "soap": "bars of soap",
     "toilet paper": "rolls of toilet paper", "pepper": "pepper shakers", "salt": "salt shakers",

@@ -1,4 +1,4 @@
-"""Instructions for tasks in everyday language: many sentence patterns, names and verbs for the same thing."""
+"""Instructions for tasks in everyday language, with many sentence patterns, names and verbs for the same meaning."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def templates(task: Task) -> tuple[str, ...]:
 
 
 def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
-    """Return one sentence for a task. It uses no name that also fits another type in ``present``, the room's types.
+    """Return one sentence for a task. It avoids names that also fit another type in ``present``, the room's types.
 
     ``source`` is the type of the place where the object starts, or "". Some sentences mention the place, some a colour.
     """
@@ -60,7 +60,7 @@ def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), sourc
 
 
 def all_phrasings(task: Task) -> list[str]:
-    """Return every pattern once, with the usual names and words."""
+    """Return one sentence for each pattern, with the usual names and words."""
     wording = _Wording(task, lambda options: options[0], lambda noun: noun, frozenset(), "")
     return list(dict.fromkeys(_render(form, wording) for form in templates(task)))
 
@@ -92,7 +92,7 @@ def _render(form: str, wording: _Wording) -> str:
 
 
 def _slots(wording: _Wording) -> dict[str, str | Callable[[str], str]]:
-    """Return each slot's text, or a function from an adjective to the text. Names are drawn once per sentence."""
+    """Return the text of each slot (``{on}`` in a pattern), or a function that makes it from an adjective."""
     task = wording.task
     whole = wording.choose(names_for(task.object_target, wording.present))
     noun = wording.adjective(whole) if whole not in MASS_PLURALS else whole

@@ -1,9 +1,9 @@
-"""Sentence patterns for the seven task types.
+"""Sentence patterns for the seven task types, with slots in braces.
 
 ``{a}`` is the object with its article ("an apple"), ``{the}`` "the apple", ``{two}`` "two apples", ``{plural}``
-"apples"; a word after the slot's name is an adjective: ``{a hot}`` is "a hot apple".
-``{on}`` is the destination with its preposition ("in the fridge"), ``{to}`` "to the fridge", ``{onto}`` "into the
-fridge". ``{a_carrier}``, ``{the_carrier}`` and ``{in_carrier}`` stand for the movable receptacle, ``{a_lamp}`` and
+"apples". A second word in the braces is an adjective: ``{a hot}`` is "a hot apple". ``{on}`` is the destination with
+its preposition ("in the fridge"), ``{to}`` "to the fridge", ``{onto}`` "into the fridge".
+``{a_carrier}``, ``{the_carrier}`` and ``{in_carrier}`` stand for the movable receptacle, ``{a_lamp}`` and
 ``{the_lamp}`` for the lamp, ``{a_whole}`` and ``{the_whole}`` for the object that is cut. ``[put]``, ``[heat]``, ...
 stand for any of their synonyms in ``WORDS``.
 """

@@ -1,4 +1,4 @@
-"""Client of one AI2-THOR process: starts and restarts it; every call returns a reply or raises a `ThorError`."""
+"""Client of one AI2-THOR process, which it starts and restarts. A call returns a reply or raises a `ThorError`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Reply:
 
 
 class ThorClient:
-    """Client of a simulator. ``calls`` counts calls, ``seconds`` their total time, ``launches`` process starts."""
+    """Client of AI2-THOR. It counts ``calls``, their ``seconds`` in all, and ``launches``, the starts of a process."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """Store the options; `start` or `reset` starts the process. ``data``: folder json_2.1.0, for the stand-in."""
+        """Store the options; `start` or `reset` starts the process. ``data``: json_2.1.0, for AI2-THOR's stand-in."""
         self.options = options
         self._scene = EMPTY_SCENE  # initial scene of a new process
         self.calls = 0
@@ -58,7 +58,7 @@ class ThorClient:
         return self._controller is not None
 
     def start(self, scene: str | None = None) -> None:
-        """Start the process unless it runs, in ``scene`` (default: the last scene). Raises `ThorStart`."""
+        """Start the process unless it runs, in ``scene`` (default: that of the last start). Raises `ThorStart`."""
         self._scene = scene or self._scene
         if self._controller is None:
             from envs.alfred.thor.launch import launch  # lazy: it imports ai2thor
@@ -72,7 +72,7 @@ class ThorClient:
         self.start()
 
     def reset(self, scene: str | dict[str, Any]) -> Reply:
-        """Reset to a scene: its name in the build, or a house in ProcTHOR's format. Raises `ThorError`."""
+        """Reset to a scene: its name in the build, or a house for CreateHouse. Raises `ThorError`."""
         name = EMPTY_SCENE if isinstance(scene, dict) else scene
         self.start(name)
         scenes, full_name = self._call(
@@ -114,7 +114,7 @@ class ThorClient:
             if fault is error:
                 raise
             raise fault from error
-        except BaseException:  # such as a keyboard interrupt; the reply would still arrive
+        except BaseException:  # such as KeyboardInterrupt; as above, no late reply may remain
             self.close()
             raise
         finally:
@@ -148,7 +148,7 @@ def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) 
 
 
 def _reply(event: Event) -> Reply:
-    """Return the reply of an event. Raises `ThorAnswer` if its success flag is no boolean, such as the text "false"."""
+    """Return the reply of an event. Raises `ThorAnswer` if its success flag is not a boolean, such as "false"."""
     metadata = event.metadata
     success = metadata["lastActionSuccess"]
     if not isinstance(success, bool):

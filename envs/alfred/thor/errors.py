@@ -43,13 +43,13 @@ class ThorGone(ThorError, EpisodeError, ConnectionError):
 class ThorAnswer(ThorError, EpisodeError, ValueError):
     """An unusable reply: a wrong sequence id, no metadata, or values of a wrong type."""
 
-    remedy = "check that env.thor.executable is a build of AI2-THOR 5"
+    remedy = "check that env.thor.executable starts AI2-THOR 5"
 
 
 class ThorRefusal(ThorError, EpisodeError):
     """Failed action without which an episode cannot start; the message quotes AI2-THOR's reason."""
 
-    remedy = "check that the build has this scene and this action (docs/thor.md)"
+    remedy = "check that AI2-THOR's executable has this scene and this action (docs/thor.md)"
 
 
 class ThorLost(ThorError, EpisodeError):
@@ -59,8 +59,8 @@ class ThorLost(ThorError, EpisodeError):
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return ``error``, or the error that ai2thor replaced by it (its context), if that is a ThorError; else None."""
+    """Return ``error`` or its context (the error that ai2thor replaced by it), whichever is a ThorError, or None."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 
-PROCESS_FAULTS = (ThorTimeout, ThorGone, ThorAnswer)  # faults that end the process; a new process may succeed
+PROCESS_FAULTS = (ThorTimeout, ThorGone, ThorAnswer)  # faults after which the process is replaced

@@ -39,7 +39,7 @@ class BoundedController(Controller):
             self.server = BoundedFifoServer(**common)
 
     def step(self, action: Any = None, **arguments: Any) -> Event:
-        """Skip ChangeResolution if headless: a build without a screen may wait forever for the change."""
+        """Skip ChangeResolution if headless: without a screen, AI2-THOR may wait forever for the change."""
         if self.headless and action == "ChangeResolution":
             return self.last_event
         return super().step(action, **arguments)
@@ -66,7 +66,7 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
             raise ThorStart(fault.reason, action=fault.action, seconds=fault.seconds) from error
         message = str(error).strip().partition("\n")[0]
         if "no build exists" in message:
-            message = f"its build is not in ~/.ai2thor/releases and cannot be downloaded from this machine ({message})"
+            message = f"there is no build in ~/.ai2thor/releases, and this machine cannot download one ({message})"
         raise ThorStart(f"{type(error).__name__}: {message}") from error
     return controller
 
@@ -74,7 +74,7 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
 def end(controller: Controller) -> None:
     """Kill the process and wait for its end; close pipes, thread and port; remove the pipes' folder.
 
-    May be called more than once. ai2thor's atexit hook keeps every controller, so large attributes are cleared here.
+    May be called more than once. ai2thor's atexit hook holds every controller, so large attributes are cleared here.
     """
     server = controller.server
     if server is not None:
@@ -90,7 +90,7 @@ def end(controller: Controller) -> None:
             server.raw_metadata = server.raw_files = None
         server.last_event = None
     if controller._build is not None:
-        with suppress(AttributeError):  # the build has no lock yet
+        with suppress(AttributeError):  # the executable has no lock yet
             controller._build.unlock()
     controller.last_event = None
 

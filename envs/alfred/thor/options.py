@@ -21,8 +21,8 @@ SERVERS = ("fifo", "wsgi")
 class ThorOptions:
     """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
-    executable: str | None = None  # a build's file, a command, or "stand-in"; None: the build that ai2thor downloads
-    platform: str | None = None  # of the build; None: CloudRendering for images without display, else ai2thor's choice
+    executable: str | None = None  # AI2-THOR's executable, a command, or "stand-in"; None: ai2thor downloads a build
+    platform: str | None = None  # of that build; None: CloudRendering for images without display, else ai2thor's choice
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
     display: str | None = None  # X display, such as ":0"; None: the environment variable DISPLAY
@@ -57,7 +57,7 @@ class ThorOptions:
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether the stand-in is used, by name or as a command."""
+        """Whether ``executable`` is the stand-in for AI2-THOR, by name or as a command."""
         return self.executable is not None and (self.executable == STAND_IN or STUB_MODULE in self.executable)
 
     def command(self, data: str | None) -> str | None:
@@ -72,7 +72,7 @@ class ThorOptions:
             return quote(str(file))
         first = split(self.executable)[:1]
         if first and "/" in first[0] and not Path(first[0]).is_file():
-            raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name a build's file")
+            raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name an existing file")
         return self.executable
 
 
@@ -81,7 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Validate options; ``embedded`` (generated) houses use the stand-in by default. Raises ConfigError."""
+    """Validate options; with ``embedded`` (generated houses), the stand-in is the default. Raises ConfigError."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

@@ -49,7 +49,7 @@ class PoseFinder:
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
     def poses_for(self, object_id: str, target: Position) -> list[Pose]:
-        """Return poses from which the agent can use an object; if the build reports none, compute one per nearby point.
+        """Return poses from which the agent can use an object; if the build reports none, compute one per near point.
 
         First comes the best pose of each standing point, nearest point first; then the second best of each, and so on.
         """
@@ -112,7 +112,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _points_first(ranked: Sequence[Pose]) -> list[Pose]:
-    """Order poses: the first of every point, then the second ones, ...; a door may open only from a farther point."""
+    """Put the first pose of every point first, then the second ones, ...: a door may open only from a far point."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

@@ -1,4 +1,4 @@
-"""Reader of the simulator's metadata, from which it makes things of the symbolic world.
+"""Reader of AI2-THOR's metadata, from which it makes the things (fixtures and objects) of the symbolic world.
 
 Only ALFRED's types are read, with ALFRED's names. The simulator lists all receptacles that a thing touches; the
 innermost one becomes its parent. A thing on the floor or on unknown furniture has no parent.
@@ -21,7 +21,7 @@ Entry = Mapping[str, Any]  # an element of metadata["objects"]
 
 FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # ignored once they are broken
 NESTED_DISTANCE = 0.3  # maximum metres between a movable container and its contents
-ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1 (ALFRED)
+ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # by AI2-THOR 5's name
 
 
 def kind_of(entry: Entry) -> str:
@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return a thing's last container if it is near: AI2-THOR lists no carried container, and no pan on a burner."""
+    """Return a thing's last container if still near: AI2-THOR lists none that is carried, and no pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:

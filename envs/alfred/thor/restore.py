@@ -1,6 +1,6 @@
 """Restoration of an ALFRED trial's initial state in a room of AI2-THOR 5.
 
-ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name its objects. Version 5 has
+ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name objects of that version. Version 5 has
 other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
 listed objects. Poses are therefore assigned to the existing instances, type by type. If a type has more poses than
 instances, its last instance is listed for all remaining poses, and AI2-THOR copies it. All other objects are listed at
@@ -63,7 +63,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
     for action, arguments in state_actions(start, reply.objects):
         ask(action, **arguments)
     pose = Pose(*start.agent, start.rotation, start.horizon).arguments()
-    if not ask("Teleport", **pose).ok:  # for example, because the height does not fit this build's floor
+    if not ask("Teleport", **pose).ok:  # for example, because the height does not fit AI2-THOR 5's floor
         ask("Teleport", **pose, forceAction=True)
     reply = thor.require("Pass")
     misplaced = misplaced_types(start.objects, reply.objects, missing)
@@ -76,7 +76,7 @@ def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for existing instances, the current ones for all other objects.
 
-    An id is type and position in centimetres, and AI2-THOR keeps one object per id: a type's positions must differ.
+    AI2-THOR forms an id from type and position in centimetres, and keeps one object per id, so positions must differ.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}

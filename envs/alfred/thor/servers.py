@@ -1,7 +1,7 @@
 """Servers with time limits for ai2thor's client, over two pipes or HTTP. They correct ai2thor 5.0's own servers.
 
 The pipe server of ai2thor blocks forever in ``open`` if the process dies before it opens its pipe, and polls until its
-time-out if the process dies later. The HTTP server, for builds and machines without named pipes, never frees its thread
+time-out if the process dies later. The HTTP server, for machines without named pipes, never frees its thread
 and socket, replaces an ended process by a new one in the initial room, and does not report unreadable replies.
 """
 
@@ -33,7 +33,7 @@ JOIN_TIMEOUT = 5.0  # seconds to wait for the server's thread to end
 
 
 def kill(process: Popen | None) -> None:
-    """Kill a process and its descendants, such as a build started by a script (xvfb-run)."""
+    """Kill a process and its descendants, such as AI2-THOR started by a script (xvfb-run)."""
     if process is None or process.poll() is not None:
         return
     children = descendants(process.pid)
@@ -99,7 +99,7 @@ class BoundedFifoServer(FifoServer):
                 ) from error
 
     def stop(self) -> None:
-        kill(self.unity_proc)  # first, since ai2thor would leave its descendants running
+        kill(self.unity_proc)  # ai2thor's stop leaves descendants of the process running
         super().stop()
         self.client_pipe = self.server_pipe = None
 
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Return HTTP errors. Send other errors' text to the waiting caller: the errors themselves keep files open."""
+        """Return HTTP errors. Of others, send the text to the waiting caller: the error itself keeps files open."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

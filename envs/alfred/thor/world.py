@@ -1,6 +1,6 @@
 """World of one ALFRED scene in AI2-THOR: the simulator executes each primitive action, and its reply gives the state.
 
-A symbolic copy of the state executes a primitive first: if it fails there, that is the outcome, and nothing is sent.
+A symbolic copy of the state executes a primitive first: if it fails there, the simulator is not asked to execute it.
 The simulator can fail too, for example if something is in the way. Hot, cold and clean are not read from the
 simulator; they follow from the actions, as in ALFRED's own code.
 
@@ -79,7 +79,7 @@ class ThorWorld(World):
         return self._copy_into(object.__new__(World))
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError("a scene in AI2-THOR stays in its process; use one environment per simulator, in one process")
+        raise ConfigError("a scene in AI2-THOR cannot be copied to another process; make its environment there")
 
     @property
     def frame(self) -> np.ndarray | None:
@@ -182,7 +182,7 @@ class ThorWorld(World):
         return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
-        """Teleport; with a thing in the hand, force a refused teleport, even through walls."""
+        """Teleport. If AI2-THOR refuses and the hand holds a thing, force it, even through walls."""
         arguments = pose.arguments()
         if self._do("Teleport", **arguments).ok:
             return True
@@ -218,7 +218,7 @@ class ThorWorld(World):
         """Set up the scene as described, and assign ids to all things."""
         description = self.description
         if description.start is None:
-            from envs.alfred.thor_stub.house import to_house  # lazy: only the stand-in has such houses
+            from envs.alfred.thor_stub.house import to_house  # lazy: only the stand-in for AI2-THOR has such houses
 
             self._thor.reset(to_house(description))
         else:
@@ -276,7 +276,7 @@ class ThorWorld(World):
         log.warning("the simulator is restarted: %s", fault)
 
     def _comparable_state(self) -> dict[str, tuple[object, ...]]:
-        """Return the state to compare after a restart, without positions and slices' states: physics varies them."""
+        """Return the state to compare after a restart, without positions and slices' states, which physics varies."""
         state: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:
@@ -285,7 +285,7 @@ class ThorWorld(World):
 
 
 def _short_message(message: str) -> str:
-    """Return the build's message without exception name and trace."""
+    """Return AI2-THOR's message without exception name and trace."""
     first = message.strip().partition("\n")[0].partition(". trace:")[0]
     kind, colon, rest = first.partition(": ")
     return rest if colon and kind.endswith("Exception") else first

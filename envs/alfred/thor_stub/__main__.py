@@ -13,8 +13,8 @@ from envs.alfred.thor_stub.rooms import Rooms
 from envs.alfred.thor_stub.simulator import Simulator
 from keep_agent.errors import ConfigError, KeepError
 
-ABOUT = """A stand-in for AI2-THOR. ai2thor's Controller(local_executable_path=...) starts it like a real build, over
-named pipes or HTTP. The build's own flags (-screen-width 300, -batchmode, ...) may follow."""
+ABOUT = """A process that stands in for AI2-THOR. ai2thor's Controller(local_executable_path=...) starts it and
+connects to it over named pipes or HTTP. AI2-THOR's own flags (-screen-width 300, -batchmode, ...) may follow."""
 UNUSABLE = 2  # exit status for wrong options, the same as argparse's
 
 
@@ -75,7 +75,7 @@ def _channel() -> Channel:
         return Http(host, int(port), os.environ.get("AI2THOR_CLIENT_TOKEN", ""))
     if server and client:
         return Pipes(server, client)
-    raise ConfigError("no client: set AI2THOR_SERVER_TYPE=WSGI or AI2THOR_FIFO_SERVER_PIPE_PATH and ..._CLIENT_...")
+    raise ConfigError("no client: let ai2thor start this process, or set AI2THOR_SERVER_TYPE=WSGI or the FIFO paths")
 
 
 if __name__ == "__main__":

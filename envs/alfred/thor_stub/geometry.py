@@ -1,4 +1,4 @@
-"""Geometry of the stand-in: standing points, and visibility from a pose."""
+"""Geometry of the stand-in for AI2-THOR: standing points, and visibility from a pose."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Sight:
         return offset <= self.angle / 2 + YAW_MARGIN + degrees(atan(width / 2 / distance))
 
     def contains_height(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether a target is in the vertical view of an eye at ``height`` metres, ``horizon`` degrees down."""
+        """Return whether an eye at ``height`` metres, looking ``horizon`` degrees down, sees a target's height."""
         distance = hypot(target[0] - point[0], target[2] - point[1])
         pitch = degrees(atan2(height - target[1], distance))
         return abs(pitch - horizon) <= self.angle / 2 + PITCH_MARGIN
@@ -86,7 +86,7 @@ def poses_seeing(
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """Return the scene's standing points; if it lists none, the free points of a grid over its floor, and ``known``."""
+    """Return the scene's standing points; if it lists none, its floor's free grid points and ``known``."""
     if scene.reachable:
         return scene.reachable
     places = [floor_xz(item.position) for item in scene.items] + [scene.agent]

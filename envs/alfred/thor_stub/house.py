@@ -1,4 +1,4 @@
-"""Houses for the action ``CreateHouse``: dicts in which one key holds the scene as JSON."""
+"""Houses for the action ``CreateHouse`` of the stand-in for AI2-THOR: dicts with the scene as JSON under one key."""
 
 from __future__ import annotations
 

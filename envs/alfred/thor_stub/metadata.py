@@ -1,4 +1,4 @@
-"""Metadata in the reply to every action: the state of all objects, of the agent and of the cameras."""
+"""Metadata in the replies of the stand-in for AI2-THOR: the state of all objects, of the agent and of the cameras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schematic images of a room, raw RGB, bottom row first: boxes with the names of their types, one colour per type."""
+"""Schematic images of a room: raw RGB, bottom row first. Things are boxes with their type's name and colour."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Lens:
-    """A pinhole camera. The rows of ``axes`` (3, 3) point right, up and forward; ``focus`` is in pixels."""
+    """A pinhole camera. The rows of ``axes`` (3, 3) point right, up and forward; ``focus``: focal length in pixels."""
 
     eye: np.ndarray
     axes: np.ndarray

@@ -1,4 +1,4 @@
-"""Room of the stand-in: a symbolic world with the ids, names and additional states of AI2-THOR's build."""
+"""Room of the stand-in for AI2-THOR: a symbolic world, and AI2-THOR's ids, names and further states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envs.alfred.thor_stub.geometry import HEIGHT, AgentPose, Point, Sight, floo
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
-Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
+Extras = Mapping[str, Position]  # positions of the objects that the symbolic world lacks, by object id
 ORIGIN: Position = (0.0, 0.0, 0.0)
 UPRIGHT: Position = (0.0, 0.0, 0.0)  # degrees around the x, y and z axes
 HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
@@ -25,12 +25,12 @@ HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
 
 @dataclass(slots=True)
 class Entity:
-    """Object with an id in AI2-THOR's format. Without a ``thing`` it does not exist in the symbolic world."""
+    """Object as AI2-THOR lists it. ``thing`` is the same object in the symbolic world, which lacks some (windows)."""
 
     id: str
     type: str  # name of the type in AI2-THOR 5.0
     name: str
-    thing: str = ""  # id in the symbolic world
+    thing: str = ""  # id in the symbolic world, or ""
     place: Position = ORIGIN  # position of an entity without a thing
     rotation: Position = UPRIGHT
     controls: str = ""  # object id of the stove burner that a knob turns on
@@ -42,7 +42,7 @@ class Entity:
 
 
 class Parents:
-    """Inference of objects' receptacles in one room, from a survey of demonstrations, or from the fixtures alone."""
+    """Inference of objects' receptacles in one room, from a survey of demonstrations or from the fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
         """Store the fixtures; an item's ``source`` is its id in ``survey``."""
@@ -64,7 +64,7 @@ class Parents:
 
 
 class Room:
-    """A room and the agent in it. ``version`` increases with every action that may change more than the pose."""
+    """A room and the agent in it. ``version`` grows with every action that may change more than the agent's pose."""
 
     def __init__(
         self, scene: Scene, name: str, parents: Parents | None = None, spots: Iterable[Point] = (), y: float = HEIGHT
@@ -76,7 +76,7 @@ class Room:
         self.points = floor_points(scene, spots)
         self.entities: dict[str, Entity] = {}  # by object id
         self.of_thing: dict[str, Entity] = {}  # by thing id
-        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # by `Entity.key`: "dirty", "water", "open", ...
+        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # states by `Entity.key`: "dirty", "water", ...
         self.version = 0
         self._parents = parents
         for thing in self.world.things.values():
@@ -201,7 +201,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace things by ``items``, loose entities without a thing by ``extras``; `is_loose` types get new ids."""
+        """Replace things by ``items``, loose entities without a thing by ``extras``. `is_loose` ones get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

@@ -1,4 +1,4 @@
-"""Rooms of the stand-in: an empty one for houses, and the floor plans of a data set."""
+"""Rooms of the stand-in for AI2-THOR: an empty one for houses, and the floor plans of ALFRED's data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STEPS = 4  # grid steps from the middle of the empty room to its walls
 
 
 class Rooms:
-    """Scenes of the stand-in."""
+    """Scenes that a client can load, by name."""
 
     def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
         """Choose ``splits`` of ``data``, by default those stored as folders. Raises ConfigError, DataError."""
@@ -43,7 +43,7 @@ class Rooms:
             return Room(Scene(EMPTY_SCENE, "livingroom", (), (0.0, 0.0), points), EMPTY_SCENE)
         plan = name.removesuffix(PHYSICS_SUFFIX)
         if plan not in self._survey:
-            raise Refusal(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")
+            raise Refusal(f"Scene {name} not found; start this stand-in with --data for ALFRED's floor plans")
         return self._furnished_room(name, plan)
 
     def _furnished_room(self, name: str, plan: str) -> Room:
@@ -76,7 +76,6 @@ def _splits(corpus: Corpus, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _on_grid(coordinate: float) -> float:
-    """Return the nearest coordinate on the grid."""
     return round(coordinate / GRID) * GRID
 
 

@@ -1,4 +1,4 @@
-"""Session of the stand-in: its state between two actions."""
+"""Session of the stand-in for AI2-THOR: the state that remains between two actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Settings:
     turn: float = 90.0
     images: bool = True
     patches: bool = True  # replies to queries contain only their result (fastActionEmit)
-    near: float = 0.1
+    near: float = 0.1  # clipping planes of the camera
     far: float = 20.0
 
 
@@ -50,7 +50,7 @@ class Session:
 
     @property
     def state(self) -> Hashable:
-        """Value that differs after any change of images or metadata; two `Room` objects are never equal."""
+        """Value that differs whenever the images or metadata would. Different `Room` objects are never equal."""
         view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
         return self.room, self.room.version, self.room.body, view
 

@@ -1,4 +1,4 @@
-"""Simulator of the stand-in, without its process: maps an action to metadata and images."""
+"""Simulator in the stand-in for AI2-THOR: it executes an action, and returns metadata and images."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Simulator:
 
     session: Session
     images: bool = True
-    unknown: frozenset[str] = frozenset()  # actions that this build lacks
+    unknown: frozenset[str] = frozenset()  # names of actions that are treated as unknown
     _writer: MetadataWriter = field(default_factory=MetadataWriter)
     _images: Images = field(default_factory=Images)
 
@@ -96,11 +96,11 @@ class Simulator:
         return cls(Session(scenes, scenes.make(EMPTY_SCENE)), images, unknown)
 
     def first_reply(self) -> ActionReply:
-        """Return the message that the build sends before the first action."""
+        """Return the message that AI2-THOR sends before the first action."""
         return self._reply({"action": ""}, None, None)
 
     def handle(self, action: Action) -> ActionReply:
-        """Execute an action; any error is reported in the answer."""
+        """Execute an action; the reply reports any error."""
         try:
             return self._reply(action, self._do(action), None)
         except Refusal as refusal:
@@ -111,7 +111,7 @@ class Simulator:
             return self._reply(action, None, exception(type(error).__name__, str(error)))
 
     def refuse(self, action: Action, message: str, code: str = "") -> ActionReply:
-        """Return the answer to an action that fails without being executed."""
+        """Return the reply to an action that fails without being executed."""
         return self._reply(action, None, Refusal(message, code))
 
     def _do(self, action: Action) -> Any:

@@ -19,7 +19,7 @@ THOR5_TYPE_NAMES: Mapping[str, str] = MappingProxyType(
 """Names of ALFRED's types in 5.0, if different."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # has no lid in the symbolic world, where no action could open it
+OPEN_AT_FIRST = types("LaundryHamper")  # since the symbolic world has no action that opens it
 OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")  # receptacles that refuse a put while closed
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
@@ -50,7 +50,7 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Floor": (0.1, 0.01, 0.1), "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
-_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # basin -> type with which its ids begin
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # maps a basin to the type with which its ids begin
 _SHIFT = 0.01  # metres added to x in ids, since positions differ between 2.1 and 5.0; also the step of `free_id`
 
 

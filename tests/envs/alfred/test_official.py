@@ -202,7 +202,7 @@ GOAL, POSES = "has a goal that cannot be reached: ", ("scene", "object_poses")
 WRONG_VALUES: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("pddl_params", "object_target"), "Unicorn", GOAL + "object_target='Unicorn' is not a type"),
     (("pddl_params", "object_target"), "book", GOAL + "object_target='book' .* did you mean 'Book'"),
-    (("pddl_params", "object_target"), "Vase", GOAL + "object_target='Vase' is needed 1 times, but the room has 0"),
+    (("pddl_params", "object_target"), "Vase", GOAL + "object_target='Vase': the task needs 1 of this type, .* has 0"),
     (("pddl_params", "object_target"), ["Book"], GOAL + r"object_target=\['Book'\] is not a type"),
     (("pddl_params", "parent_target"), "Book", GOAL + "parent_target='Book' is not a type"),
     (("pddl_params", "parent_target"), "Mug", GOAL + "parent_target='Mug' is not a type"),
@@ -233,7 +233,7 @@ def test_a_wrong_value_is_named_with_its_file(
 
 def test_a_pair_needs_two_in_the_room_but_null_parameters_and_surrogate_pairs_are_fine(root: Path) -> None:
     content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), task_type="pick_two_obj_and_place")
-    with pytest.raises(DataError, match="'Book' is needed 2 times, but the room has 1"):
+    with pytest.raises(DataError, match="'Book': the task needs 2 of this type, but the room has 1"):
         add(root, content)
     params = {"toggle_target": None, "mrecep_target": None}
     add(root, trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), params=params))

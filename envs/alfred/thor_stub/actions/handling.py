@@ -1,6 +1,6 @@
-"""Actions on one object: carrying, opening, switching, cutting, liquids and dirt.
+"""Actions of the stand-in for AI2-THOR on one object: carrying, opening, switching, cutting, liquids and dirt.
 
-The symbolic world determines the effects; its failures become error messages.
+The symbolic world determines the effects. Its failures become error messages.
 """
 
 from __future__ import annotations

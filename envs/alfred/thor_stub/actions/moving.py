@@ -1,4 +1,4 @@
-"""Actions that change the agent's pose, or list possible poses."""
+"""Actions of the stand-in for AI2-THOR that change the agent's pose, or list possible poses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def interactable(
     horizons: list[float] | None = None, standings: list[bool] | None = None, maxDistance: float | None = None,
     maxPoses: int = UNLIMITED,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return at most ``maxPoses`` poses from which the agent sees the object; an omitted list allows all values."""
+    """Return at most ``maxPoses`` poses from which the agent sees the object. An omitted list allows all values."""
     room, sight = session.room, session.settings.sight
     if maxPoses <= 0:
         raise out_of_range("maxPoses must be > 0")

@@ -1,4 +1,4 @@
-"""Actions on many objects: ``SetObjectPoses`` and ``SetObjectStates``.
+"""Actions of the stand-in for AI2-THOR on many objects: ``SetObjectPoses`` and ``SetObjectStates``.
 
 ``SetObjectPoses`` removes all loose objects (those that can be picked up or moved), and restores the listed ones with
 new ids; if several get the same id, it keeps the last.
@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # listed item's id -> its own id, or a copy's original
+    originals: dict[str, str] = field(default_factory=dict)  # maps a listed item to the moved or copied thing (ids)
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
@@ -40,7 +40,7 @@ def set_object_poses(
     placeStationary: bool = True,
     **ignored: object,
 ) -> str:
-    """Place the listed objects; an unknown name makes the action fail after all others are placed."""
+    """Place the listed objects; an unknown name makes the action fail after all other objects are placed."""
     remedy = "Please make sure each element in the objectPoses list is initialized."
     refuse_if(not objectPoses, f"objectPoses was not initialized correctly. {remedy}")
     room, layout = session.room, _Layout()
@@ -120,7 +120,6 @@ def _drop_duplicates(layout: _Layout) -> None:
 
 
 def _set_parents(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Determine the receptacle of each item."""
     for item in layout.items.values():
         parent = item.parent if item.parent in layout.items else None
         if item.id in layout.originals and room.world.things[layout.originals[item.id]].pickupable:
@@ -157,7 +156,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
-    """Set a state of all objects of a type, or of all that can have it; an object that refuses keeps its state."""
+    """Set a state of all objects of a type, or of all that can have it. An object that refuses keeps its state."""
     change = SetObjectStates.get("stateChange", "")
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]

@@ -1,4 +1,4 @@
-"""Failed actions, with the messages of AI2-THOR's build."""
+"""Failed actions of the stand-in for AI2-THOR, with AI2-THOR's own messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refuse_if(condition: bool, message: str, code: str = "") -> None:
 
 
 def exception(kind: str, message: str) -> Refusal:
-    """Return the failure for an exception in the build; its text has the exception's type, message and trace."""
+    """Return the failure for an exception; as in AI2-THOR, its text has the exception's type, message and trace."""
     return Refusal(f"{kind}: {message}. trace: none, this is a stand-in")
 
 

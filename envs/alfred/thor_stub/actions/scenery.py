@@ -1,4 +1,4 @@
-"""Actions on the whole room: scenes, settings, screens and cameras."""
+"""Actions of the stand-in for AI2-THOR on the whole room: scenes, settings, screens and cameras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def initialize(
     agentMode: str = "default", agentCount: int = 1, cameraNearPlane: float = 0.1, cameraFarPlane: float = 20.0,
     **ignored: object,
 ) -> dict[str, float]:  # fmt: skip
-    """Apply settings. Zeros and nulls mean the default; unknown names are ignored, as in the build."""
+    """Apply settings. Zeros and nulls mean the default; unknown names are ignored, as in AI2-THOR."""
     refuse_if(not 0 <= (gridSize or 0) <= 5, "grid size must be in the range (0,5]")
     refuse_if(not 0 <= (fieldOfView or 0) < 180, "fov must be set to (0, 180) noninclusive.")
     if agentMode != "default" or agentCount != 1:
@@ -64,7 +64,7 @@ def scenes_in_build(session: Session) -> list[str]:
 
 
 def change_resolution(session: Session, *, x: int, y: int) -> None:
-    refuse_if(not 0 < min(x, y) <= max(x, y) <= MAX_PIXELS, f"no screen of {x} x {y} pixels")
+    refuse_if(not 0 < min(x, y) <= max(x, y) <= MAX_PIXELS, f"{x} x {y} pixels: use 1 to {MAX_PIXELS} per side")
     session.width, session.height = int(x), int(y)
 
 

@@ -1,4 +1,4 @@
-"""Channel to the client: the interface of pipes and HTTP, the loop that serves a client, and faults for tests."""
+"""Channel between the stand-in for AI2-THOR and its client (pipes or HTTP), the serving loop, and faults for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envs.alfred.thor_stub.simulator import ActionReply, Simulator
 from keep_agent.errors import ConfigError
 
 FAULT_STATUS = 3  # exit status of a process that a fault ends
-GARBAGE = b"\xc1 this is no metadata"  # msgpack never uses the first byte; the rest is no JSON
+GARBAGE = b"\xc1 this is no metadata"  # invalid as msgpack by its first byte, and as JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
 FAULTS = """kinds of faults; N is the number of an action, counted from 1:
@@ -27,7 +27,7 @@ FAULTS = """kinds of faults; N is the number of an action, counted from 1:
   garbage:N           answer with metadata that cannot be decoded
   error:N:CODE        the action fails with this errorCode
   fail:N              the action fails without a message
-  no-action:NAME      this build does not know the action"""
+  no-action:NAME      this action counts as unknown"""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Faults:
     """Faults that one process produces for tests. ``mark`` is the file that the first fault creates."""
 
     at_start: frozenset[str] = frozenset()
-    at_action: dict[int, tuple[str, str]] = field(default_factory=dict)  # number of the action -> (kind, code)
+    at_action: dict[int, tuple[str, str]] = field(default_factory=dict)  # maps an action's number to (kind, code)
     unknown: frozenset[str] = frozenset()  # actions that count as unknown
     mark: Path | None = None
 
@@ -73,7 +73,7 @@ def parse_faults(specs: Iterable[str], mark: Path | None = None) -> Faults:
         elif kind in AT_ACTION and number.isdecimal() and int(number) and bool(code) == (kind == "error"):
             at_action[int(number)] = kind, code
         else:
-            raise ConfigError(f"--fault {spec!r} is unknown; --help lists them")
+            raise ConfigError(f"--fault {spec!r} is unknown; --help lists the faults")
     return Faults(frozenset(at_start), at_action, frozenset(unknown), mark)
 
 
@@ -132,7 +132,7 @@ def _answer(channel: Channel, simulator: Simulator, action: dict[str, Any], faul
         channel.send(simulator.refuse(action, "injected" if kind == "error" else "", code))
         return
     reply = simulator.handle(action)
-    if kind == "sequence":  # id of another action
+    if kind == "sequence":  # an id that no action has yet
         number = reply.metadata["sequenceId"] + 7
         reply = replace(reply, metadata=reply.metadata | {"sequenceId": number}, patch=None)
     channel.send(reply, garbage=kind == "garbage", half=kind == "die-half")

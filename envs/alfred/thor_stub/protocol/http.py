@@ -1,4 +1,4 @@
-"""HTTP channel: the stand-in posts its messages, and each response contains the next action."""
+"""HTTP channel: the stand-in for AI2-THOR posts its messages, and each response contains the next action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channel of two named pipes; a message is a sequence of records with a type, a length and a body."""
+"""Channel of two named pipes. A message is a sequence of records, each with a type, a length and a body."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPEN_INTERVAL = 0.02  # seconds between two attempts to open a pipe
 CHECK_INTERVAL = 0.5  # seconds between two checks of the client's process
 OPEN_TIMEOUT = 60.0  # seconds to wait for the client to open its end
 PIPE_BYTES = 1 << 20  # bytes; the capacity requested for a pipe
-SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # None on other systems than Linux
+SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # None except on Linux
 
 
 class Pipes:

@@ -169,7 +169,7 @@ def test_a_fault_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--fault", "explode"], "--help lists them"),
+        (["--fault", "explode"], "--help lists the faults"),
         (["--data", "/no/such/folder"], "does not exist"),
         ([], "no client"),
     ],
