@@ -26,7 +26,7 @@ from planners.tiny.checkpoint import PLANNERS
 
 METHOD_STORAGE = "own"  # name of the tier in which each method keeps the storage of its preset
 LEAST_TOKENS = 8  # shorter lines would become equal
-COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # no method reads them
+COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # not for methods
 OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
@@ -116,7 +116,7 @@ class Composer:
         planners = [name for name in as_list(config.latency.planners) if name != PLAIN]
         if not planners:
             raise ConfigError(
-                f"latency.planners names no planner with a memory; add one for {PLAIN} to read its prompts"
+                f"latency.planners names no planner with a memory; add one, because {PLAIN} reads a planner's prompts"
             )
         self.plain = len(planners) < len(as_list(config.latency.planners)) or bool(config.latency.plain)
         self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}

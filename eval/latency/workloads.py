@@ -14,7 +14,7 @@ REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-NO_CANDIDATES = ("",)  # one empty candidate, whose end token the prompt's own logits score
+NO_CANDIDATES = ("",)  # an empty candidate: its only token, the end, is scored by the prompt's own logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _task(index: int, steps: int, instructions: Sequence[str]) -> Edit:
 
 
 def _object(number: int, rng: random.Random, old: Edit | None = None) -> Edit:
-    """Return an object at a random place, different from the ``old`` one."""
+    """Return an object with a random place and state that differs from ``old``."""
     kind = THINGS[number % len(THINGS)]
     name = f"{kind}_{1 + number // len(THINGS)}"
     edit = old

@@ -66,7 +66,7 @@ class SpecialTokens:
 def special_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> SpecialTokens:
     """Collect a model's special tokens.
 
-    `ends` are the EOS tokens of tokenizer, config.json and generation_config.json; without any, all special tokens.
+    `ends` are the EOS tokens of tokenizer, config.json and generation_config.json; if none is set, all special tokens.
     """
     added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special = frozenset(added | set(tokenizer.all_special_ids))

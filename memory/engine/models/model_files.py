@@ -54,7 +54,7 @@ class ModelFiles:
         return sha256(json.dumps(pairs).encode())
 
     def tensors(self) -> dict[str, Any]:
-        """Return safetensors slices by name, which read a tensor when indexed."""
+        """Return a lazy safetensors slice per tensor name; indexing the slice reads the tensor."""
         files = [open_tensors(path) for path in self.weights]
         return {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118
 

@@ -33,9 +33,9 @@ class ManualLoading:
 
 
 class KeepInterfaces:
-    """KEEP (arXiv 2602.23592, section 5): load, compute and choose, one layer after the other.
+    """Interfaces of KEEP (arXiv 2602.23592, section 5) that load, compute and choose, one layer after the other.
 
-    Before ``prefill_layer`` of a layer, load every memory that is not recomputed there; a missing one raises an error.
+    Before ``prefill_layer`` of a layer, load every memory that this layer does not recompute, else it raises an error.
     Memory ids are segment ids. `TransformersEngine.steps` makes this object.
     """
 
@@ -93,7 +93,7 @@ class KeepInterfaces:
         return [id for id in self.active_ids() if id in wanted_ids]
 
     def finish(self, output: torch.Tensor) -> PrefillResult:
-        """Compute the logits of the prompt's last row after the last layer."""
+        """Compute the logits of the prompt's last row from the last layer's ``output``."""
         return self._call(partial(self._run.finish, output))
 
     def _load(self, number: int, layer: int) -> KV:

@@ -60,10 +60,10 @@ class MissingOutput:
     stage: str  # for the message
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} declares a choice by attention mass alone, but reads later values.")
+        raise ConfigError(f"{self.stage} declares by_mass (attention mass only), but reads KV of a later layer.")
 
 
-DIVISOR = 4  # weights of at most 1 / DIVISOR of the active rows are computed again instead of read
+DIVISOR = 4  # if weights of at most 1 / DIVISOR of the active rows are needed, they are computed again, not read
 
 
 @dataclass
@@ -188,7 +188,7 @@ class LayerProbe:
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """Average the layer's own weights: mass (segments + 1, segments) from each segment, and last from the query."""
+        """Average the layer's own weights to mass (segments + 1, segments) from each segment and, last, the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
         memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped

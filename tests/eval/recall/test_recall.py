@@ -211,7 +211,7 @@ def test_signals_rank_only_memory_rows() -> None:
         (("--kinds", "needle,needle"), "--kinds needle,needle names a value twice"),
         (("--methods", "keep,keep"), "twice"),
         (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
-        (("--mark", "90"), "--mark 90 is no share"),
+        (("--mark", "90"), "--mark 90 is not a share"),
         (("--quiet", "-1"), "--quiet -1.*use --quiet 0 or more"),
         (("--kinds", "needle,vt", "--filler", "10"), "--filler applies to lines, but vt have none"),
         (("--segment-tokens", "100"), "--segment-tokens 100 .* but needle, two_hop, tracking have lines"),

@@ -145,7 +145,7 @@ def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monke
 
 
 def test_a_stage_by_mass_cannot_ask_for_the_next_layer(engine: Engine) -> None:
-    with pytest.raises(ConfigError, match="reads later values"):
+    with pytest.raises(ConfigError, match="reads KV of a later layer"):
         run(engine, lambda p: p.fresh_kv(p.layer + 1, torch.tensor([9])), by_mass=True)
 
 
