@@ -69,7 +69,7 @@ def test_memory_beyond_the_models_positions_is_retrieved_only_with_decoupled_pos
 
 
 def test_blocks_of_one_probe_are_removed_before_the_next(tiny_model: Path) -> None:
-    """A pool with room for one probe suffices for all; leftover blocks would evict those of later probes."""
+    """A pool with room for one probe suffices for all probes; leftover blocks would evict those of later probes."""
     cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         capacity = lines * engine.info.bytes_per_token
@@ -83,7 +83,7 @@ def test_blocks_of_one_probe_are_removed_before_the_next(tiny_model: Path) -> No
 
 @pytest.mark.parametrize("method", ["sparsex", "sparsex_hops"])
 def test_a_pool_too_small_for_the_lines_is_refused_before_any_probe_runs(method: str) -> None:
-    """Evicted lines would silently be recomputed. The message names a capacity that works."""
+    """Lines evicted from a small pool would silently be recomputed. The message names a capacity that works."""
     options = ["--kinds", "two_hop", "--cues", "after", "--segments", "20", "--trials", "1"]
 
     def ask(capacity: int) -> None:

@@ -123,7 +123,7 @@ def test_missing_weights_and_tensors(folder: Path) -> None:
 
 
 def test_tensors_without_a_place_are_refused(folder: Path) -> None:
-    """Dropped, they would leave another model: fewer layers, or one without its biases."""
+    """Without these tensors it would be another model: one with fewer layers, or without its biases."""
     tensors = load_file(folder / "model.safetensors")
     one_more = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in tensors.items()}
     save_weights(folder, one_more | tensors)

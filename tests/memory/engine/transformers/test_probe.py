@@ -21,7 +21,7 @@ PROMPT = Prompt.random(context=5)
 
 
 class Asker:
-    """Stage that wraps another one and asks the probe a question after every layer."""
+    """Recompute stage that wraps ``stage`` and asks the probe a question after every layer."""
 
     def __init__(self, ask: Callable[[Probe], object], stage: Recompute, by_mass: bool = False) -> None:
         self.ask, self.stage, self.answers = ask, stage, []
