@@ -119,14 +119,14 @@ def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
 
 
 def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
-    """Return each layer's operations of encoding units after ``context`` rows; the last layer has only their KV."""
+    """Return operations per layer to encode blocks after ``context`` rows; the last layer computes only KV."""
     rows, pairs = int(lengths.sum()), int((lengths * context + lengths * (lengths + 1) // 2).sum())
     keys, rest = 2 * rows * shape.value_ops, rows * shape.other_ops + pairs * shape.pair_ops
     return [keys + rest] * (shape.layers - 1) + [keys]
 
 
 def _row_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return each layer's operations for ``token_layers`` without attention; the last layer has only their KV."""
+    """Return operations per layer for ``token_layers`` without attention; the last layer computes only KV."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -26,7 +26,7 @@ from planners.tiny.checkpoint import PLANNERS
 
 METHOD_STORAGE = "own"  # name of the tier in which each method keeps the storage of its preset
 LEAST_TOKENS = 8  # shorter lines would become equal
-COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # not for methods
+COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # ignored by methods
 OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",

@@ -51,7 +51,7 @@ class TaskInstance:
 
 
 class RulerTask(Protocol):
-    about: ClassVar[str]  # description of the documents, before a question that precedes them
+    about: ClassVar[str]  # description of the documents; stands before a question that precedes them
     reminder: ClassVar[str]  # replaces the question after the documents if the question comes before them
     answer_start: ClassVar[str]  # first words of the answer
 

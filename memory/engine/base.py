@@ -100,7 +100,7 @@ class ModelInfo(Protocol):
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Counts of the rows of keys and values that forward passes over a cache read, each pass counted once."""
+    """Rows of keys and values that forward passes read from a cache; a row counts once per pass, not per layer."""
 
     raw: int = 0  # rows that would be read if no row had been evicted
     live: int = 0  # rows that are read
@@ -130,7 +130,7 @@ class SessionCache(KVCache, Protocol):
     """Cache that lasts from turn to turn: it knows its tokens, can drop rows, and can be forked."""
 
     tokens: list[int]  # by position, evicted ones included
-    exact: int  # number of leading positions whose rows are all live and equal those of a plain forward
+    exact: int  # number of leading positions whose rows are not evicted, and equal those of a plain forward
     observer: AttentionObserver | None  # records attention and the last queries for a retention stage
 
     def cut(self, position: int) -> None:
@@ -199,7 +199,7 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihood per candidate (-inf: not among the best), and the number of rows of their trie computed for it."""
+    """Log-likelihood per candidate (-inf: not among the best), and the number of rows computed in their token trie."""
 
     scores: torch.Tensor
     computed_tokens: int
@@ -225,9 +225,9 @@ class Engine(Protocol):
         self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
         keep_raw: bool = False, layer_rows: PerLayerRows | None = None, unit_context: KVBlock | None = None,
     ) -> PrefillResult:  # fmt: skip
-        """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
+        """Compute the rows of ``layout`` that ``recompute`` chooses, and load the other rows as ``loading`` schedules.
 
-        :param context_block: exact keys and values of the context rows
+        :param context_block: keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that `harvest` can copy rows
         :param layer_rows: prompt rows that each layer fills with blocks of its own choice
         :param unit_context: context of fused units, which are units without a block that the prefill encodes

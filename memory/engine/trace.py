@@ -32,11 +32,11 @@ class ComputeInterval:
 
 @dataclass(frozen=True, slots=True)
 class HopReport:
-    """Hops and edges (source segment, or -1: query; target segment; mass) by which a layer's rows were chosen."""
+    """Number of hops from segment to segment by which a stage chose rows at a layer, and the edges that it followed."""
 
     layer: int
     hops: int
-    edges: tuple[tuple[int, int, float], ...]
+    edges: tuple[tuple[int, int, float], ...]  # source segment (-1: query), target segment, attention mass
 
 
 @dataclass

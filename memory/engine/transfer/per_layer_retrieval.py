@@ -29,7 +29,7 @@ class PrefetchedChoice:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection. A transfer thread, if any, prefetches for each layer the previous one's choice."""
+    """MemArt's per-layer selection. A transfer thread, if any, prefetches the blocks that the previous layer chose."""
 
     layer_rows: PerLayerRows
     loader: TransferExecutor

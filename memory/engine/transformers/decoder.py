@@ -1,4 +1,4 @@
-"""Decoder: the model's own layers, called one at a time on the active rows only, and checks of ids and logits."""
+"""Decoder: the model's own layers, called one at a time on active rows only, and checks of token ids and logits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
-        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # and at each half's end
+        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # a norm also follows each half
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @cached_property

@@ -93,7 +93,7 @@ class Worker:
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # under the lock no job gets behind the closing one
+        self._closed, self._lock = False, threading.Lock()  # the lock keeps jobs from being queued after closing
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _WORKERS.add(self)

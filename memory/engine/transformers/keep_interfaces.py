@@ -23,7 +23,7 @@ Call = Callable[[Callable[[], Any]], Any]  # runs work on the engine's worker
 
 @dataclass(frozen=True)
 class ManualLoading:
-    """Loading stage without transfers: the caller loads slices with ``load_memory``."""
+    """Loading stage without transfers: the caller loads keys and values with ``load_memory``."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = False

@@ -159,7 +159,7 @@ class LayerwisePrefill:
         return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's active rows; if loading overlaps, start to load its others.
+        """Let the recompute stage choose the next layer's active rows; if loading overlaps, start to load other rows.
 
         Returns the indices, into this layer's active rows, of the rows that stay; None if all stay.
         """

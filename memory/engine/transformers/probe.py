@@ -57,7 +57,7 @@ class AwaitedOutput:
 class MissingOutput:
     """Output that does not exist yet, because rows are chosen before the layer attends; `get` raises an error."""
 
-    stage: str  # for the message
+    stage: str  # name of the recompute stage, for the error's text
 
     def get(self) -> torch.Tensor:
         raise ConfigError(f"{self.stage} declares by_mass (attention mass only), but reads KV of a later layer.")
