@@ -86,7 +86,7 @@ class Recordings:
     def _episodes(self) -> Sequence[Any]:
         episodes = make_episodes(self._config.env, self._config.eval)
         if not len(episodes):
-            raise DataError("there is no episode to replay; choose others with env.split, env.limit, eval.episodes")
+            raise DataError("there is no episode to replay; choose episodes with env.split, env.limit, eval.episodes")
         return episodes
 
     @cached_property

@@ -59,7 +59,7 @@ def check(config: DictConfig) -> None:
     for dtype in as_list(settings.dtypes):
         check_choice("latency.dtypes", dtype, DTYPES)
     if settings.store is not None and settings.store < max(as_list(settings.segments)):
-        raise ConfigError(f"latency.store={settings.store} holds fewer than latency.segments={settings.segments}")
+        raise ConfigError(f"latency.store={settings.store} is fewer than latency.segments={settings.segments}")
     if settings.plot not in (None, True, False):
         raise ConfigError(f"latency.plot={settings.plot} does not work; give true, false or null")
 

@@ -32,8 +32,8 @@ def render(
         text.encode()  # raises for half a surrogate pair
     except Exception as error:  # a template can raise anything
         raise ModelError(
-            f"the model's chat template makes no prompt of these messages ({reason(error)}); give other messages, or "
-            f"correct the template ({TEMPLATE_PLACE})"
+            f"the model's chat template cannot make a prompt of these messages ({reason(error)}); give other messages, "
+            f"or correct the template ({TEMPLATE_PLACE})"
         ) from error
     return text
 
@@ -49,8 +49,8 @@ def parts_around(
     due = sum(content.count(mark) for _, content in messages)
     if len(parts) != due + 1:
         raise ModelError(
-            f"the model's chat template does not repeat each content once ({due} marks were given, {len(parts) - 1} "
-            f"came back); correct the template ({TEMPLATE_PLACE})"
+            f"the model's chat template does not repeat each content once ({due} placeholders became "
+            f"{len(parts) - 1}); correct the template ({TEMPLATE_PLACE})"
         )
     return parts
 

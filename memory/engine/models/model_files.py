@@ -105,8 +105,7 @@ def weight_files(folder: Path) -> list[Path]:
     shards = _shards(index) if index.is_file() else []
     if single.is_file() and set(shards) - {WEIGHTS}:
         raise ModelError(
-            f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove those that are not "
-            "meant."
+            f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove one of the two."
         )
     for path in (folder / name for name in shards):
         if not path.is_file():

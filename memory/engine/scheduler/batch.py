@@ -89,7 +89,7 @@ class Batch:
         :raises CapacityError: there is no room for the rows; no member has changed
         """
         if len(token_ids) != len(self._members) or not token_ids:
-            raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: use 1 token each, 1 member or more")
+            raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: give one token per member, at least 1")
         for member in self._members:
             member.reserve(1, keep=True)
         ids = torch.tensor([token_ids[i] for i in self._ordered()], device=self._decoder.device)

@@ -200,7 +200,7 @@ class Transport:
         if kind == "auto":
             kind = "stream" if device.type == "cuda" else "inline" if throttle is None else "thread"
         if kind == "stream" and device.type != "cuda":
-            raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
+            raise ConfigError(f"transport {kind!r} does not work on {device}; use inline or thread: stream needs CUDA.")
         link = None if kind == "inline" else ThreadPoolExecutor(1, "link", choose_device, (device,))
         stream = torch.cuda.Stream(device) if kind == "stream" else None
         return cls(link, stream, throttle, ChooserThread(device) if importance == "beside" else None, chunk)

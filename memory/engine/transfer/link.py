@@ -35,7 +35,7 @@ class Throttle:
 
     def __post_init__(self) -> None:
         if self.gigabytes <= 0 or self.microseconds < 0:
-            raise ConfigError(f"{self} is no link: use more than 0 GB/s, and 0 microseconds or more")
+            raise ConfigError(f"{self} is not a link: use more than 0 GB/s, and 0 microseconds or more")
 
     def seconds(self, nbytes: int) -> float:
         return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)

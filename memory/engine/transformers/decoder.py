@@ -165,7 +165,7 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     name = str(dtype).removeprefix("torch.")
     finer = "fetch its weights again" if dtype in (torch.float32, torch.float64) else "set model.dtype=float32"
     return ModelError(
-        f"the model's logits are not finite in {name}, so nothing can be decided by them: its weights are damaged, or "
+        f"the model's logits are not finite in {name}, so they cannot be used: the model's weights are damaged, or "
         f"{name} cannot hold what it computes; {finer}, or use another model."
     )
 

@@ -87,7 +87,7 @@ class KeepInterfaces:
     def importance_evaluation(self, layer_id: int, memory_ids: Collection[str], attention: LayerProbe) -> list[str]:
         """Choose the ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
         if attention is not self._attention or attention.layer != layer_id:
-            raise ConfigError(f"importance at layer {layer_id} needs that layer's own attention.")
+            raise ConfigError(f"importance at layer {layer_id} needs this layer's attention: call prefill_layer first.")
         self._call(partial(self._run.choose, attention))
         wanted_ids = set(memory_ids)
         return [id for id in self.active_ids() if id in wanted_ids]

@@ -171,7 +171,7 @@ class LayerwisePrefill:
             if not torch.equal(before[index], rows):
                 raise ConfigError(
                     f"{type(self.recompute).__name__} chose rows that were not active, which have no hidden state; "
-                    "choose among the active ones."
+                    "choose among the active rows."
                 )
             self._last_layer[before] = probe.layer
             self.active = self._activate(rows)
@@ -299,7 +299,7 @@ class LayerwisePrefill:
         layout, spec = self.layout, self.decoder.spec
         fresh = layout.fresh[rows]
         if int(fresh.sum()) != self._fresh_rows:
-            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they stay active at every layer.")
+            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; keep them active in every layer.")
         memory = (rows >= layout.context) & (rows < layout.query) & ~fresh
         inactive = None
         if rows.numel() < layout.rows:

@@ -86,7 +86,7 @@ def with_template(chat: PreTrainedTokenizerFast, template: Any) -> PreTrainedTok
 
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_failing_template_is_refused(chat: PreTrainedTokenizerFast, kind: str) -> None:
-    message = r"chat template makes no prompt .*; give other messages, or correct"
+    message = r"chat template cannot make a prompt .*; give other messages, or correct"
     refusal(message, with_template(chat, FAILING[kind]), [("user", "go")], load=render)
 
 
