@@ -88,7 +88,7 @@ def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: i
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of the ``count`` active rows that see the fewest rows: the fresh rows, then the first others."""
+    """Return positions of the ``count`` active rows that see the fewest rows: fresh rows, then the first other rows."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]

@@ -25,7 +25,7 @@ class Workload:
     store: int  # segments in memory
     churn: int | str  # segments that change per step, or "alfred" for a replay
     steps: int
-    candidates: int | None  # number scored per step; None: all admissible ones; 0: none
+    candidates: int | None  # number of skills scored per step; None: all admissible skills; 0: none
     age: int  # steps between the writing of the static segments and the first step
     seed: int = 0
 

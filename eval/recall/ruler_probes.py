@@ -96,7 +96,7 @@ class Ruler:
     segment_tokens: int = SEGMENT_TOKENS
 
     def make(self, kind: str, segments: int, cue: str, rng: random.Random) -> RulerProbe:
-        """Make a probe of a ``kind`` in ``TASKS``. Raises `ConfigError` for no documents or too small ones."""
+        """Make a probe of a ``kind`` in ``TASKS``. Raises `ConfigError` for no documents or too small documents."""
         check_ruler(segments, cue)
         task = TASKS[kind]
         instance, facts = self._fit_documents(kind, segments, rng.getrandbits(64))

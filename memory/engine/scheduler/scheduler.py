@@ -85,7 +85,7 @@ class Scheduler:
         schedule = self._config.chunking
         self._chunking = _SharedChunking(1, schedule.steps, schedule.rest, self._config.shared_chunk, self._crowded)
         self._incoming: list[_Job] = []
-        self._waiting: list[_Job] = []  # until another request of the same agent or cache has ended
+        self._waiting: list[_Job] = []  # for the end of an earlier request of the same agent or cache
         self._warm: list[_Job] = []
         self._queue: list[_Job] = []
         self._active: list[_Job] = []
@@ -248,7 +248,7 @@ class Scheduler:
             self._active.append(job)
 
     def _accept(self) -> None:
-        """Start the requests that can run, and compute the first of the warm ones."""
+        """Start the requests that can run, and compute a chunk of the first warm requests."""
         for job in list(self._waiting):
             if self._is_free(job):
                 self._waiting.remove(job)

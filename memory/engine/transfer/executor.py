@@ -216,7 +216,7 @@ class Transport:
 class TransferExecutor:
     """Transfers of one request. On CUDA ``intervals`` measure only the time to issue copies, not the copies.
 
-    :param present: rows that need no transfer: the context prefix, per-layer rows, and units that the prefill encodes
+    :param present: rows that need no transfer: context prefix, per-layer rows, memory units that the prefill encodes
     """
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:

@@ -74,7 +74,7 @@ class ProbedPrompt:
     layout: Layout
     cache: DenseCache
     trace: PrefillTrace
-    fused: FusedEncoding | None  # units that the prefill encodes
+    fused: FusedEncoding | None  # memory units (segments encoded together) that the prefill encodes
 
     @cached_property
     def averaging(self) -> torch.Tensor:

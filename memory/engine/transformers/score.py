@@ -97,7 +97,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
 
 
 class Scorer:
-    """Scorer of candidate sets, which keeps the plans of the latest ones."""
+    """Scorer of candidate sets, which keeps the plans of the latest sets."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
