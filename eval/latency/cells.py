@@ -46,12 +46,12 @@ class FixedLengthFormat:
         return [*islice(cycle(body[-room:]), room), newline]
 
 
-STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender that raises one cannot run the step
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # exclude the contender that raises one from the cell
 
 
 @dataclass
 class InterleavedTiming:
-    """Contenders (timed methods) of a cell and their results. A contender that fails is excluded; others continue."""
+    """Contenders (timed methods) of a cell and their results. One that fails is excluded; the others continue."""
 
     contenders: Sequence[Contender]
     device: torch.device
@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active contenders, rotated by one at every step; a plain forward follows the planner it reads from."""
+        """Yield active contenders, rotated by one at every step; a plain forward follows the planner of its prompt."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))
@@ -195,7 +195,7 @@ class CellRunner:
                 refusals[name] = TimedRun(name, config.memory.layout, refusal=str(error))
         if not (self._composer.plain and planners):
             return [*planners], refusals
-        # the plain forward reads full recomputation's prompt, else the first that is rebuilt at every step, else any
+        # the plain forward reads full recomputation's prompt, else the first prompt rebuilt at every step, else any
         reference = min(planners, key=lambda planner: (planner.name != REFERENCE, planner.prompt != "memory"))
         return [*planners, PlainForward(self._engine, reference)], refusals
 

@@ -67,7 +67,7 @@ class PlannerContender:
         return TimedStep(self.numbers, step_work(self._shape, decision.prefill, self._compares_values))
 
     def stored(self) -> int | None:
-        """Return the bytes in its storage, if it has one."""
+        """Return the bytes in the method's storage, if it has one."""
         method = self._planner.session.method
         is_transcript = method.capabilities.keeps_cache  # rows stay in a working cache, not in storage
         return None if is_transcript else method.storage.stats().get("bytes")
@@ -107,7 +107,7 @@ class PlainForward:
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits (vocabulary,) after the prompt on the host, which synchronises with the device."""
+        """Return the logits (vocabulary,) after the prompt; copying them to the host waits for the device."""
         out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
         return out.logits[0, -1].float().cpu()
 

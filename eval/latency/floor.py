@@ -5,15 +5,15 @@ Counted per layer:
 * matrix products of every row that the method computes. A row that is not computed in the next layer needs only keys
   and values, so its queries, output and MLP are not counted. But a stage that compares the next layer's values
   (CacheBlend) must finish the layer for all rows, and compute those values too;
-* in the last layer, keys and values of the active rows, and everything else for the last row alone;
+* in the last layer, keys and values of the computed rows, and everything else for the last row alone;
 * attention over the rows visible to a row (causal, in the layer's window). The trace does not record which stored rows
   were recomputed: the floor assumes the first ones, which see the fewest rows;
-* products and attention of the encoding of missing blocks too, as if in the same pass, so that weights are read once.
+* matrix products and attention to encode missing blocks, as if in the same pass, so that weights are read once.
   Rows of the context prefix and of the pass for query states (latent retrieval) are added without their attention;
 * the layer's weights, and the prompt's keys and values, read once.
 
 The pieces of a step are its layers and then the head for one row. Each piece depends on the previous one, and takes the
-larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least the link's time.
+larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least their load time.
 
 For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer, attention and
 MLP, the last layer included. Papers compare methods by this product, rows x layers.
@@ -45,7 +45,7 @@ class StepWork:
 
     flops: tuple[int, ...] = ()  # operations per piece
     nbytes: tuple[int, ...] = ()  # bytes of device memory read per piece
-    loaded: int = 0  # bytes from blocks
+    loaded: int = 0  # bytes loaded from blocks
     full_flops: tuple[int, ...] = ()  # operations per piece if all rows pass through whole layers
 
     def rows_ms(self, rates: Rates) -> float:
@@ -56,7 +56,7 @@ class StepWork:
         """Return the least time in milliseconds; ``flops``: operations per piece to use instead of those counted."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
-        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes memory
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # None: a copy in memory reads and writes
         return 1e3 * max(computing, self.loaded / link)
 
 
@@ -88,7 +88,7 @@ def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: i
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of the ``count`` active rows that see the fewest rows: the fresh ones, then the first others."""
+    """Return positions of the ``count`` active rows that see the fewest rows: fresh rows, then the first other rows."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
@@ -119,14 +119,14 @@ def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
 
 
 def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
-    """Return each layer's operations of encoding units after ``context`` rows; the last computes only their KV."""
+    """Return operations per layer to encode blocks after ``context`` rows; the last layer computes only KV."""
     rows, pairs = int(lengths.sum()), int((lengths * context + lengths * (lengths + 1) // 2).sum())
     keys, rest = 2 * rows * shape.value_ops, rows * shape.other_ops + pairs * shape.pair_ops
     return [keys + rest] * (shape.layers - 1) + [keys]
 
 
 def _row_flops(shape: Shape, token_layers: int) -> list[int]:
-    """Return each layer's operations for ``token_layers`` without attention; the last computes only keys and values."""
+    """Return operations per layer for ``token_layers`` without attention; the last layer computes only KV."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value_ops), int(rows * shape.other_ops)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -34,7 +34,7 @@ class Script:
     """One episode. Its ``static_edits`` are written ``age`` steps before the first step, so that they are static."""
 
     instruction: str
-    skills: str  # name of the skill set
+    skills: str  # name of the skill set: "lota" (skills name object types) or "grounded" (skills name objects)
     steps: tuple[ScriptStep, ...]
     static_edits: tuple[Edit, ...] = ()
     age: int = 0
@@ -76,7 +76,7 @@ class ScriptRecorder(ExpertPlanner):
 
 
 class Recordings:
-    """Episodes of a setting, each played once, on first access."""
+    """Scripts of a setting's episodes; each episode is played once, on first access."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -86,7 +86,7 @@ class Recordings:
     def _episodes(self) -> Sequence[Any]:
         episodes = make_episodes(self._config.env, self._config.eval)
         if not len(episodes):
-            raise DataError("there is no episode to replay; choose others with env.split, env.limit, eval.episodes")
+            raise DataError("there is no episode to replay; choose episodes with env.split, env.limit, eval.episodes")
         return episodes
 
     @cached_property

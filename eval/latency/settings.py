@@ -26,7 +26,7 @@ from planners.tiny.checkpoint import PLANNERS
 
 METHOD_STORAGE = "own"  # name of the tier in which each method keeps the storage of its preset
 LEAST_TOKENS = 8  # shorter lines would become equal
-COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # no method reads them
+COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # ignored by methods
 OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
@@ -59,7 +59,7 @@ def check(config: DictConfig) -> None:
     for dtype in as_list(settings.dtypes):
         check_choice("latency.dtypes", dtype, DTYPES)
     if settings.store is not None and settings.store < max(as_list(settings.segments)):
-        raise ConfigError(f"latency.store={settings.store} holds fewer than latency.segments={settings.segments}")
+        raise ConfigError(f"latency.store={settings.store} is fewer than latency.segments={settings.segments}")
     if settings.plot not in (None, True, False):
         raise ConfigError(f"latency.plot={settings.plot} does not work; give true, false or null")
 
@@ -116,7 +116,7 @@ class Composer:
         planners = [name for name in as_list(config.latency.planners) if name != PLAIN]
         if not planners:
             raise ConfigError(
-                f"latency.planners names no planner with a memory; add one for {PLAIN} to read its prompts"
+                f"latency.planners names no planner with a memory; add one, because {PLAIN} reads a planner's prompts"
             )
         self.plain = len(planners) < len(as_list(config.latency.planners)) or bool(config.latency.plain)
         self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}

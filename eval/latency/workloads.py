@@ -14,7 +14,7 @@ REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-NO_CANDIDATES = ("",)  # one empty candidate, whose end token the prompt's own logits score
+NO_CANDIDATES = ("",)  # an empty candidate: its only token, the end, is scored by the prompt's own logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Workload:
     store: int  # segments in memory
     churn: int | str  # segments that change per step, or "alfred" for a replay
     steps: int
-    candidates: int | None  # number scored per step; None: all admissible ones; 0: none
+    candidates: int | None  # number of skills scored per step; None: all admissible skills; 0: none
     age: int  # steps between the writing of the static segments and the first step
     seed: int = 0
 
@@ -84,7 +84,7 @@ def _task(index: int, steps: int, instructions: Sequence[str]) -> Edit:
 
 
 def _object(number: int, rng: random.Random, old: Edit | None = None) -> Edit:
-    """Return an object at a random place, different from the ``old`` one."""
+    """Return an object with a random place and state that differs from ``old``."""
     kind = THINGS[number % len(THINGS)]
     name = f"{kind}_{1 + number // len(THINGS)}"
     edit = old

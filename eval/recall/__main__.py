@@ -1,7 +1,7 @@
 """Long-memory probes of each memory method's recall: ``python -m eval.recall [KEY=VALUE ...]``.
 
 A probe is a memory and one question about it. Probes in planner-tiny's language (needle, two_hop, tracking:
-`recall_probes`) have lines that must be combined. The question precedes the lines, follows them, or both (its cue:
+`recall_probes`) have lines that must be combined. The question comes before the lines, after them, or both (the cue:
 before, after, both), and the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`)
 suit any model: each segment is a document, and an answer scores the share of the expected words that it contains. All
 methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts compute the segments before
@@ -83,7 +83,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use --{option} {least} or more")
     if not 0 < arguments.mark <= 1:
-        raise ConfigError(f"--mark {arguments.mark:g} is no share of right answers; use a number up to 1, such as 0.9")
+        raise ConfigError(f"--mark {arguments.mark:g} is not a share of answers; use a number up to 1, such as 0.9")
     for option in ("methods", "kinds", "cues", "segments"):
         values = getattr(arguments, option)
         if values is not None and not values:

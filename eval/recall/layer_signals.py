@@ -89,7 +89,7 @@ def _rank(values: torch.Tensor, start: int, stop: int) -> float:
 
 
 def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials: int, seed: int) -> list[NeedleRanks]:
-    """Return medians over ``trials`` probes for every kind and cue, each at its largest number of lines."""
+    """Return medians over ``trials`` probes for every kind and cue, at the largest number of lines of that pair."""
     medians = []
     largest: dict[tuple[str, str], Cell] = {}
     for cell in cells:

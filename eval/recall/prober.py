@@ -115,7 +115,7 @@ class Prober:
         return session.prefill(probe.question, question, front_ids=front)
 
     def _check_pool(self, name: str, probe: Probe) -> None:
-        """Raise `ConfigError` if the pool cannot hold all lines, since it would silently evict some."""
+        """Raise `ConfigError` if the method's pool cannot hold all lines, since it would silently evict some."""
         session = self._sessions[name]
         if not _can_pin(session):
             return

@@ -28,7 +28,7 @@ CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 
 class WordSource:
-    """Generator of distinct artificial words of equal length, so that none is part of another."""
+    """Generator of distinct artificial words of equal length, so that no word is part of another word."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng, self._words = rng, set[str]()
@@ -51,7 +51,7 @@ class TaskInstance:
 
 
 class RulerTask(Protocol):
-    about: ClassVar[str]  # description of the documents; a cue before the documents begins with it
+    about: ClassVar[str]  # description of the documents; stands before a question that precedes them
     reminder: ClassVar[str]  # replaces the question after the documents if the question comes before them
     answer_start: ClassVar[str]  # first words of the answer
 
@@ -137,7 +137,7 @@ class FrequentWords:
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
         times = self.counts(count)
         clear = len(times) > self.queries and times[self.queries - 1] > times[self.queries]
-        _require(clear, f"fwe needs words for {self.queries} to be clearly the most frequent", count)
+        _require(clear, f"fwe needs enough words for {self.queries} of them to be clearly the most frequent", count)
         words = WordSource(rng)
         ranked = [words.draw() for _ in times]
         pieces = [word for word, often in zip(ranked, times, strict=True) for _ in range(often)]
@@ -154,7 +154,7 @@ class FrequentWords:
 
 
 def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` noise sentences. Each needle replaces one in its own stretch; the stretches are equally long."""
+    """Return ``count`` noise sentences in equal stretches, one per needle, which replaces a sentence of its stretch."""
     _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):
@@ -165,7 +165,7 @@ def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list
 
 def _require(condition: bool, need: str, count: int) -> None:
     if not condition:
-        raise ConfigError(f"{need}, the documents have room for {count}; use a larger --segment-tokens or --segments")
+        raise ConfigError(f"{need}, but the documents hold {count}; use a larger --segment-tokens or --segments")
 
 
 TASKS: dict[str, RulerTask] = {

@@ -1,7 +1,7 @@
-"""RULER's tasks as probes: documents of a given size in the model's tokens, with the cue before or after them, or both.
+"""RULER's tasks as probes: documents of a given size in tokens, and a question before them, after them, or both.
 
-A cue before the documents describes them and asks the question. If no cue follows the documents, a reminder does. Each
-document is a reusable segment.
+This place of the question is called the cue. A question before the documents begins with a description of them. After
+the documents comes the question, or with cue ``before`` a reminder of it. Each document is a reusable segment.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PHRASING_TOKENS = 48  # extra answer tokens for phrasing around the expected wor
 
 @dataclass(frozen=True, slots=True)
 class RulerProbe:
-    """Documents, a ``front`` line before them ("" if the cue only follows them), and a ``question`` after them."""
+    """Documents, a ``front`` line before them ("" with cue ``after``), and a ``question`` after them."""
 
     front: str
     facts: tuple[MemoryLine, ...]
@@ -96,7 +96,7 @@ class Ruler:
     segment_tokens: int = SEGMENT_TOKENS
 
     def make(self, kind: str, segments: int, cue: str, rng: random.Random) -> RulerProbe:
-        """Make a probe of a ``kind`` in ``TASKS``. Raises `ConfigError` for no documents or too small ones."""
+        """Make a probe of a ``kind`` in ``TASKS``. Raises `ConfigError` for no documents or too small documents."""
         check_ruler(segments, cue)
         task = TASKS[kind]
         instance, facts = self._fit_documents(kind, segments, rng.getrandbits(64))

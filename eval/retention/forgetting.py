@@ -58,7 +58,7 @@ class RowRecorder:
         self.steps.append((prefill, StepRow(counts.prompt_tokens, *choices, kl, *sizes, ms)))
 
     def take(self) -> list[StepRow]:
-        """Return and clear the episode's steps, with the counts of reads until now: they grow after `add`."""
+        """Return and clear the episode's steps, with the final counts of reads, which still grow after `add`."""
         steps, self.steps = self.steps, []
         return [replace(step, raw_reads=prefill.reads.raw, live_reads=prefill.reads.live) for prefill, step in steps]
 

@@ -1,7 +1,8 @@
 """Engine: Protocols of engines that drive a language model for the memory, and of their caches.
 
 Callers check `Engine.capabilities` and use the methods below only, no attributes of a particular engine. Every engine
-passes ``tests/memory/engine/test_contract.py``.
+passes ``tests/memory/engine/test_contract.py``. A memory unit is a run of tokens whose keys and values are computed
+together (encoded) and stored as one block.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from memory.stages import Loading, PerLayerRows, Recompute
 
 T = TypeVar("T")
-EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context that a unit attends to, and its token ids
+EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # context of a memory unit, and the unit's token ids
 
 
 class Priority(IntEnum):
@@ -85,7 +86,7 @@ class ModelInfo(Protocol):
     kv_heads: int
     head_dim: int
     hidden: int
-    mlp_width: int  # per row; with experts: an expert's width times the number of active experts
+    mlp_width: int  # intermediate size; with experts: an expert's size times the number of active experts
     experts: int  # number of routed experts; 0: dense model
     vocab: int
     max_positions: int
@@ -99,9 +100,9 @@ class ModelInfo(Protocol):
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Counts of the rows of keys and values that forward passes over a cache read, each pass counted once."""
+    """Rows of keys and values that forward passes read from a cache; a row counts once per pass, not per layer."""
 
-    raw: int = 0  # rows that would be read without retention: evicted ones count too
+    raw: int = 0  # rows that would be read if no row had been evicted
     live: int = 0  # rows that are read
 
     def add(self, raw: int, live: int) -> None:
@@ -129,7 +130,7 @@ class SessionCache(KVCache, Protocol):
     """Cache that lasts from turn to turn: it knows its tokens, can drop rows, and can be forked."""
 
     tokens: list[int]  # by position, evicted ones included
-    exact: int  # number of leading positions whose rows are all live and equal those of a plain forward
+    exact: int  # number of leading positions whose rows are not evicted, and equal those of a plain forward
     observer: AttentionObserver | None  # records attention and the last queries for a retention stage
 
     def cut(self, position: int) -> None:
@@ -160,18 +161,18 @@ class PersistentCache(SessionCache, Protocol):
 
 
 class CacheProvider(Protocol):
-    """Provider of session caches of one model, whose sessions may share exact rows; by default they share none."""
+    """Provider of session caches of one model. Sessions may share exact rows (see `SessionCache`), or share none."""
 
     @property
     def block_size(self) -> int:
-        """Tokens of a shared block."""
+        """Number of tokens of a shared block."""
         return 1
 
     def cache(self, counts_mass: bool = False) -> SessionCache:
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Give ``cache`` the shared rows of a prefix of ``ids``, if more than ``more_than``; returns how many."""
+        """Give ``cache`` the shared rows of a prefix of ``ids`` if they exceed ``more_than``; returns their number."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -198,7 +199,7 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihood per candidate (-inf: certainly not among the best), and the number of computed trie rows."""
+    """Log-likelihood per candidate (-inf: not among the best), and the number of rows computed in their token trie."""
 
     scores: torch.Tensor
     computed_tokens: int
@@ -215,7 +216,7 @@ class Engine(Protocol):
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode units, each of which attends to itself and its context, into one block per unit, in host memory.
+        """Encode memory units, each of which attends to itself and its context, to one block per unit, in host memory.
 
         :param identities: names of the blocks, one per unit; empty names if omitted
         """
@@ -224,12 +225,12 @@ class Engine(Protocol):
         self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
         keep_raw: bool = False, layer_rows: PerLayerRows | None = None, unit_context: KVBlock | None = None,
     ) -> PrefillResult:  # fmt: skip
-        """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
+        """Compute the rows of ``layout`` that ``recompute`` chooses, and load the other rows as ``loading`` schedules.
 
-        :param context_block: exact keys and values of the context rows
+        :param context_block: keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that `harvest` can copy rows
         :param layer_rows: prompt rows that each layer fills with blocks of its own choice
-        :param unit_context: context to which the fused units attend: units without a block, which the prefill encodes
+        :param unit_context: context of fused units, which are units without a block that the prefill encodes
         """
 
     def extend(
@@ -246,13 +247,13 @@ class Engine(Protocol):
         """Return the log-likelihood of every candidate after the prompt in ``cache``, which stays unchanged.
 
         :param reduce: sum or mean over a candidate's tokens
-        :param best: number of best candidates whose scores are needed; others may get -inf
+        :param best: number of best candidates whose scores are needed; the other candidates may get -inf
         """
 
     def generate(
         self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
-        """Decode greedily; ends before the first of ``stop_ids``."""
+        """Decode greedily until one of ``stop_ids``, which is not returned, or ``max_new_tokens`` tokens."""
 
     def harvest(self, cache: KVCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
         """Copy rows of a cache that was prefilled with ``keep_raw=True`` into a block."""
@@ -260,15 +261,15 @@ class Engine(Protocol):
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Compute the unrotated queries (heads, rows, head_dim) of ``token_ids`` after ``context``, one per layer."""
+        """Compute the unrotated queries (heads, rows, head_dim) of ``token_ids`` after ``context``, per layer."""
 
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make a provider of session caches: quantized ones with a ``format``, else ones that share exact prefixes.
+        """Make a provider of session caches, which are quantized if there is a ``format``, else share exact prefixes.
 
         :param block_size: tokens of a shared block
-        :param prefix_tokens: maximum of shared tokens that are kept although no session uses them
+        :param prefix_tokens: maximum number of shared tokens that are kept although no session uses them
         """
 
     def new_cache(self, format: PackFormat) -> PersistentCache:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LoadInterval:
-    """Interval of one transfer job, which moves slices of layers ``[first, last)`` into the working cache."""
+    """Interval of one transfer job, which moves stored rows of layers ``[first, last)`` into the working cache."""
 
     first: int
     last: int
@@ -19,9 +19,9 @@ class LoadInterval:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInterval:
-    """Interval of a layer's ``attention``, of the ``importance`` that chooses the next layer's rows, or of its ``mlp``.
+    """Interval of one part (``kind``) of a layer: attention, importance (choice of the next layer's rows), or mlp.
 
-    If rows are chosen by attention mass alone, the choice precedes attention, which then counts as ``mlp``.
+    If rows are chosen by attention mass alone, the choice precedes attention, whose time then counts as ``mlp``.
     """
 
     layer: int
@@ -32,11 +32,11 @@ class ComputeInterval:
 
 @dataclass(frozen=True, slots=True)
 class HopReport:
-    """Hops and edges (source, target, mass) of a recompute stage's choice of segments at one layer; -1 is the query."""
+    """Number of hops from segment to segment by which a stage chose rows at a layer, and the edges that it followed."""
 
     layer: int
     hops: int
-    edges: tuple[tuple[int, int, float], ...]
+    edges: tuple[tuple[int, int, float], ...]  # source segment (-1: query), target segment, attention mass
 
 
 @dataclass

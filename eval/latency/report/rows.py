@@ -42,7 +42,7 @@ class TimedRun:
     steps: list[TimedStep] = field(default_factory=list)
     refusal: str = ""
     peak_cold: int | None = None  # peak growth of memory in the first step of the warm-up, in bytes
-    peak: int | None = None  # largest peak growth of its later steps
+    peak: int | None = None  # largest peak growth in the later steps of the warm-up
     stored: int | None = None  # bytes in its storage at the end
 
     def to_json(self) -> dict[str, Any]:

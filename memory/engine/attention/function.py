@@ -1,4 +1,4 @@
-"""Attention function that the model's own layers call; it is registered once, and gets a forward's state in kwargs.
+"""Attention function that the model's own layers call; it is registered once, and receives a forward's state.
 
 The function writes a pass's rotated keys and its values into the cache, and gives a `LayerAttention` to the pass's
 `AttentionHook`. Other code observes a layer's attention, and chooses the rows that attend, only through this hook.
@@ -40,7 +40,7 @@ def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.
 
 @dataclass
 class RopeTables:
-    """Cos and sin by position, one table per RoPE key (`ModelSpec.rope_keys`), from the model's module ``rotary``."""
+    """Cos and sin by position from the model's ``rotary``: a table per RoPE key, which layers of equal RoPE share."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -145,7 +145,7 @@ class PromptPass:
 
     @property
     def count(self) -> int:
-        """Rows of the pass."""
+        """Number of rows of the pass."""
         return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else self.rows.numel()
 
 
@@ -153,7 +153,8 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
-    In every layer: ``second`` attends; ``copier`` copies its keys and values to the first's cache; ``first`` attends.
+    In every layer ``second`` attends, ``copier`` copies the second's keys and values to the first's cache, then
+    ``first`` attends.
     """
 
     first: PromptPass

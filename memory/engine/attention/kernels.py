@@ -40,7 +40,7 @@ class RowPadding:
     steps: int  # number of multiples until the step first doubles; beyond, at most 2 / steps of the rows are padding
 
     def round_up(self, count: int) -> int:
-        """Return the smallest allowed number from ``count`` on."""
+        """Return the smallest allowed number that is at least ``count``."""
         if count <= self.multiple // 4:
             return 1 if count <= 1 else self.multiple // 4
         step = self.multiple
@@ -59,7 +59,7 @@ class RowPadding:
 
 
 QUERY_PADDING = RowPadding(32, 16)
-KEY_PADDING = RowPadding(32, 8)  # also of values
+KEY_PADDING = RowPadding(32, 8)  # for keys and values
 
 
 def attention_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -102,8 +102,8 @@ class AttentionParams:
 class Block:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
-    ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; the keys before are visible
-    to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: these are padding, which the bias masks.
+    ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; keys before these n are
+    visible to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: the bias masks this padding.
     """
 
     q0: int
@@ -129,7 +129,7 @@ def block_probabilities(
 def _probabilities(
     q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Compute weights of all rows of ``q``; ``bias`` (n, m) is added to the scores of the first n rows, last m keys."""
+    """Compute weights of all rows of ``q``; ``bias`` (n, m) is added to the first n rows' scores of the last m keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
     scores = attention_scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
@@ -156,7 +156,7 @@ def grouped_attention(
     """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
     Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. The weights of each block
-    (requests * heads, rows, keys) are appended to ``weights_out``, unless `device_attention` is used: it computes none.
+    (requests * heads, rows, keys) are appended to ``weights_out``, except on a GPU without sinks and softcap.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
@@ -166,7 +166,7 @@ def grouped_attention(
     parts = []
     for block in blocks:
         rows = block.q1 - block.q0
-        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # the padding is rows of the next block, or zeros
+        stop = block.q1 + QUERY_PADDING.rows_to_add(q, rows)  # the padding rows are those of the next block, or zeros
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
         if weights_out is not None:
             weights_out.append(weights[:, :rows])
@@ -205,7 +205,7 @@ def device_attention(
 class LayerAttention:
     """Attention of one layer over one pass: its inputs, and its output on demand.
 
-    ``keys`` and ``values`` are None for a tiled cache: its output is computed tile by tile, without weights.
+    ``keys`` and ``values`` are None for a tiled cache, which is read piece by piece (`tiles`), without weights.
     """
 
     layer: int
@@ -221,7 +221,7 @@ class LayerAttention:
 
     @property
     def weights(self) -> Sequence[torch.Tensor]:
-        """Weights of all rows, one tensor per block, (requests * heads, rows, keys); none if they are not kept."""
+        """Weights of all rows, one tensor per block, (requests * heads, rows, keys); empty if they are not kept."""
         if self.keeps_weights:
             self.output()
         return self._weights
@@ -234,7 +234,7 @@ class LayerAttention:
         return self._out
 
     def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """Compute the output of the active rows numbered ``rows``. The others' output is undefined, but finite."""
+        """Compute the output of the active rows numbered ``rows``. Output of other rows is undefined, but finite."""
         if self._out is not None:
             return self._out
         out = self.query.new_zeros(self.query.transpose(1, 2).shape)
@@ -248,7 +248,7 @@ class LayerAttention:
         )
 
 
-GAP_COST = 8192  # row-key products that take as long as one more block
+GAP_COST = 8192  # number of products of a query row and a key that take as long as an additional block
 
 BlocksByWindow = Callable[[int | None], list[Block]]
 

@@ -60,8 +60,8 @@ class AttentionObserver:
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: settings of its attention
-        self._saved: Queries = self.places, {}  # those at the end of the last turn
-        self._attention: list[SummedAttention] = []  # of passes, oldest first; the last one grows during its pass
+        self._saved: Queries = self.places, {}  # places and queries at the end of the last turn
+        self._attention: list[SummedAttention] = []  # oldest pass first; the running pass adds to the last
 
     @contextmanager
     def observing(self, positions: torch.Tensor, count: int) -> Iterator[None]:
@@ -80,7 +80,7 @@ class AttentionObserver:
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
-            self._remove_from(int(new[0]))  # left by a failed pass, whose rows are not in the cache
+            self._remove_from(int(new[0]))  # a failed pass may have left attention of these positions
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def collector(self, blocks: Sequence[Block]) -> WeightCollector | None:
@@ -152,7 +152,6 @@ class AttentionObserver:
         self._attention = [SummedAttention(places, live, weights)]
 
     def _remove_from(self, position: int) -> None:
-        """Remove the attention of the rows from ``position`` on."""
         while self._attention and int(self._attention[-1].places[-1]) >= position:
             last = self._attention.pop()
             if int(last.places[0]) < position:

@@ -17,7 +17,7 @@ from memory.kv_cache.quantization import Grid, Packed
 
 
 def supports(packed: Packed, dtype: torch.dtype) -> bool:
-    """Tell whether these products support ``packed``: its groups lie within a token, and ``dtype`` is not float64."""
+    """Tell whether this module supports ``packed``: its groups lie within a token, and ``dtype`` is not float64."""
     return packed.grid.span == 1 and dtype != torch.float64
 
 
@@ -25,7 +25,7 @@ def supports(packed: Packed, dtype: torch.dtype) -> bool:
 class _HeadParts:
     """Parts of the query heads, ``count`` per head: one for each quantization group that overlaps its KV head.
 
-    ``groups`` (heads * count,) are the parts' groups; ``mask`` (heads * count, width) is 1 for numbers of the part's
+    ``groups`` (heads * count,) are the groups' numbers; ``mask`` (heads * count, width) is 1 for numbers of the part's
     group that belong to the KV head.
     """
 

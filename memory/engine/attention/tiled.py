@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each; packed only where `reads_packed` holds.
 Tile = tuple[torch.Tensor, torch.Tensor] | tuple[Packed, Packed]
-TILE = 2048  # rows; shorter tiles fit processor caches better, but cost more kernel launches than that saves
+TILE = 2048  # rows; shorter tiles fit processor caches better, but their many kernel launches cost more time
 
 
 def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
@@ -98,7 +98,7 @@ class _RunningSoftmax:
 
     def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
-        count = k.shape[0] * k.shape[1]  # one product per KV head, whose query heads are its rows
+        count = k.shape[0] * k.shape[1]  # one product per KV head: the rows are those of its query heads
         scores = attention_scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
         scores = scores.reshape(*self.q.shape[:3], -1).to(self.out.dtype)  # (requests, heads, rows, n)
         if softcap is not None:
@@ -111,7 +111,6 @@ class _RunningSoftmax:
         self.out.add_(out.reshape(self.out.shape))
 
     def add_packed(self, k: Packed, v: Packed, rows: slice, block: Block, column: int, softcap: float | None) -> None:
-        """Add ``rows`` of packed ``k``, ``v``."""
         if self._packed is None:
             from memory.engine.attention.triton_quantized import RunningSums
 
@@ -120,7 +119,7 @@ class _RunningSoftmax:
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
         """Return the output (requests, rows, heads, head_dim); ``sinks``, a logit per head, have no values."""
-        if (packed := self._packed) is not None:  # its sums, one per split of the keys
+        if (packed := self._packed) is not None:  # sums of the Triton kernel, one per part of the keys
             self._rescale(packed.top.amax(0))
             factor = (packed.top - _finite(self.top)).exp_()
             self.mass.add_((packed.mass * factor).sum(0))

@@ -16,14 +16,14 @@ from memory.engine.attention.kernels import Block
 from memory.kv_cache.quantization import Packed
 
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-MAX_HEAD_DIM = 256  # head_dim: more does not fit into a GPU's shared memory
+MAX_HEAD_DIM = 256  # largest head_dim that fits into a GPU's shared memory
 MIN_CAPABILITY = 8, 0  # compute capability with bfloat16 products
-FEW_ROWS, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs share the keys
+FEW_ROWS, SPLITS = 64, 8  # up to FEW_ROWS query rows would leave a GPU idle, so SPLITS programs share their keys
 KEYS = 32  # keys unpacked at a time; registers do not suffice for twice as many
 
 
 def supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Tell whether the kernel supports these queries and runs on ``device`` or in Triton's interpreter.
+    """Tell whether the kernel supports queries of this size and runs on ``device`` or in Triton's interpreter.
 
     Triton raises its own errors without a driver or a C compiler.
     """
@@ -83,7 +83,7 @@ class RunningSums:
                 **{"K_WIDTH": k.grid.width, "K_SIZE": k.grid.size, "K_SPAN": k.grid.span},
                 **{"V_WIDTH": v.grid.width, "V_SIZE": v.grid.size, "BITS": k.grid.bits, "KV_HEADS": k.kv_heads},
                 **{"DIM": dim, "WIDE": wide, "BIASED": bias is not None, "CAPPED": softcap is not None, "STEP": KEYS},
-                FACTOR=tl.float32 if _interpreted() else DTYPES[q.dtype],  # the interpreter multiplies no bfloat16
+                FACTOR=tl.float32 if _interpreted() else DTYPES[q.dtype],  # the interpreter cannot multiply bfloat16
                 **tiling,
             )
 
@@ -112,7 +112,7 @@ def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SI
 RUNTIME = ["folded", "rows", "tokens", "first", "last", "part", "free", "columns", "bias_request"]
 
 
-@triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: no specialised kernels
+@triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: do not compile a kernel for each
 def _tile_kernel(
     q,  # (products, folded, DIM): one product for each KV head of each request
     k_codes, k_scale, k_bias, v_codes, v_scale, v_bias,

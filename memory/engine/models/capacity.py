@@ -36,7 +36,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def check_capacity(name: str, weights: WeightSizes, device: torch.device) -> None:
-    """Raise CapacityError for a model that does not fit."""
+    """Raise CapacityError for a model that does not fit into the free memory of ``device``."""
     needed = int(weights.bytes * (1 + HEADROOM)) + HEADROOM_BYTES
     free = available_bytes(device)
     if free is not None and needed > free:

@@ -32,8 +32,8 @@ def render(
         text.encode()  # raises for half a surrogate pair
     except Exception as error:  # a template can raise anything
         raise ModelError(
-            f"the model's chat template makes no prompt of these messages ({reason(error)}); give other messages, or "
-            f"correct the template ({TEMPLATE_PLACE})"
+            f"the model's chat template cannot make a prompt of these messages ({reason(error)}); give other messages, "
+            f"or correct the template ({TEMPLATE_PLACE})"
         ) from error
     return text
 
@@ -49,8 +49,8 @@ def parts_around(
     due = sum(content.count(mark) for _, content in messages)
     if len(parts) != due + 1:
         raise ModelError(
-            f"the model's chat template does not repeat each content once ({due} marks were given, {len(parts) - 1} "
-            f"came back); correct the template ({TEMPLATE_PLACE})"
+            f"the model's chat template does not repeat each content once ({due} placeholders became "
+            f"{len(parts) - 1}); correct the template ({TEMPLATE_PLACE})"
         )
     return parts
 
@@ -66,7 +66,7 @@ class SpecialTokens:
 def special_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> SpecialTokens:
     """Collect a model's special tokens.
 
-    `ends` are the EOS tokens of tokenizer, config.json and generation_config.json; without any, all special tokens.
+    `ends` are the EOS tokens of tokenizer, config.json and generation_config.json; if none is set, all special tokens.
     """
     added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special = frozenset(added | set(tokenizer.all_special_ids))

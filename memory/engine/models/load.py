@@ -177,12 +177,12 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
         for key, actual, expected in report["mismatched_keys"]
     ]
     tensors = files.tensors() if report["unexpected_keys"] else {}
-    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not _unused(key, tensors)]
+    unknown = [f"{key} is not in the model" for key in report["unexpected_keys"] if not _unused(key, tensors)]
     bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped, *unknown])
     if bad:
         raise ModelError(
-            f"the weights in {folder} do not fit {folder / 'config.json'}: {len(bad)} tensors are missing, too many or "
-            f"have another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model "
+            f"the weights in {folder} do not fit {folder / 'config.json'}: {len(bad)} tensors are missing, unknown or "
+            f"of another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model "
             "there."
         )
 

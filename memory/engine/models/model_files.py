@@ -54,7 +54,7 @@ class ModelFiles:
         return sha256(json.dumps(pairs).encode())
 
     def tensors(self) -> dict[str, Any]:
-        """Return safetensors slices by name, which read a tensor when indexed."""
+        """Return a lazy safetensors slice per tensor name; indexing the slice reads the tensor."""
         files = [open_tensors(path) for path in self.weights]
         return {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118
 
@@ -105,8 +105,7 @@ def weight_files(folder: Path) -> list[Path]:
     shards = _shards(index) if index.is_file() else []
     if single.is_file() and set(shards) - {WEIGHTS}:
         raise ModelError(
-            f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove those that are not "
-            "meant."
+            f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove one of the two."
         )
     for path in (folder / name for name in shards):
         if not path.is_file():

@@ -11,7 +11,7 @@ CONFIG, ADAPTER = "config.json", "adapter_config.json"
 
 
 def check_model_path(name: str) -> None:
-    """Raise ModelError for a path that is no model or does not exist."""
+    """Raise ModelError for a path that does not exist or is not a model."""
     path = Path(name)
     if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
         raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")

@@ -32,7 +32,7 @@ class ModelSpec:
     kv_heads: int
     head_dim: int
     hidden: int
-    mlp_width: int  # per row; with experts: an expert's width times the number of active experts
+    mlp_width: int  # intermediate size; with experts: an expert's size times the number of active experts
     experts: int  # number of routed experts; 0: dense model
     vocab: int
     max_positions: int

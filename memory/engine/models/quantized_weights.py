@@ -1,7 +1,7 @@
 """Quantized checkpoints: the packages and devices that they need, and their bytes in memory.
 
-transformers reads them and replaces ``nn.Linear`` by modules of the packages. AWQ: arXiv 2306.00978, GPTQ: arXiv
-2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
+transformers reads the checkpoints and replaces ``nn.Linear`` by modules of the packages. AWQ: arXiv 2306.00978,
+GPTQ: arXiv 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 
-AT_LOAD: dict[str, dict[str, Any]] = {  # full-precision checkpoints, packed while they are read
+AT_LOAD: dict[str, dict[str, Any]] = {  # settings that pack full-precision checkpoints at load
     "bnb-4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
     "bnb-8bit": {"load_in_8bit": True},
 }
-UNPACKED = {"mxfp4"}  # gpt-oss: transformers unpacks it if it has no kernels, so its full size is counted
+UNPACKED = {"mxfp4"}  # of gpt-oss: transformers unpacks it if kernels are missing, so the unpacked size is counted
 _HALF = (torch.bfloat16, torch.float16)
 _BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales per scale of scales
 
@@ -61,7 +61,7 @@ class Packing:
     group: int  # weights that share a scale; 0: a whole row of the matrix
     format: str = ""
     skipped: tuple[str, ...] = ()  # names of modules that are not packed
-    at_load: bool = False  # the checkpoint is not packed yet
+    at_load: bool = False  # whether a full-precision checkpoint is packed while it is read
 
     def __str__(self) -> str:
         return f"{self.bits}-bit {self.method.title}"

@@ -89,7 +89,7 @@ class Batch:
         :raises CapacityError: there is no room for the rows; no member has changed
         """
         if len(token_ids) != len(self._members) or not token_ids:
-            raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: give one for each of at least one")
+            raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: give one token per member, at least 1")
         for member in self._members:
             member.reserve(1, keep=True)
         ids = torch.tensor([token_ids[i] for i in self._ordered()], device=self._decoder.device)
@@ -186,7 +186,7 @@ StepResult = torch.Tensor | Exception  # logits (vocab,) of a member, or the err
 class BatchGroups:
     """Batches, one per kind of cache; a failing member is removed without affecting the others.
 
-    Every step must get the caches of the previous one in the same order, without removed ones, then the new ones.
+    Every step must get the previous step's caches in the same order, without those removed since, then new caches.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -194,7 +194,7 @@ class BatchGroups:
         self._batches: dict[object, Batch] = {}
 
     def step(self, caches: Sequence[Member], token_ids: Sequence[int]) -> list[StepResult]:
-        """Append one token to each of ``caches``; new ones are added, failing ones removed."""
+        """Append one token to each of ``caches``; new caches join a batch, failing caches are removed."""
         results: list[StepResult] = [self._reserve(cache) for cache in caches]
         groups: dict[object, list[int]] = {}
         for number, cache in enumerate(caches):

@@ -1,4 +1,4 @@
-"""Batched caches: rows of several caches for passes that compute one row of each; packed rows stay packed."""
+"""Batched caches: rows of several caches for passes that compute one row of each; quantized rows stay packed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ ROWS = 8192  # rows of a run, summed over its requests, that are copied from the
 
 
 class BatchedPagedCache(BatchedCache[PagedCache]):
-    """Rows of paged caches in one pool; every layer's rows are copied from their slots."""
+    """Rows of paged caches in one pool; every read of a layer copies them from their slots in the pool."""
 
     def begin(self) -> None:
         super().begin()

@@ -1,4 +1,4 @@
-"""Batched packed caches: packed rows of several caches, which every read concatenates tile by tile."""
+"""Batched quantized caches: packed rows of several caches, which every read concatenates tile by tile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
 from memory.kv_cache.quantized import BLOCK, PAGE, Extent, QuantizedCache
 
-ROWS = 2 * TILE  # rows of a tile, summed over its requests: keys or values (a tile of one cache: TILE rows of both)
+ROWS = 2 * TILE  # rows of a tile, summed over its requests: keys or values, not both
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and a tensor of their last, unpacked rows: every ``tail`` is a view of it."""
+    """Packed blocks of the members, and one tensor of their last, unpacked rows, of which each ``tail`` is a view."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -126,7 +126,7 @@ class _VisibleBlocks:
         counts, block = [last - first for first, last in self.spans], 0
         any_extent = next(extents for extents in self.extents if extents)[0]
         like = (any_extent.k, any_extent.v)[side][:1, layer]  # (1, kv_heads, BLOCK, head_dim)
-        limit = max(1, ROWS // BLOCK // (1 if supports(like, self.dtype) else 2))  # blocks; unpacked ones are larger
+        limit = max(1, ROWS // BLOCK // (1 if supports(like, self.dtype) else 2))  # blocks; half if unpacked
         while block < self.count:
             requests = requests_at(counts, block)
             width = min(self.count - block, max(1, limit // requests))

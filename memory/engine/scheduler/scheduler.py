@@ -24,9 +24,9 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: sizes of a prefill's chunks while there is no other request
-    :param shared_chunk: most rows of a chunk otherwise; a request of at most this many new tokens is warm: not queued
-    :param warm: maximum of warm requests per turn
-    :param batch: maximum of sequences that decode together; others wait until one has ended
+    :param shared_chunk: maximum rows of a chunk otherwise; a request with at most so many new tokens is *warm*
+    :param warm: maximum number of warm requests, which are not queued, per turn
+    :param batch: maximum number of sequences that decode together; further ones wait until one has ended
     """
 
     chunking: ChunkSchedule = field(default_factory=ChunkSchedule)
@@ -72,8 +72,8 @@ class Scheduler:
     run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
     engine's worker.
 
-    A request that is cancelled or fails leaves the exact rows computed so far in its cache, and a later request may
-    continue from them. They are whole chunks of its prompt, or the whole prompt and all decoded tokens but the last.
+    A request that is cancelled or fails leaves the rows computed so far in its cache, and a later request may continue
+    from them. They are whole chunks of its prompt, or the whole prompt and all decoded tokens but the last.
 
     :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """
@@ -85,7 +85,7 @@ class Scheduler:
         schedule = self._config.chunking
         self._chunking = _SharedChunking(1, schedule.steps, schedule.rest, self._config.shared_chunk, self._crowded)
         self._incoming: list[_Job] = []
-        self._waiting: list[_Job] = []  # until another request of the same agent or cache has ended
+        self._waiting: list[_Job] = []  # for the end of an earlier request of the same agent or cache
         self._warm: list[_Job] = []
         self._queue: list[_Job] = []
         self._active: list[_Job] = []
@@ -158,7 +158,6 @@ class Scheduler:
             self._abandon(closed)
 
     def _abandon(self, error: Exception) -> None:
-        """End all requests with ``error``."""
         self._receive()
         for job in self._jobs:
             self._end(job, FinishReason.ERROR, error)
@@ -236,7 +235,6 @@ class Scheduler:
         return not self._busy & job.names
 
     def _compute(self, job: _Job) -> None:
-        """Compute one chunk of a job that was taken from its queue."""
         try:
             if job.extension.step():
                 self._queue.append(job)
@@ -250,7 +248,7 @@ class Scheduler:
             self._active.append(job)
 
     def _accept(self) -> None:
-        """Start the requests that can run, and compute the first of the warm ones."""
+        """Start the requests that can run, and compute a chunk of the first warm requests."""
         for job in list(self._waiting):
             if self._is_free(job):
                 self._waiting.remove(job)

@@ -1,7 +1,7 @@
 """Transfer executor: moves slices (rows of one layer) of blocks into a cache, in the order in which layers need them.
 
-The link always works on the lowest layer with queued slices. All slices of the layer that is computed next move in one
-job; a job for a later layer is short, so that urgent transfers do not wait long.
+The link's thread always moves slices of the lowest layer that has queued ones. All slices of the layer that is computed
+next move in one job; a job for a later layer is short, so that urgent transfers do not wait long.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from memory.kv_cache.dense import DenseCache, write_rows
 from memory.kv_cache.packed_rows import PackedRows
 from memory.prompt.layout import Layout, Transfer
 
-Run = tuple[int, tuple[int, int]]  # number of a placement, and rows (start, stop) of its unit
+Run = tuple[int, tuple[int, int]]  # number of a placement (place of a block in the prompt), block rows (start, stop)
 Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
 
 
-BUFFERS = 3  # pinned buffers per name: one is filled while the others are copied to the device
+BUFFERS = 3  # pinned buffers per name: one is filled while earlier ones are copied to the device
 
 
 class Staging:
-    """Staging buffers of transfers; each grows to its largest job, so that later ones allocate nothing."""
+    """Staging buffers of transfers; each grows to its largest job, so that later jobs allocate nothing."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
@@ -74,7 +74,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copier of runs (consecutive rows of a block) into a cache; packed rows are unpacked on the cache's device."""
+    """Copier of runs (consecutive rows of a block) into a cache; packed (quantized) rows are unpacked on its device."""
 
     layout: Layout
     cache: DenseCache
@@ -106,7 +106,7 @@ class KVTransfer:
         return [(at + rows[0], at + rows[1]) for at, (_, rows) in zip(starts, runs, strict=True)]
 
     def cut(self, stored: Piece, first: int, last: int, start: int, stop: int) -> Piece:
-        """Select layers and rows of a block's keys or values; packed ones stay packed."""
+        """Select layers and rows of a block's keys or values, which stay packed if they are."""
         if isinstance(stored, PackedRows):
             return stored.narrow(2, start, stop - start).layers(first, last)
         return stored[first:last, :, start:stop]
@@ -151,7 +151,7 @@ class KVTransfer:
         for place, (start, stop) in runs:
             block = self.layout.placements[place].block
             if block is None:
-                raise ConfigError("the loading stage requests a unit without a block: leave fresh units out.")
+                raise ConfigError("the loading stage requests rows without a block: leave fresh rows out.")
             pieces.append(self.cut(getattr(block, side), first, last, start, stop))
         return pieces
 
@@ -164,16 +164,16 @@ class KVTransfer:
         return torch.from_numpy(rows).to(self.cache.k.device)
 
 
-IN_FLIGHT = 2  # most jobs queued on a CUDA stream: more would delay urgent ones
+IN_FLIGHT = 2  # maximum number of jobs queued on a CUDA stream: more would delay urgent jobs
 
 
 @dataclass(frozen=True)
 class Transport:
     """Threads and streams of an engine's transfers.
 
-    ``link`` is one thread (None: transfers run synchronously in the caller's), ``stream`` its CUDA stream. A job for a
-    later layer moves about ``chunk`` bytes. ``chooser`` chooses rows in parallel with a layer's MLP; without it they
-    are chosen before the MLP.
+    ``link`` runs transfers in one thread (None: they run synchronously in the calling thread), on the CUDA stream
+    ``stream``. A job for a later layer moves about ``chunk`` bytes. ``chooser`` chooses rows in parallel with a layer's
+    MLP; without it rows are chosen before the MLP.
     """
 
     link: Executor | None = None
@@ -194,13 +194,13 @@ class Transport:
         if chunk is None:
             chunk = CHUNK if throttle is None else throttle.chunk
         if chunk <= 0:
-            raise ConfigError(f"chunk={chunk} is no size of a job: use more than 0 bytes")
+            raise ConfigError(f"chunk={chunk} is not a size of transfer jobs: use more than 0 bytes")
         check_choice("engine.importance", importance, IMPORTANCE)
         check_choice("engine.transport", kind, TRANSPORTS)
         if kind == "auto":
             kind = "stream" if device.type == "cuda" else "inline" if throttle is None else "thread"
         if kind == "stream" and device.type != "cuda":
-            raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
+            raise ConfigError(f"transport {kind!r} does not work on {device}; use inline or thread: stream needs CUDA.")
         link = None if kind == "inline" else ThreadPoolExecutor(1, "link", choose_device, (device,))
         stream = torch.cuda.Stream(device) if kind == "stream" else None
         return cls(link, stream, throttle, ChooserThread(device) if importance == "beside" else None, chunk)
@@ -214,9 +214,9 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA ``intervals`` only measure issuing the copies; layers wait for CUDA events.
+    """Transfers of one request. On CUDA ``intervals`` measure only the time to issue copies, not the copies.
 
-    :param present: rows that need no transfer: the context prefix, per-layer rows, and units that the prefill encodes
+    :param present: rows that need no transfer: context prefix, per-layer rows, memory units that the prefill encodes
     """
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:
@@ -240,7 +240,7 @@ class TransferExecutor:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache must be allocated first
 
     def submit(self, layer: int, transfers: Sequence[Transfer]) -> None:
-        """Queue the transfers scheduled at ``layer`` for the link's thread; without one, run them."""
+        """Queue the transfers scheduled at ``layer`` for the link's thread; without a thread, run them."""
         spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers])
         for transfer, (start, stop) in zip(transfers, spans, strict=True):
             self._covered[transfer.first : transfer.last, start:stop] = True
@@ -270,7 +270,7 @@ class TransferExecutor:
         """Wait until all slices of ``layer`` are loaded.
 
         :param inactive: (rows,) bool, the rows that must have been transferred; None if all rows are active
-        :raises ConfigError: if the loading stage omitted some of them.
+        :raises ConfigError: the loading stage omitted some of these rows
         """
         started = time.perf_counter()
         if inactive is not None and (inactive > self._covered[layer]).any():
@@ -332,7 +332,7 @@ class TransferExecutor:
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Take a layer's queued runs in order of rows, about ``chunk`` bytes for a later layer; join adjacent ones."""
+        """Take a layer's queued runs by rows, about ``chunk`` bytes of them for a later layer; join adjacent runs."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._last_submitted:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)
@@ -342,7 +342,6 @@ class TransferExecutor:
         return _merge_adjacent(runs[: count or None])
 
     def _run(self, first: int, last: int, runs: list[Run]) -> None:
-        """Move one job, and record its interval."""
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
@@ -369,7 +368,6 @@ def _merge_layers(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Ru
 
 
 def _merge_adjacent(runs: list[Run]) -> list[Run]:
-    """Join adjacent runs of the same placement."""
     joined: list[Run] = []
     for place, (start, stop) in runs:
         if joined and joined[-1][0] == place and joined[-1][1][1] == start:

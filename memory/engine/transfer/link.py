@@ -1,4 +1,4 @@
-"""Parts of a transport: the link's simulated bandwidth, and the thread that chooses rows during a layer's MLP."""
+"""Parts of the transfer of blocks: a link's simulated bandwidth, and the thread that chooses rows during an MLP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1e6  # bytes of a short job: twice what a link of 50 GB/s moves within a
 
 
 def choose_device(device: torch.device | None) -> None:
-    """Make a GPU the thread's current device, the default of its streams."""
+    """Make ``device``, if it is a GPU, the calling thread's current device, on which its work runs by default."""
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
 
@@ -35,18 +35,18 @@ class Throttle:
 
     def __post_init__(self) -> None:
         if self.gigabytes <= 0 or self.microseconds < 0:
-            raise ConfigError(f"{self} is no link: use more than 0 GB/s, and 0 microseconds or more")
+            raise ConfigError(f"{self} is not a link: use more than 0 GB/s, and 0 microseconds or more")
 
     def seconds(self, nbytes: int) -> float:
         return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)
 
     @property
     def chunk(self) -> float:
-        """Bytes of a short job that is long enough to hide the latency."""
+        """Bytes moved in 1 ms, or in four latencies if this is longer: latency is at most a fifth of such a job."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def delay(self, started: float, nbytes: int) -> float:
-        """Sleep until the end of a job that began at ``started``; returns that time, the start of the next job."""
+        """Sleep until the end of a job that began at ``started``; returns its end, at which the next job may start."""
         end = started + self.seconds(nbytes)
         time.sleep(max(0.0, end - time.perf_counter()))
         return end

@@ -1,4 +1,4 @@
-"""Per-layer retrieval: every layer chooses its blocks; predicted ones are prefetched, missing ones fetched (MemArt)."""
+"""Per-layer retrieval (MemArt): every layer chooses its blocks; those that were not prefetched are then fetched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KV = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedChoice:
-    """Predicted choice of ``layer``: blocks whose slices are being prefetched."""
+    """Predicted choice of ``layer``: blocks whose rows of this layer are being prefetched."""
 
     layer: int
     numbers: tuple[int, ...]
@@ -29,7 +29,7 @@ class PrefetchedChoice:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection. The link's thread, if any, prefetches a layer's choice for the next layer."""
+    """MemArt's per-layer selection. A transfer thread, if any, prefetches the blocks that the previous layer chose."""
 
     layer_rows: PerLayerRows
     loader: TransferExecutor
@@ -63,7 +63,7 @@ class PerLayerRetrieval:
             return
         blocks, event = self._blocks(numbers), None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # which may still read the next buffer
+            transport.stream.wait_stream(torch.cuda.current_stream())  # it may still read the buffer to fill
             event = torch.cuda.Event()
 
         def work() -> KV:
@@ -81,7 +81,7 @@ class PerLayerRetrieval:
         return [self.layer_rows.block(number) for number in numbers]
 
     def _fetch(self, layer: int, blocks: Sequence[KVBlock], name: str) -> tuple[KV, int]:
-        """Gather slices of ``blocks``; returns them and the bytes moved."""
+        """Gather keys and values of ``blocks`` at ``layer``; returns them and the bytes moved."""
         began, mover = time.perf_counter(), self.loader.mover
         stored = [block.k for block in blocks], [block.v for block in blocks]
         sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in stored]

@@ -57,7 +57,7 @@ class ChunkedPrefill:
     def result(self) -> PrefillResult:
         """Return the result, with logits of the last row. Raises ConfigError while rows are not computed."""
         if self.remaining:
-            raise ConfigError(f"{self.remaining} rows are not computed yet")
+            raise ConfigError(f"{self.remaining} rows are not computed yet: call `step` or `run` first")
         layers = self._decoder.spec.layers
         self.trace.active_rows, self.trace.recomputed_rows = [self._ids.numel()] * layers, [0] * layers
         self.trace.timings = {"load": 0.0, "prefill": self._seconds}

@@ -1,4 +1,4 @@
-"""Cache providers: session caches of one model, and the exact rows that sessions share."""
+"""Cache providers: make the session caches of one model, and share exact rows (of a plain forward) among them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PagedCacheProvider:
 
 
 class QuantizedCacheProvider(CacheProvider):
-    """Provider of caches of one session each: quantized rows are not exact, so none are shared."""
+    """Provider of quantized caches. Sessions share no rows, because quantized rows are not exact."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, format: PackFormat) -> None:
         self._spec, self._device, self._format = spec, device, format

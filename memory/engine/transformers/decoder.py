@@ -1,4 +1,4 @@
-"""Decoder: the model's own layers, called one at a time on the active rows only, and checks of its logits."""
+"""Decoder: the model's own layers, called one at a time on active rows only, and checks of token ids and logits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
-        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # a norm follows each half too
+        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # a norm also follows each half
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @cached_property
@@ -63,7 +63,7 @@ class Decoder:
         state: PromptPass | CoupledPass | BatchPass,
         hook: AttentionHook | None = None,
     ) -> torch.Tensor:
-        """Compute a layer's attention half, residual included; rows that are dropped after it need no MLP (`feed`)."""
+        """Compute a layer's attention half, residual included; rows that are dropped then need no MLP half (`feed`)."""
         embeddings = self.no_rotation(hidden.shape[1]) if state.unrotated else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
         output, _ = layer.self_attn(
@@ -131,7 +131,7 @@ def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
     highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
     if highest >= rows:
         raise ConfigError(
-            f"token {highest} has no embedding, because the model has {rows}: leave out its text (a "
+            f"token {highest} has no embedding, because the model has only {rows} embeddings: leave out its text (a "
             "placeholder of an image or a sound), or use the model's own tokenizer."
         )
 
@@ -159,19 +159,19 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache)
 
 
 def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
-    """Make the error for logits that are not finite, and `erase` rows of ``caches`` that others may read."""
+    """Make the error for logits that are not finite, and `erase` rows of ``caches`` that other requests read."""
     for cache in caches:
         cache.erase()
     name = str(dtype).removeprefix("torch.")
     finer = "fetch its weights again" if dtype in (torch.float32, torch.float64) else "set model.dtype=float32"
     return ModelError(
-        f"the model's logits are not finite in {name}, so nothing can be decided by them: its weights are damaged, or "
+        f"the model's logits are not finite in {name}, so they cannot be used: the model's weights are damaged, or "
         f"{name} cannot hold what it computes; {finer}, or use another model."
     )
 
 
 LINEAR_PADDING = RowPadding(16, 16)  # for the input rows of linear layers
-PACK_BATCH = 256  # rows of a product for which the layout is optimised; any number works
+PACK_BATCH = 256  # number of input rows for which oneDNN optimises its layout; other numbers work too
 
 
 def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

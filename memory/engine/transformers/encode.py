@@ -1,4 +1,7 @@
-"""Encoding of units, many per forward or in a prompt's forward (fused). Each unit attends to itself and a context."""
+"""Encoding of memory units: runs of tokens, each of which attends to itself and a context and becomes one block.
+
+Units are encoded many per forward, or in the forward of a prompt that uses them (fused).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import DenseCache
 from memory.prompt.layout import Placement
 
-FORWARD_ROWS = 4096  # most rows per forward, which bounds the memory of its activations
+FORWARD_ROWS = 4096  # maximum number of rows per forward, which bounds the memory of its activations
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -88,9 +91,9 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 
 
 class FusedEncoding:
-    """Units without a block, encoded in the forward of the prompt that uses them: it reads the model's weights once.
+    """Units without a block, encoded in the forward of the prompt that uses them, to read the model's weights once.
 
-    Each unit attends to itself and ``context``, one also to its placement's ``prefix_block``. In every layer the units'
+    Each unit attends to itself and ``context``, one may also attend to its ``prefix_block``. In every layer the units'
     keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks; rows
     that the prompt recomputes overwrite them. Units of the same identity are encoded once.
     """

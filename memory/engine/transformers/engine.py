@@ -50,7 +50,7 @@ from memory.prompt.layout import Layout
 from memory.stages import Loading, PerLayerRows, Recompute
 
 T = TypeVar("T")
-TIDY_INTERVAL = 256  # jobs: about fifty steps of an agent
+TIDY_INTERVAL = 256  # number of jobs, about those of fifty steps of an agent
 
 
 @dataclass(order=True)
@@ -66,7 +66,7 @@ class _Job:
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
-        if torch.get_num_threads() != self.threads:  # torch has one number per thread
+        if torch.get_num_threads() != self.threads:  # torch keeps this number per thread
             torch.set_num_threads(self.threads)
         try:
             with torch.inference_mode():
@@ -83,8 +83,8 @@ class _Job:
 class Worker:
     """Thread that runs jobs one at a time under ``torch.inference_mode``, by priority, then in order of arrival.
 
-    :param tidy: called after every `TIDY_INTERVAL` jobs, once the last result is set
-    :param device: the model's; a GPU becomes the thread's current device
+    :param tidy: called after every `TIDY_INTERVAL` jobs, when the result of the last one is set
+    :param device: the model's device; a GPU becomes the thread's current device
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Worker:
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # under the lock no job is queued after the closing one
+        self._closed, self._lock = False, threading.Lock()  # the lock keeps jobs from being queued after closing
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _WORKERS.add(self)
@@ -177,11 +177,11 @@ class TransformersEngine:
         importance: str = "before",
         chunk: float | None = None,
     ) -> None:
-        """:param transport: inline | thread | stream | auto: way to run transfers of blocks, see `Transport.of`
+        """:param transport: how blocks are transferred: inline | thread | stream | auto, see `Transport.of`
         :param throttle: simulates the link of another machine
         :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
-            rows, or ``beside`` (in parallel with) it in a thread (KEEP's three workers)
-        :param chunk: bytes of a transfer job for layers after the next one; None: a default that suits the link
+            rows, or ``beside`` it: in a thread, in parallel with the MLP (KEEP's three workers)
+        :param chunk: bytes of a transfer job for layers after the next one; None: the default of `Transport.of`
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
@@ -197,7 +197,7 @@ class TransformersEngine:
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode units; those with the same context are computed together, many per forward."""
+        """Encode each memory unit into a block. Units with the same context are computed together, many per forward."""
         return self._worker.call(partial(self._encode, units, identities), priority)
 
     def prefill(
@@ -243,7 +243,7 @@ class TransformersEngine:
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make a provider of session caches: quantized ones with a ``format``, else paged ones."""
+        """Make a provider of session caches, which are quantized if there is a ``format``, else paged."""
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)
@@ -289,9 +289,9 @@ class TransformersEngine:
 
     @cached_property
     def plain(self) -> PreTrainedModel:
-        """Return a copy that runs transformers' SDPA (eager attention for models with sinks).
+        """Return a copy of the model with transformers' SDPA attention (eager attention for models with sinks).
 
-        It shares all parameters except prepacked ones, which it copies.
+        The copy shares all parameters of the model except prepacked ones, which are copied.
         """
         module = self.model.module
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}

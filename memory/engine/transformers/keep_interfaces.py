@@ -23,7 +23,7 @@ Call = Callable[[Callable[[], Any]], Any]  # runs work on the engine's worker
 
 @dataclass(frozen=True)
 class ManualLoading:
-    """Loading stage without transfers: the caller loads slices with ``load_memory``."""
+    """Loading stage without transfers: the caller loads keys and values with ``load_memory``."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = False
@@ -33,9 +33,9 @@ class ManualLoading:
 
 
 class KeepInterfaces:
-    """KEEP (arXiv 2602.23592, section 5): load, compute and choose, one layer after the other.
+    """Interfaces of KEEP (arXiv 2602.23592, section 5) that load, compute and choose, one layer after the other.
 
-    Before ``prefill_layer`` of a layer, load every memory that is not recomputed there; a missing one raises an error.
+    Before ``prefill_layer`` of a layer, load every memory that this layer does not recompute, else it raises an error.
     Memory ids are segment ids. `TransformersEngine.steps` makes this object.
     """
 
@@ -87,13 +87,13 @@ class KeepInterfaces:
     def importance_evaluation(self, layer_id: int, memory_ids: Collection[str], attention: LayerProbe) -> list[str]:
         """Choose the ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
         if attention is not self._attention or attention.layer != layer_id:
-            raise ConfigError(f"importance at layer {layer_id} needs that layer's own attention.")
+            raise ConfigError(f"importance at layer {layer_id} needs this layer's attention: call prefill_layer first.")
         self._call(partial(self._run.choose, attention))
         wanted_ids = set(memory_ids)
         return [id for id in self.active_ids() if id in wanted_ids]
 
     def finish(self, output: torch.Tensor) -> PrefillResult:
-        """Compute the logits of the prompt's last row after the last layer."""
+        """Compute the logits of the prompt's last row from the last layer's ``output``."""
         return self._call(partial(self._run.finish, output))
 
     def _load(self, number: int, layer: int) -> KV:

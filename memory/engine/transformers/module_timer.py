@@ -15,7 +15,7 @@ Interval = tuple[float, float]  # start and end in seconds
 
 
 class ModuleTimer:
-    """Timer of an engine's modules while the body of ``running`` runs. The engine's transfers must run inline."""
+    """Timer of an engine's modules inside ``with timer.running()``; the engine needs ``transport="inline"``."""
 
     def __init__(self, engine: TransformersEngine) -> None:
         self._engine, self._began = engine, 0.0

@@ -1,8 +1,8 @@
-"""Layer-by-layer prefill: a layer computes its active rows, a subset of the previous layer's, and loads the others.
+"""Layer-by-layer prefill: a layer computes its active rows, a subset of the previous layer's, and loads other rows.
 
 Three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows by importance, and
-load the others over the link. A layer starts when its rows are chosen and its slices are loaded; the choice of the next
-layer's rows starts when the layer's attention is done.
+load the other rows. A layer starts when its active rows are chosen and the stored keys and values of the others are
+loaded; the choice of the next layer's rows starts when the layer's attention is done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from memory.kv_cache.dense import HEADROOM, DenseCache
 from memory.prompt.layout import Layout
 from memory.stages import Loading, PerLayerRows, Recompute
 
-KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
+KEPT_WEIGHTS = 1 << 28  # maximum bytes of a layer's attention weights that are kept for the probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RecordingHook:
 class RowChoiceHook(RecordingHook):
     """Attention hook that chooses the next layer's rows before the layer attends, so that dropped rows never attend.
 
-    ``index`` has the numbers of the rows that stay, None for all; ``end`` is the time of the choice.
+    ``index`` has the indices of the active rows that stay, None if all stay; ``end`` is the time after the choice.
     """
 
     def __init__(self, prefill: LayerwisePrefill, layer_input: torch.Tensor, began: float, keeps_weights: bool) -> None:
@@ -91,9 +91,9 @@ class RowChoiceHook(RecordingHook):
 
 
 class LayerwisePrefill:
-    """Prefill of one prompt: call ``run``; or ``embed``, for each layer ``compute`` and ``choose``, then ``finish``.
+    """Prefill of one prompt by ``run``, or step by step: ``embed``, ``compute`` and ``choose`` per layer, ``finish``.
 
-    On CUDA the trace's intervals measure issuing the work; the total includes its execution.
+    On CUDA the trace's intervals measure the time to issue work; only the total time includes the work's execution.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class LayerwisePrefill:
         return self.decoder.embed(self.layout.token_ids[self.active.rows])
 
     def compute(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
-        """Compute a whole layer for its active rows, once its slices are loaded; returns output and attention."""
+        """Compute a whole layer for its active rows, once its other rows are loaded; returns output and attention."""
         mixed, attention = self._attend(layer, hidden)
         return self.feed(layer, mixed), attention
 
@@ -159,9 +159,9 @@ class LayerwisePrefill:
         return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's rows; if loading overlaps, start to load the others.
+        """Let the recompute stage choose the next layer's active rows; if loading overlaps, start to load other rows.
 
-        Returns the indices of the rows that stay among this layer's active rows; None if all stay.
+        Returns the indices, into this layer's active rows, of the rows that stay; None if all stay.
         """
         began, before = time.perf_counter(), self.active.rows
         rows, index = self.recompute.narrow(probe.layer, before, probe), None
@@ -171,7 +171,7 @@ class LayerwisePrefill:
             if not torch.equal(before[index], rows):
                 raise ConfigError(
                     f"{type(self.recompute).__name__} chose rows that were not active, which have no hidden state; "
-                    "choose among the active ones."
+                    "choose among the active rows."
                 )
             self._last_layer[before] = probe.layer
             self.active = self._activate(rows)
@@ -181,7 +181,7 @@ class LayerwisePrefill:
         return index
 
     def fill_layer_rows(self, layer: int, query: torch.Tensor) -> None:
-        """Fill `PerLayerRows` with the blocks that this layer's queries (1, heads, active rows, head_dim) choose."""
+        """Fill the rows of `PerLayerRows` with the blocks that the queries (1, heads, active rows, head_dim) choose."""
         if self._retrieval is None:
             return
         (blocks, (k, v)), rows = self._retrieval.take(layer, query[0]), self._retrieval.layer_rows.rows
@@ -236,7 +236,7 @@ class LayerwisePrefill:
         return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], hook.end)
 
     def _attend(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
-        """Wait for the layer's slices, and compute its active rows up to the attention."""
+        """Wait for the layer's loaded rows, and compute its active rows up to the attention."""
         began = self._begin(layer)
         hook = RecordingHook(self, self._keeps_weights and self.active.weights_fit)
         mixed = self._attention_half(layer, hidden, hook)
@@ -265,7 +265,7 @@ class LayerwisePrefill:
         return hidden
 
     def _begin(self, layer: int) -> float:
-        """Wait until all slices of the layer are loaded; returns the time at the end of the wait."""
+        """Wait until all stored rows of the layer are loaded; returns the time at the end of the wait."""
         if layer == 0 or not self.loading.overlaps:
             self._load(layer)
         self.loader.wait(layer, self.active.inactive)
@@ -282,7 +282,7 @@ class LayerwisePrefill:
         :raises ModelError: the logits are not finite
         """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
-        check_finite(logits, self.decoder.spec.dtype)  # no cache to erase: this one is discarded
+        check_finite(logits, self.decoder.spec.dtype)  # the cache need not be erased: it is discarded
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         self.loader.finish()
@@ -299,7 +299,7 @@ class LayerwisePrefill:
         layout, spec = self.layout, self.decoder.spec
         fresh = layout.fresh[rows]
         if int(fresh.sum()) != self._fresh_rows:
-            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they stay active at every layer.")
+            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; keep them active in every layer.")
         memory = (rows >= layout.context) & (rows < layout.query) & ~fresh
         inactive = None
         if rows.numel() < layout.rows:

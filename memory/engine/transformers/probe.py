@@ -57,13 +57,13 @@ class AwaitedOutput:
 class MissingOutput:
     """Output that does not exist yet, because rows are chosen before the layer attends; `get` raises an error."""
 
-    stage: str  # for the message
+    stage: str  # name of the recompute stage, for the error's text
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} declares a choice by attention mass alone, but reads later values.")
+        raise ConfigError(f"{self.stage} declares by_mass (attention mass only), but reads KV of a later layer.")
 
 
-DIVISOR = 4  # weights of at most 1 / DIVISOR of the active rows are computed again instead of read
+DIVISOR = 4  # if weights of at most 1 / DIVISOR of the active rows are needed, they are computed again, not read
 
 
 @dataclass
@@ -74,7 +74,7 @@ class ProbedPrompt:
     layout: Layout
     cache: DenseCache
     trace: PrefillTrace
-    fused: FusedEncoding | None  # units that the prefill encodes
+    fused: FusedEncoding | None  # memory units (segments encoded together) that the prefill encodes
 
     @cached_property
     def averaging(self) -> torch.Tensor:
@@ -188,7 +188,7 @@ class LayerProbe:
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """Average the layer's own weights: mass (segments + 1, segments) from each segment, and last from the query."""
+        """Average the layer's own weights to mass (segments + 1, segments) from each segment and, last, the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
         memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped

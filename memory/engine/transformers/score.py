@@ -18,9 +18,9 @@ from memory.engine.transformers.decoder import Decoder, are_finite, check_ids, n
 from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
-PLAN_BYTES = 64 << 20  # maximum for the plans of the latest candidate sets
+PLAN_BYTES = 64 << 20  # maximum size of the plans of the latest candidate sets together
 TOKEN_BYTES = 36  # approximate size of an int in a tuple
-TRIE_SIZE = 2048  # tokens of candidates in one forward: the mask grows with their square
+TRIE_SIZE = 2048  # maximum number of candidates' tokens in one forward: the mask grows with its square
 HEAD_ROWS = 64  # nodes whose logits are computed at once
 NEW_NODES = 16  # new nodes per forward of a search, in addition to their ancestors
 SEARCH_NODES = 64  # nodes; a smaller trie is computed in one forward
@@ -46,9 +46,10 @@ class TriePlan:
         return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
-        """Return the sorted nodes to compute next: ``count`` nodes (None: all) of the best candidates.
+        """Return the sorted numbers of the nodes to compute next.
 
-        Their ancestors are added. Ties go to the shallowest nodes, which most candidates share.
+        These are ``count`` nodes (None: all) without logits, of the candidates with the highest bounds, and their
+        ancestors. Ties go to the shallowest nodes, which most candidates share.
 
         :param bounds: (candidates,) upper bounds of the scores
         :param known: (all tokens,) bool: whether the token's log-likelihood is known
@@ -67,7 +68,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
     if not candidates or not all(candidates):
         raise ConfigError("scoring needs at least one candidate, and every candidate at least one token.")
     nodes: dict[tuple[int, ...], int] = {(): 0}
-    for end in range(1, max(map(len, candidates))):  # by depth, as `most_promising` requires
+    for end in range(1, max(map(len, candidates))):  # by depth: `most_promising` prefers low numbers
         for candidate in candidates:
             if end < len(candidate):
                 nodes.setdefault(candidate[:end], len(nodes))
@@ -96,7 +97,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
 
 
 class Scorer:
-    """Scorer of candidate sets, which keeps the plans of the latest ones."""
+    """Scorer of candidate sets, which keeps the plans of the latest sets."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -164,7 +165,7 @@ class Scorer:
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield numbers (as in ``parent``) and logits (nodes, vocab) in float32 or wider, `HEAD_ROWS` nodes at once."""
+        """Yield row numbers (as in ``parent``) and logits (nodes, vocab) in float32 or wider, for `HEAD_ROWS` nodes."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
@@ -183,7 +184,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer one is a group of its own."""
+    """Split candidates, in order, into groups of at most `TRIE_SIZE` tokens; a longer candidate forms a group alone."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TRIE_SIZE:

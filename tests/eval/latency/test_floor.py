@@ -106,7 +106,7 @@ def test_each_piece_takes_the_larger_of_its_times_and_loading_overlaps() -> None
     rates = Rates(flops=1e9, bandwidth=1e9)
     work = StepWork((4_000_000, 1_000_000), (1_000_000, 2_000_000), full_flops=(5_000_000, 1_000_000))
     assert (work.floor_ms(rates), work.rows_ms(rates)) == pytest.approx((6.0, 7.0))
-    # without a link, loaded bytes are read and written in memory; a fast link is hidden, a slow one takes the longest
+    # without a link, loaded bytes are read and written in memory; a fast link is hidden, a slow link sets the time
     for link, ms in {None: 8.0, 1e9: 6.0, 1e8: 40.0}.items():
         assert replace(work, loaded=4_000_000).floor_ms(replace(rates, link=link)) == pytest.approx(ms)
 

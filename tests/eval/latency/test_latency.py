@@ -137,7 +137,7 @@ def test_an_interrupted_run_resumes_the_other_cells(
 
 
 def test_a_run_is_not_resumed_with_other_episodes(call: Call, tiny_model: Path, tmp_path: Path) -> None:
-    """One table would mix different prompts."""
+    """Otherwise one table would mix times of different prompts."""
     first, *_, last = usual()
     write(tmp_path / "data", "valid_seen", [first])
     arguments = f"latency.models={tiny_model}", "latency.planners=keep", f"env.data={tmp_path / 'data'}"

@@ -48,7 +48,7 @@ def test_an_interval_contains_the_median_and_narrows_with_steps() -> None:
 
 
 def test_ratios_are_paired_by_step() -> None:
-    """Noise slows both sides of a step: the ratio stays constant, and its interval is a point."""
+    """Noise slows both methods at a step: the ratio stays constant, and its interval is a point."""
     noise = np.array([1.0, 5.0, 1.0, 7.0, 2.0])
     ratio = Ratio.of(3 * noise, noise)
     assert ratio.paired == pytest.approx(3.0) and ratio.interval == pytest.approx((3.0, 3.0))

@@ -69,7 +69,7 @@ def test_memory_beyond_the_models_positions_is_retrieved_only_with_decoupled_pos
 
 
 def test_blocks_of_one_probe_are_removed_before_the_next(tiny_model: Path) -> None:
-    """A pool with room for one probe suffices for all; leftover blocks would evict those of later probes."""
+    """A pool with room for one probe suffices for all probes; leftover blocks would evict those of later probes."""
     cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         capacity = lines * engine.info.bytes_per_token
@@ -83,7 +83,7 @@ def test_blocks_of_one_probe_are_removed_before_the_next(tiny_model: Path) -> No
 
 @pytest.mark.parametrize("method", ["sparsex", "sparsex_hops"])
 def test_a_pool_too_small_for_the_lines_is_refused_before_any_probe_runs(method: str) -> None:
-    """Evicted lines would silently be recomputed. The message names a capacity that works."""
+    """Lines evicted from a small pool would silently be recomputed. The message names a capacity that works."""
     options = ["--kinds", "two_hop", "--cues", "after", "--segments", "20", "--trials", "1"]
 
     def ask(capacity: int) -> None:
@@ -211,7 +211,7 @@ def test_signals_rank_only_memory_rows() -> None:
         (("--kinds", "needle,needle"), "--kinds needle,needle names a value twice"),
         (("--methods", "keep,keep"), "twice"),
         (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
-        (("--mark", "90"), "--mark 90 is no share"),
+        (("--mark", "90"), "--mark 90 is not a share"),
         (("--quiet", "-1"), "--quiet -1.*use --quiet 0 or more"),
         (("--kinds", "needle,vt", "--filler", "10"), "--filler applies to lines, but vt have none"),
         (("--segment-tokens", "100"), "--segment-tokens 100 .* but needle, two_hop, tracking have lines"),

@@ -84,7 +84,7 @@ class RecordedSteps:
 
 
 def test_the_leaders_goal_query_is_no_cost_of_its_steps() -> None:
-    """The other planners adopt the goals that the leader derives, so that query must not count for the leader alone."""
+    """The other planners adopt the leader's goals, so the query that derives them must not count for it alone."""
     overrides = [*SETTING, "model=planner-tiny", "eval.episodes=1", "env.stream=1", "env.max_steps=1"]
     configs = compose_variants(["full_cache", "streaming:streaming+memory.retention.budget=2000"], overrides)
     records = {name: RecordedSteps() for name in configs}

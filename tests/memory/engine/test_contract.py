@@ -1,4 +1,4 @@
-"""Contract of engines: behaviour of every `memory.engine.base.Engine`, the project's and a dense reference."""
+"""Contract of every `memory.engine.base.Engine`, tested on TransformersEngine and on a dense reference engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from memory.stages import Loading
 from tests.laws.prompts import Prompt, relative, tokens
 from tests.references.dense_engine import DenseEngine
 
-EXACT = 1e-5  # relative: angles of RoPE are float32
+EXACT = 1e-5  # relative tolerance: RoPE's angles are float32
 PROMPT = Prompt.random((9, 12, 7), query=5, context=4)
 
 
@@ -79,7 +79,7 @@ def test_blocks_hold_unrotated_keys_of_their_context(engine: Engine, model: Load
 
 @pytest.mark.parametrize("loading", [Serial, LayerBalanced])
 def test_reused_blocks_are_isolated_units(engine: Engine, model: LoadedModel, loading: type) -> None:
-    """Law 2, and law 7: the loading stage does not change the result."""
+    """Laws 2 (units see only themselves and their context) and 7 (the loading stage does not change the result)."""
 
     def logits(engine: Engine, loading: Loading) -> torch.Tensor:
         layout, context = PROMPT.layout(PROMPT.blocks(engine)), PROMPT.context_block(engine)

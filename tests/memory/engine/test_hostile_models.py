@@ -55,7 +55,7 @@ def encode(folder: Path) -> object:
 def test_a_models_own_code_is_not_run(folder: Path, model_type: str | None) -> None:
     (folder / "SHA256SUMS").unlink(missing_ok=True)
     set_config(folder, auto_map=AUTO_MAP, **({"model_type": model_type} if model_type else {}))
-    if model_type is None:  # of a family that transformers knows: its own code is enough
+    if model_type is None:  # transformers knows the family, and needs no code of the folder
         load_model(folder, "float32")
     else:
         refusal(".", folder, "float32")

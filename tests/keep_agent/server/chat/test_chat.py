@@ -158,7 +158,7 @@ def test_unknown_models_and_excessive_requests_are_refused(server: LiveServer) -
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ raise_exception('roles must alternate') }}", 5])
 def test_messages_that_the_template_refuses_are_a_bad_request(chat: PreTrainedTokenizerFast, template: Any) -> None:
     failing = PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, chat_template=template)
-    with pytest.raises(BadMessages, match="the model's chat template makes no prompt of these messages"):
+    with pytest.raises(BadMessages, match="the model's chat template cannot make a prompt of these messages"):
         prompt_of(failing, [("user", "go")])
     assert BadMessages.status == 400
 

@@ -81,7 +81,7 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
 
 
 def within(visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Hide keys outside the window of rows, both by their positions."""
+    """Hide keys outside the rows' sliding ``window``; ``rows`` and ``keys`` are positions."""
     return visible if window is None else visible & (rows[:, None] - keys[None] < window)
 
 

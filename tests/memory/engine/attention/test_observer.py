@@ -22,7 +22,7 @@ STEPS = st.lists(
 
 
 class Record:
-    """Observer, and by position the queries and the attention of each row."""
+    """Observer, and the queries and attention that it should have recorded, by position of the row."""
 
     def __init__(self) -> None:
         self.observer = AttentionObserver(RECENT, mass=True)
@@ -30,7 +30,7 @@ class Record:
         self.live: list[int] = []
         self.next = self.settled = 0  # positions so far, and at the end of the last turn
         self.queries: dict[int, torch.Tensor] = {}  # (LAYERS, HEADS, DIM)
-        self.attention: dict[int, dict[int, float]] = {}  # of each row to the rows that it saw
+        self.attention: dict[int, dict[int, float]] = {}  # from each row to the rows that it sees
 
     def append(self, count: int, layers: int = LAYERS) -> None:
         """Run a pass over ``count`` rows; it fails after ``layers`` layers if the model has more."""

@@ -142,7 +142,7 @@ class Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and out.is_floating_point() and out.dtype != torch.float16:  # scale and bias
+        if isinstance(out, torch.Tensor) and out.is_floating_point() and out.dtype != torch.float16:  # not scales
             storage = StorageWeakRef(out.untyped_storage())
             self._live[storage.cdata] = (storage, out.untyped_storage().nbytes())
         self._live = {name: (ref, size) for name, (ref, size) in self._live.items() if not ref.expired()}

@@ -1,7 +1,7 @@
 """Triton kernel against torch over unpacked tiles, and against attention over all keys at once.
 
 It runs on a GPU. Elsewhere one test runs this file in Triton's interpreter, which must be chosen before Triton is
-imported, and another compiles the kernel for GPUs.
+imported, and another test compiles the kernel for GPUs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def agree(
 def agree_causal(
     rows: int, keys: int, window: int | None = None, dtype: torch.dtype = torch.float32, **options: Any
 ) -> None:
-    """Compare them for the last ``rows`` of ``keys``."""
+    """Call `agree` with causal attention of the last ``rows`` of ``keys`` rows."""
     every = torch.arange(keys, device=DEVICE)
     blocks = causal_plan(every[keys - rows :], every, dtype).blocks(window)
     agree(blocks, rows, keys, dtype=dtype, **options)
@@ -137,7 +137,7 @@ def test_rows_without_visible_keys_and_large_scores() -> None:
 @pytest.mark.parametrize("format", FORMATS[1:3], ids=lambda f: f"{f.bits}-{f.group}-{f.keys}")
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss"])
 def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turns fill no page: a number that rounds differently would get another code when its page is packed."""
+    """The turns do not fill a page, which would be packed: a number that rounds differently could get another code."""
     from memory.engine.attention.triton_quantized import RunningSums
 
     model = tiny_model(family, layers=2)

@@ -94,7 +94,7 @@ def test_holes_between_used_blocks_go_back_to_the_system() -> None:
 @pytest.mark.slow
 @glibc
 def test_freed_memory_stays_with_the_process() -> None:
-    """At least one of several processes must keep the memory, as a machine may take it back by itself."""
+    """At least one of several processes must keep the memory: the system may reclaim it from some of them."""
     runs = [run(SCRIPT, "keep") for _ in range(5)]
     assert all(accepted for accepted, _ in runs)
     assert 2 * min(faults for _, faults in runs) < max(run(SCRIPT)[1] for _ in range(2))

@@ -95,7 +95,7 @@ def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("make", [sessions.keep, sessions.groups, sessions.blocks, sessions.sparsex])
 def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod]) -> None:
-    """Prefill, choice of rows, scores and decoding do not let the process grow with every new length."""
+    """New lengths of prompts do not add shapes, and so memory, in prefill, choice of rows, scores and decoding."""
     with TransformersEngine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
         session = sessions.open_session(engine, make())
 

@@ -123,13 +123,13 @@ def test_missing_weights_and_tensors(folder: Path) -> None:
 
 
 def test_tensors_without_a_place_are_refused(folder: Path) -> None:
-    """Dropped, they would leave another model: fewer layers, or one without its biases."""
+    """Without these tensors it would be another model: one with fewer layers, or without its biases."""
     tensors = load_file(folder / "model.safetensors")
     one_more = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in tensors.items()}
     save_weights(folder, one_more | tensors)
-    refusal(r"first model\.layers\.2\..* has no place in it; fetch the model again", folder)
+    refusal(r"first model\.layers\.2\..* is not in the model; fetch the model again", folder)
     save_weights(folder, tensors | {"model.layers.1.mlp.up_proj.bias": torch.tensor([0.0, 1.0])})
-    refusal(r"first model\.layers\.1\.mlp\.up_proj\.bias has no place in it", folder)
+    refusal(r"first model\.layers\.1\.mlp\.up_proj\.bias is not in the model", folder)
 
 
 @pytest.mark.parametrize(

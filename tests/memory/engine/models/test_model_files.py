@@ -72,7 +72,7 @@ def replaced(path: Path) -> Iterator[None]:
 
 
 def test_replacing_any_file_that_is_loaded_gives_another_identity(folder: Path) -> None:
-    """Law 10: no block of the old model can be hit."""
+    """Law 10 of docs/engine.md: blocks of the old model are never reused."""
     (folder / "README.md").write_text("no part of the model")
     (folder / "training.json").write_text("{}")
     first, loaded = key_of(folder), [path.name for path in model_files(folder).digests]

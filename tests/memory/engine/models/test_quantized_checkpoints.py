@@ -166,7 +166,7 @@ def test_a_saved_bitsandbytes_checkpoint_is_loaded_again(quantization: str, fold
     second = load_model(tmp_path / "small")
     with TransformersEngine(first, "inline") as engine, TransformersEngine(second, "inline") as peer:
         assert torch.equal(engine.forward_plain(IDS), peer.forward_plain(IDS))
-    assert second.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # it has metadata as text
+    assert second.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # and metadata
     check_laws(second)
 
 

@@ -86,7 +86,7 @@ def with_template(chat: PreTrainedTokenizerFast, template: Any) -> PreTrainedTok
 
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_failing_template_is_refused(chat: PreTrainedTokenizerFast, kind: str) -> None:
-    message = r"chat template makes no prompt .*; give other messages, or correct"
+    message = r"chat template cannot make a prompt .*; give other messages, or correct"
     refusal(message, with_template(chat, FAILING[kind]), [("user", "go")], load=render)
 
 
@@ -107,7 +107,7 @@ START, END = "<|im_start|>", "<|im_end|>"
 
 
 def special_tokens_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, Any]) -> SpecialTokens:
-    """Return the special tokens of a random model with ``files``, additional values of its JSON files."""
+    """Return a random model's special tokens; ``files`` maps names of its JSON files to values to add."""
     tiny_model("qwen2", layers=2, bos_token_id=None, eos_token_id=None).module.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)
     for name, more in files.items():

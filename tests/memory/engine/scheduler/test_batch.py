@@ -180,7 +180,7 @@ def test_observers_of_members_equal_those_of_each_member_alone(kind: str) -> Non
 
 @ANY_KIND
 def test_observers_ignore_a_pass_that_failed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The members are stepped again, one by one."""
+    """After the failure each member decodes its token alone."""
     house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins, feed, fails = house.caches(), house.caches(), house.decoder.feed, [True]
 

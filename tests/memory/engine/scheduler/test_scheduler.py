@@ -31,7 +31,7 @@ CONFIG = SchedulerConfig(shared_chunk=FEW, warm=2, batch=3)
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    """Engine in float64, so that a batch rounds as a single request."""
+    """Engine in float64, in which rounding differences between a batch and a single request do not matter."""
     model = tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)
     with TransformersEngine(model) as outputs:
         yield outputs
@@ -62,7 +62,7 @@ def paged(engine: Engine) -> PagedCache:
 def alone(engine: Engine, ids: Sequence[int], count: int, cache: Member | None = None) -> list[int]:
     """Return the tokens of one request without a scheduler.
 
-    Packed rows of a prompt that fills a page depend on its chunks: rows of the same chunk see them packed.
+    If a prompt fills a page, the result depends on its chunks: the chunk that fills the page sees its rows packed.
     """
     cache = packed(engine) if cache is None else cache
     return engine.generate(cache, engine.extend(cache, ids).logits, count)

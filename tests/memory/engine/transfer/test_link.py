@@ -31,7 +31,7 @@ def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
         (Transport.of, ("stream", CPU, None, "before"), "does not work on cpu"),
         (Transport.of, ("bus", CPU, None, "before"), "'bus'"),
         (Transport.of, ("inline", CPU, None, "after"), "'after'"),
-        *((Throttle, values, "is no link") for values in ((0.0, 1.0), (-1.0, 0.0), (1.0, -1.0))),
+        *((Throttle, values, "is not a link") for values in ((0.0, 1.0), (-1.0, 0.0), (1.0, -1.0))),
     ],
 )
 def test_impossible_transports_and_links_are_refused(make: Any, values: tuple[Any, ...], message: str) -> None:

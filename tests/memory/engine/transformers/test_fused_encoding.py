@@ -1,4 +1,4 @@
-"""Fused units, which the prefill of a prompt encodes, have the blocks and logits of units encoded beforehand."""
+"""Fused units: memory units that a prompt's prefill encodes give the blocks and logits of units encoded before it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT = 1e-5
 
 
 def fuse(layout: Layout, names: dict[int, str]) -> Layout:
-    """Return the prompt with fused units, ``names`` by number, instead of their blocks."""
+    """Return ``layout`` with some units fused instead of loaded from blocks; ``names`` maps their numbers to names."""
     units = enumerate(layout.placements)
     fused = (replace(unit, block=None, fused=names[i]) if i in names else unit for i, unit in units)
     return replace(layout, placements=tuple(fused))

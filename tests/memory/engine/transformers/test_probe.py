@@ -21,7 +21,7 @@ PROMPT = Prompt.random(context=5)
 
 
 class Asker:
-    """Stage that wraps another one and asks the probe a question after every layer."""
+    """Recompute stage that wraps ``stage`` and asks the probe a question after every layer."""
 
     def __init__(self, ask: Callable[[Probe], object], stage: Recompute, by_mass: bool = False) -> None:
         self.ask, self.stage, self.answers = ask, stage, []
@@ -145,7 +145,7 @@ def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monke
 
 
 def test_a_stage_by_mass_cannot_ask_for_the_next_layer(engine: Engine) -> None:
-    with pytest.raises(ConfigError, match="reads later values"):
+    with pytest.raises(ConfigError, match="reads KV of a later layer"):
         run(engine, lambda p: p.fresh_kv(p.layer + 1, torch.tensor([9])), by_mass=True)
 
 

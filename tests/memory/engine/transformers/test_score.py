@@ -31,7 +31,7 @@ def one_by_one(engine: Engine, candidate: list[int]) -> torch.Tensor:
 
 
 def candidates() -> list[list[int]]:
-    """Candidates with shared prefixes, prefixes of others, single tokens, and one longer than the sliding window."""
+    """Candidates: shared prefixes, prefixes of other candidates, single tokens, one longer than the sliding window."""
     base = [tokens(5, i) for i in range(6)]
     inside = [base[0][:2], base[0][:1], base[1][:4]]
     return [*base, *inside, *(b[:3] + tokens(3, 30 + i) for i, b in enumerate(base)), [7], tokens(40, 50)]
