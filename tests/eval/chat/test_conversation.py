@@ -147,7 +147,7 @@ INVALID_PERSONAMEM = [
     ({"shared_context_id": "c2"}, "shared_context_id 'c2' is not in"),
     ({"end_index_in_shared_context": "x"}, "should be a number"),
     ({"all_options": "roses"}, "'all_options' should be a list"),
-    ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is none of the labels"),
+    ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is not one of the labels"),
 ]
 
 
