@@ -1,8 +1,8 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-For equal clusters it would have width 0, so an exact bound for unobserved clusters replaces it. A single cluster has no
-interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
+If all clusters are equal, it would have width 0, so an exact bound for unobserved clusters replaces it. A single
+cluster has no interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: a wider interval, or fewer clusters
+WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # observations are too few beyond these limits
 SIGN_TEST_CLUSTERS = 6  # the fewest differing clusters, all in one direction, for which a sign test excludes 0
 
 
@@ -47,8 +47,8 @@ class Difference:
 def paired_difference(samples: Samples) -> Difference | None:
     """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
-    A bootstrap of only a few differing clusters is too narrow. With fewer than `SIGN_TEST_CLUSTERS` of them the
-    interval is therefore at least as wide as if no cluster differed.
+    A bootstrap interval is too narrow if only a few clusters differ. With fewer than `SIGN_TEST_CLUSTERS` differing
+    clusters it is therefore at least as wide as if no cluster differed.
     """
     values = [value for part in samples.values() for value in part]
     if not values:
@@ -79,7 +79,8 @@ def share_interval(samples: Samples) -> Interval:
 
     Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
     share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by the squared ratio of two
-    quantiles of Student's t, since few clusters estimate a variance badly. For equal values it is the cluster count.
+    quantiles of Student's t, since few clusters estimate a variance badly. If all values are equal, it is the number of
+    clusters.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
