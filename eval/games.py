@@ -1,7 +1,7 @@
 """Converter of ALFRED houses to ALFWorld games: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
 
-Play the games with `python -m eval.alfworld env.data=FOLDER env.split=test`, and the same houses and tasks in the
-embedded engine with `python -m eval.alfred env.skills=grounded env.observability=partial`. Houses that ALFWorld cannot
+Play the games with `python -m eval.alfworld env.data=FOLDER env.split=test`, and the same houses and tasks in this
+package's engine with `python -m eval.alfred env.skills=grounded env.observability=partial`. Houses that ALFWorld cannot
 express are skipped. Rules, grammar and goals are those of the installed alfworld.
 """
 
@@ -27,7 +27,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
 
-PLACEHOLDER = "UNKNOWN GOAL"  # placeholder of the task's words in alfworld's grammar
+PLACEHOLDER = "UNKNOWN GOAL"  # text in alfworld's grammar that the instruction replaces
 GRAMMAR_CHARACTERS = frozenset("#{}[]|")  # characters with a meaning in the grammar
 FURNITURE = objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES
 TYPES_BY_PREDICATE = {
@@ -38,7 +38,7 @@ TYPES_BY_PREDICATE = {
     "toggleable": objects.LAMPS,
     "pickupable": objects.PICKUPABLE,
 }
-NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types that ALFWorld's rules name
+NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # places, objects in ALFWorld's rules
 _LAST = 999  # ALFWorld numbers objects by descending id: with the id 999 - 3, cabinet_3 becomes "cabinet 3"
 
 
@@ -93,7 +93,7 @@ def pddl_problem(scene: Scene, task: Task) -> str:
 
 
 def _id(item: Item) -> str:
-    """Return an id in ALFWorld's spelling of AI2-THOR ids, with type and number; basins have a suffix."""
+    """Return an id as ALFWorld spells AI2-THOR's ids: type and number, with a suffix for basins."""
     kind, number = item.type, _LAST - int(item.id.rpartition("_")[2])
     if kind.endswith("Basin"):
         return f"{kind.removesuffix('Basin')}_bar_{number}_bar_{kind}"
@@ -110,7 +110,7 @@ def _place_facts(item: Item) -> Iterator[str]:
 
 
 def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
-    """Yield the facts about an object. A lamp without a receptacle is put on the nearest furniture without doors."""
+    """Yield the facts about an object. A lamp that stands nowhere is put on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
         place = min(without_doors, key=lambda place: dist(place.position, item.position))
@@ -123,7 +123,7 @@ def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
-    """Return the content of ``game.tw-pddl``. Raises ConfigError for an instruction that the grammar cannot hold."""
+    """Return the content of ``game.tw-pddl``. Raises ConfigError for an instruction with characters of the grammar."""
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
     task = episode.tasks[0]
