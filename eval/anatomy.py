@@ -118,7 +118,6 @@ def report(run: Path, plain: bool, console: Console) -> None:
 
 
 def main() -> None:
-    """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
     p = command_parser(__doc__, "keep-eval-anatomy")
     p.add_argument("run", type=Path, help="a run folder with a trace")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")

@@ -173,7 +173,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
     p = command_parser(__doc__)
     p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
     p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")

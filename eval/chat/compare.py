@@ -1,8 +1,7 @@
 """Comparison of runs that answered the same questions: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions answered by every run count. All runs are compared with the first run: "12+ 9-" means that 12 answers
-have a higher F1 than in the first run, and 9 a lower F1. Intervals are 95 % intervals clustered by conversation
-(docs/evaluation.md#intervals).
+Only questions answered by every run count. "12+ 9-" means that 12 answers have a higher F1 than in the first run, and 9
+a lower F1. Intervals cover 95 % and are clustered by conversation (docs/evaluation.md#intervals).
 """
 
 from __future__ import annotations

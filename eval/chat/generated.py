@@ -1,7 +1,6 @@
 """Generator of conversations and debates from a seed: people tell each other facts, some of which change later.
 
-The questions cover LoCoMo's categories, changed facts and multiple choice. A reader of the full conversation finds
-them easy.
+The questions cover LoCoMo's categories, changed facts and multiple choice; they are easy if all turns are read.
 """
 
 from __future__ import annotations

@@ -39,9 +39,8 @@ def subgoal_success_rate(tasks: Sequence[TaskOutcome]) -> float:
 def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
     """Return ALFRED's path-weighted success: success x min(1, L*/L), averaged with weight L*.
 
-    L is the number of executed skills, L* the number that the scripted expert needs. Tasks whose L* is unknown (not
-    started because of a crash, or unsolvable for the expert) count as failed, with the mean weight. None if L* is
-    unknown for all tasks.
+    L is the number of executed skills, L* that of the scripted expert. Tasks with unknown L* (not started because of a
+    crash, or unsolvable for the expert) count as failed, with the mean weight. None if L* is unknown for all tasks.
     """
     known = [task for task in tasks if task.expert_steps]
     if not known:
