@@ -79,7 +79,7 @@ def share_interval(samples: Samples) -> Interval:
 
     Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
     share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by the squared ratio of two
-    quantiles of Student's t, since few clusters estimate a variance badly. If no value differs, it is the cluster count.
+    quantiles of Student's t, since few clusters estimate a variance badly. For equal values it is the cluster count.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
