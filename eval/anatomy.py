@@ -1,7 +1,7 @@
 """Anatomy of a run's memory: ``python -m eval.anatomy RUN [--markdown]``.
 
-Two tables from the trace. The first shows how often segments (remembered facts as text) of each kind change, as Figure
-5 of KEEP (arXiv 2602.23592); the second, the rows (prompt tokens) computed and bytes loaded at each layer, as Figure 7.
+Two tables from the trace. The first shows how often segments (facts as text) of each kind change, as KEEP's Figure 5
+(arXiv 2602.23592). The second shows the rows (prompt tokens) computed and bytes loaded at each layer, as its Figure 7.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import read_trace
 
-KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # kind by id prefix; else a fact's category
+KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the prefix of a segment's id
 
 
 @dataclass
@@ -98,7 +98,7 @@ KIND_COLUMNS: tuple[Column, ...] = (
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Print both tables (``plain``: in Markdown). Raises DataError without a trace, or without steps of a model."""
+    """Print both tables (``plain``: in Markdown). Raises DataError if there is no trace, or no step of a model."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")

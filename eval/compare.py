@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """Numbers of one run (docs/evaluation.md), a row of the tables. Rates are fractions; ratios are run / baseline."""
+    """Numbers of one run, defined in docs/evaluation.md. Rates are fractions; TTFT ratios are this run / baseline."""
 
     run: str
     tasks: int
@@ -131,7 +131,7 @@ def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
 
 
 def setting_differences(runs: Sequence[Run]) -> list[str]:
-    """List settings, and machines that measured times, that differ between runs; a fair comparison has none."""
+    """List the settings outside the method in which runs differ, and the machines if runs were timed on several."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})

@@ -38,7 +38,7 @@ TYPES_BY_PREDICATE = {
     "toggleable": objects.LAMPS,
     "pickupable": objects.PICKUPABLE,
 }
-NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # places, objects in ALFWorld's rules
+NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types that ALFWorld's rules name
 _LAST = 999  # ALFWorld numbers objects by descending id: with the id 999 - 3, cabinet_3 becomes "cabinet 3"
 
 
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
         if not reason:
             write_game(episode, out, engine)
     games = reasons.pop("", 0)
-    text = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
+    text = ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common()) or "none"
     make_console().print(f"{games} games in {out}; houses left out: {text}", soft_wrap=True)
 
 

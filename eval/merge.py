@@ -49,7 +49,7 @@ def load_shard(path: Path) -> ShardRun:
     """Load a shard. Raises DataError for a run that is not a shard, or is not complete."""
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
-        raise DataError(f"{path} is not a shard of a run: its eval.shard is null; give folders of shards")
+        raise DataError(f"{path} is not a shard of a run: its eval.shard is null; give run folders of shards")
     with unpacking(path / run_folder.CONFIG, "no config of a shard", RESTORE):
         shard = Shard.parse(config["eval"]["shard"])
         indices = shard.indices(config["episodes"])

@@ -29,7 +29,7 @@ def normalise(text: str) -> list[str]:
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Return the F1 score of the words, counting repetitions; 1 if both texts are empty, 0 if one of them is."""
+    """Return the F1 score of the words, counting repetitions; 1 if both texts are empty, 0 if only one is."""
     words, gold_words = normalise(answer), normalise(gold)
     if not words or not gold_words:
         return float(words == gold_words)

@@ -30,7 +30,7 @@ SETTING = (  # settings that must be equal in a fair comparison; prompt.budget a
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # in the tables
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # for the tables
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 

@@ -57,7 +57,7 @@ RELATION_BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Fact that a person states in a turn. ``first`` is False for a later change of the same relation."""
+    """Fact that a person states in a turn. ``first`` is False if it changes an earlier fact of the same relation."""
 
     person: str
     relation: str
@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker who has not stated it, or a non-speaker
+    for relation in rng.sample(RELATIONS, 2):  # about a speaker without this fact; if none, a non-speaker
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)

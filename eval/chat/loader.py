@@ -91,7 +91,7 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
         sizes = f"{len(chats)} haystack_sessions but {len(dates)} haystack_dates"
         raise DataError(f"{where}: {sizes}; give one date per session")
     order = list(enumerate(dates))
-    if all(_DATED.match(str(date)) for date in dates):  # LongMemEval's evidence-only file is not in order
+    if all(_DATED.match(str(date)) for date in dates):  # sort by date: LongMemEval's evidence-only file is unsorted
         order.sort(key=lambda pair: pair[1])
     sessions, evidence = [], []
     for number, (index, date) in enumerate(order, 1):

@@ -35,7 +35,7 @@ class QuestionPrompt:
         self._chat = bool(getattr(tokenizer, "chat_template", None))
         parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
         before, self._turn_end = parts or (one_line(instruction) + "\n", CUE)
-        default = None if self._chat else tokenizer.bos_token_id  # a chat template adds it
+        default = None if self._chat else tokenizer.bos_token_id  # a chat template adds a start token
         first = default if start is None else self._splice.token(start)
         self._context = ([] if first is None else [first]) + self._splice.lines(before)
 

@@ -40,7 +40,7 @@ def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencyS
     loading = _within(spans["rope"], loads)  # rotations within a transfer
     rotating = [span for span in spans["rope"] if span not in loading]
     parts = {part: _length(part_spans) for part, part_spans in spans.items()}
-    inside = _within([*loads, *rotating], spans["attention"])  # loads of a method that retrieves at each layer
+    inside = _within([*loads, *rotating], spans["attention"])  # loads within attention, if each layer retrieves
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
@@ -80,7 +80,7 @@ class TimedAnswer:
 class Reader:
     """Reader of one conversation after another, with one memory session.
 
-    :param unit: ``turn`` or ``session``: the part that becomes a segment; each advances the memory by a step
+    :param unit: ``turn`` or ``session``: the part that becomes a segment; each advances the memory by one step
     :param replay: whether to prefill a prompt after each session of an incremental conversation (`Conversation`), so
         that methods can store (harvest) its rows; None: only if the method harvests
     :param timer: measures the latency split of each answer; None: no split
@@ -124,7 +124,7 @@ class Reader:
             began = time.perf_counter()
             prefill = self._prefill(question)
             scoring = time.perf_counter()
-            if question.choices:  # the first of equal scores wins; scoring leaves the working cache unchanged
+            if question.choices:  # the first of equal scores wins; scoring leaves the prompt's cache unchanged
                 result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
                 text, tokens, decoded = question.choices[int(result.scores.argmax())], result.computed_tokens, 0
             else:

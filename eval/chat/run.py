@@ -39,7 +39,7 @@ SWITCHES = ("profile", "eval.progress")
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer the questions of ``config`` and return the summary; the run is in ``folder``, or is ``eval.resume``."""
+    """Answer the questions of ``config`` and return the summary. The run folder is ``folder`` or ``eval.resume``."""
     with begin_run(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -50,7 +50,7 @@ def _evaluate(
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
-    # a latency split needs inline transfers, since its parts must not overlap
+    # a latency split needs inline transfers (no second thread), since its parts must not overlap
     with closing(make_engine(config, "inline" if config.profile else None)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)

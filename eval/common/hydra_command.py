@@ -47,7 +47,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _remove_empty_folders(folder, sweep, missing)  # before the job too, which may be killed
+            _remove_empty_folders(folder, sweep, missing)  # removed here too, since a killed job would leave them
 
         def play() -> None:
             job(config, folder, list(hydra_config.overrides.task))  # `task` raises if an override interpolates wrongly

@@ -1,7 +1,7 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-If all clusters are equal, it would have width 0, so an exact bound for unobserved clusters replaces it. A single
+If all clusters are equal, a bootstrap has width 0, so an exact bound for unobserved clusters replaces it. A single
 cluster has no interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
@@ -20,7 +20,7 @@ Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # observations are too few beyond these limits
+WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: the interval is wider, or the clusters are fewer
 SIGN_TEST_CLUSTERS = 6  # the fewest differing clusters, all in one direction, for which a sign test excludes 0
 
 

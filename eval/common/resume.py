@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set torch's threads to ``eval.threads``; if that is null, several processes with models share the default."""
+    """Set torch's threads to ``eval.threads``; if null, ``processes`` with models share torch's default number."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -182,7 +182,7 @@ def _value_at(tree: Any, key: str) -> Any:
 
 
 def changed_settings(new: Any, old: Any, prefix: str = "") -> dict[str, str]:
-    """Return the differing settings by dotted key, as text: the new value, and the old one in brackets."""
+    """Return the differing settings by dotted key, as text: the new value, and the old value in brackets."""
     new, old = flatten(new, prefix), flatten(old, prefix)
     keys = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
     return {key: f"{new.get(key)} (was {old.get(key)})" for key in keys}

@@ -93,7 +93,7 @@ VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy",
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Play the episodes of ``config`` and return the summary; the run is in ``folder``, or is ``eval.resume``."""
+    """Play the episodes of ``config`` and return the summary. The run folder is ``folder`` or ``eval.resume``."""
     with begin_run(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
