@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
         if config:
             use_threads(config)
             planner = stack.enter_context(closing(make_planner(config)))
-        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # after all checks
+        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # written after all checks
         if args.data and not (file := out / f"{args.name}{ENDING}").exists():
             lessons = (Lesson(note.text, note.goal, note.steps) for note in annotations(Corpus(args.data), "train"))
             print(f"{file.name}: {write_lessons(file, lessons)} annotations", flush=True)

@@ -1,7 +1,7 @@
 """Deviation of each memory method from plain recomputation: ``python -m eval.fidelity [KEY=VALUE ...]``.
 
-The scripted expert acts in embedded houses. Before every step each method prefills its prompt, and transformers' own
-forward computes the same prompt without a cache. One tiny random model per family verifies the engine; a trained model
+The scripted expert acts in generated houses. Before every step each method prefills its prompt, and transformers' own
+forward computes the same prompt without a cache. A tiny random model per family verifies the engine; a trained model
 (--model) shows the effect of the deviation on decisions.
 
 With ``planner=NAME[,NAME...]`` the command draws a curve instead: full recomputation plays episodes with planner-tiny
@@ -44,7 +44,7 @@ MODELS = ("model", "model.name")  # keys that name a model
 PLANNER = "planner="
 KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to every method
-TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # by output
+TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")
 
 
 def _shares(text: str) -> list[float]:

@@ -65,7 +65,7 @@ class Variant:
 
     @property
     def text(self) -> str:
-        """Variant in the format of `compose_variants`."""
+        """Variant as text that `compose_variants` reads."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:

@@ -177,7 +177,7 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Measure methods of one setting. Raises ConfigError for a method whose layers have different prompts."""
+    """Measure methods in one setting. Raises ConfigError for a method whose layers have different prompts."""
     setting = next(iter(configs.values()))
     deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)

@@ -64,7 +64,7 @@ def recompute_everything(engine: Engine) -> float:
 
 
 def recompute_nothing(engine: Engine) -> float:
-    """Compare with a plain forward in which every unit attends only to itself."""
+    """Compare a prefill that reads all units from blocks with a plain forward in which a unit sees only itself."""
     prompt = RandomPrompt(engine)
     layout = prompt.layout(prompt.blocks())
     owner, rows = layout.segment_of, torch.arange(layout.rows, device=layout.token_ids.device)
@@ -110,7 +110,7 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return additive masks in the family's format for ``visible`` (rows, rows), narrowed by the sliding window."""
+    """Return additive masks in the family's format for ``visible`` (rows, rows), narrowed by a sliding window."""
     info = engine.info
     window = next(filter(None, info.windows), None)
 

@@ -125,7 +125,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Roofline: a piece of a layer takes max(FLOPs / rate, bytes / bandwidth), at the ``attainable`` share of both.
+    """Roofline: each piece of a layer takes max(FLOPs / rate, bytes / bandwidth), at the ``attainable`` share of both.
 
     Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
     input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last
@@ -188,5 +188,5 @@ class Roofline:
 
     @staticmethod
     def _pairs(active: torch.Tensor) -> int:
-        """Count pairs of query row and visible row (itself and all earlier rows)."""
+        """Count pairs of a query row and a row that it sees (itself and all earlier rows)."""
         return int((active + 1).sum())

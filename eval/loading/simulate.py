@@ -56,7 +56,7 @@ RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 class SimulatedTransfers:
     """Worker that moves requested slices without pause. A job moves slices of one layer; earlier layers come first.
 
-    Adjacent runs of rows are one copy. Jobs are not preempted. So that prefetching does not delay urgent requests, a
+    Adjacent runs are copied as one. Jobs are not preempted. So that prefetching does not delay urgent requests, a
     job for a layer after the current one ends with the run that completes ``chunk`` bytes.
     `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
@@ -133,7 +133,7 @@ def _pieces(work: LayerWork, layer: int, start: float) -> list[Event]:
 
 
 def _scheduled(loading: Loading, work: LayerWork, layer: int, covered: NDArray[np.bool_]) -> list[Transfer]:
-    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Raises for missing rows."""
+    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Raises ConfigError."""
     transfers = loading.schedule(work.layout, layer, work.active[layer], work.layers)
     for transfer in transfers:
         start = work.layout.placements[transfer.placement].start

@@ -132,7 +132,7 @@ def _overrides(content: Any, data: str | None) -> tuple[str, ...]:
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
     for place, word in enumerate(words):
         key, _, value = word.partition("=")
-        is_override = DATA in value and not key.startswith("-")  # then the folder is quoted for Hydra
+        is_override = DATA in value and not key.startswith("-")  # Hydra needs quotes around the folder
         folder = value.replace(DATA, str(data))
         words[place] = as_override(key, folder) if is_override else word.replace(DATA, str(data))
     return tuple(words)

@@ -120,7 +120,7 @@ def _connect(address: str | None) -> None:
     """Connect to a cluster, or start one. Raises ConfigError if that fails."""
     options = {} if address else {"include_dashboard": False}
     try:
-        if address not in (None, "auto"):  # fails at once without a listener; Ray would retry for minutes
+        if address not in (None, "auto"):  # fails at once if nothing listens; Ray would retry for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
         before = signal.getsignal(signal.SIGTERM)

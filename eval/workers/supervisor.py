@@ -18,7 +18,7 @@ class WorkerError(KeepError, RuntimeError):
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Data and weights of one worker; all workers of a run must have the same."""
+    """Data and weights of one worker; they must be equal for all workers of a run."""
 
     weights: str | None  # hash of the model's weights
     episodes: int  # number of episodes in all shards
