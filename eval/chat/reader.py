@@ -24,7 +24,7 @@ class LatencySplit:
     attention: float = 0.0  # attention modules, including the rotation of newly computed rows
     mlp: float = 0.0
     rope: float = 0.0  # rotation of stored keys to their positions in the prompt
-    topk: float = 0.0  # sentence encoder, choice of segments, look-up of their stored blocks
+    topk: float = 0.0  # retrieval outside the layers: sentence encoder, choice of segments, look-up of blocks
     memory: float = 0.0  # grouping, transfers into the prompt's cache, copying rows out of it (harvest)
     remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; in files: "other"
 
@@ -81,8 +81,8 @@ class Reader:
     """Reader of one conversation after another, with one memory session.
 
     :param unit: ``turn`` or ``session``: the part that becomes a segment; each advances the memory by one step
-    :param replay: whether to prefill a prompt after each session of an incremental conversation (`Conversation`), so
-        that methods can store (harvest) its rows; None: only if the method harvests
+    :param replay: whether to prefill a prompt after each session of a conversation that is ``incremental``, so that
+        methods can store (harvest) its rows; None: only if the method harvests
     :param timer: measures the latency split of each answer; None: no split
     """
 

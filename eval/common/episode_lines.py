@@ -17,7 +17,7 @@ from memory.files.atomic import lock_is_held, sync, write_atomic
 from memory.files.end_mark import MarkedFile, end_of, read_marked, read_marks
 from memory.files.json_lines import Chain, LineFile, encode_json, read_lines
 
-REMEDY = "restore the file, or name another one"
+REMEDY = "restore the file, or name another file"
 
 
 @contextmanager
