@@ -151,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     add("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
     add("--first", type=int, default=0, help="number of the first generated house (default 0)")
     add("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
-    add("--settings", nargs="+", default=list(SETTINGS), help="pairs SKILLS+OBSERVABILITY (default: all)")
+    add("--settings", nargs="+", default=list(SETTINGS), help=f"SKILLS+OBSERVABILITY (default: {' '.join(SETTINGS)})")
     add("--perturb", type=float, default=0.07, help=perturb)
     add("--acting", nargs="+", default=[], metavar="KEY=VALUE", help=acting)
     add("--wordings", type=int, default=4, help="phrasings of each generated task")
