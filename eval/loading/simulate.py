@@ -50,7 +50,7 @@ class Link:
         return self.latency + COPIES * runs * self.per_copy + nbytes / self.bandwidth if runs else 0.0
 
 
-RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
+RowRun = tuple[int, int, int]  # index of a placement, and rows [start, stop) of its block
 
 
 class SimulatedTransfers:
