@@ -1,4 +1,4 @@
-"""Experiments. Every command imports this package first, which prepares the process before torch is imported."""
+"""Experiments. Importing this package calls `start_up`, which every command needs before it imports torch."""
 
 from keep_agent.startup import start_up
 

@@ -1,4 +1,4 @@
-"""ALFRED, generated or official: ``python -m eval.alfred [planner=NAME] [env.data=FOLDER env.split=valid_seen] ...``"""
+"""Command that plays ALFRED: ``python -m eval.alfred [planner=NAME] [env.data=FOLDER env.split=valid_seen] ...``"""
 
 from __future__ import annotations
 

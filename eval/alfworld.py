@@ -1,4 +1,4 @@
-"""ALFWorld, in its own TextWorld engine: ``python -m eval.alfworld env.data=FOLDER [planner=NAME] ...``"""
+"""Command that plays ALFWorld in ALFWorld's engine: ``python -m eval.alfworld env.data=FOLDER [planner=NAME] ...``"""
 
 from __future__ import annotations
 

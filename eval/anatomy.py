@@ -1,7 +1,7 @@
 """Anatomy of a run's memory: ``python -m eval.anatomy RUN [--markdown]``.
 
-Two tables from the trace: the rate at which segments of each kind change (as in Figure 5 of KEEP, arXiv 2602.23592),
-and the rows computed and bytes loaded at each layer (as in its Figure 7).
+Two tables from the trace. The first shows how often segments (facts as text) of each kind change, as KEEP's Figure 5
+(arXiv 2602.23592). The second shows the rows (prompt tokens) computed and bytes loaded at each layer, as its Figure 7.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import RESTORE, TRACE
 from keep_agent.rollout.trace import read_trace
 
-KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # kind, by the prefix of a segment's id
+KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the prefix of a segment's id
 
 
 @dataclass
 class KindChanges:
-    """Counts of the segments of one kind, over all steps of a run."""
+    """Counts of the segments of one kind (category of fact, skills or tasks), over all steps of a run."""
 
-    segments: int = 0  # created segments; one that is removed and written again counts twice
+    segments: int = 0  # created segments; a segment that is removed and written again counts twice
     existing_steps: int = 0  # number of existing segments, summed over steps
     changes: int = 0  # rewrites of existing segments
-    changed_ids: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
+    changed_ids: set[tuple[str, str]] = field(default_factory=set)  # (episode, id) of rewritten segments
 
     @property
     def rate(self) -> float:
@@ -60,7 +60,7 @@ class Layers:
 
 
 def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
-    """Count changes by kind of segment, and rows and bytes by layer. A DataError names ``where``."""
+    """Count changes by kind of segment, and rows and bytes by layer. ``where`` is the file in error messages."""
     kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
     kind_by_id: dict[str, str] = {}  # kind of each existing segment, by the segment's id
     categories: dict[str, str] = {}  # category of each fact, by the fact's id
@@ -98,13 +98,13 @@ KIND_COLUMNS: tuple[Column, ...] = (
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Print both tables (``plain``: in Markdown). Raises DataError for a run without a trace or without a model."""
+    """Print both tables (``plain``: in Markdown). Raises DataError if there is no trace, or no step of a model."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")
     kinds, layers = totals(read_trace(file), file)
     if not layers.steps:
-        raise DataError(f"{file} has no step of a planner with a model; name a run that has one")
+        raise DataError(f"{file} has no step of a planner with a model; name a run whose planner has a model")
     by_layer: tuple[Column, ...] = (
         ("layer", str),
         ("rows computed", lambda layer: number(layers.computed[layer] / layers.steps, 1)),
@@ -118,7 +118,6 @@ def report(run: Path, plain: bool, console: Console) -> None:
 
 
 def main() -> None:
-    """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
     p = command_parser(__doc__, "keep-eval-anatomy")
     p.add_argument("run", type=Path, help="a run folder with a trace")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")

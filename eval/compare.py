@@ -1,7 +1,7 @@
 """Paired comparison of runs: ``python -m eval.compare outputs/...`` (run folders, or folders that contain them).
 
 Only tasks played by all runs count. Intervals are 95 % intervals with trials (or task streams) as clusters, see
-docs/evaluation.md#intervals. "12+ 9-" means that 12 tasks are better than with the baseline, and 9 worse.
+docs/evaluation.md#intervals. "12+ 9-" means that 12 tasks are better than in the baseline run, and 9 worse.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """Numbers of one run, a row of the tables. Rates are fractions; TTFT ratios are this run / baseline."""
+    """Numbers of one run, defined in docs/evaluation.md. Rates are fractions; TTFT ratios are this run / baseline."""
 
     run: str
     tasks: int
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class LengthBin:
-    """Steps of one run with prompts of ``low <= tokens < high``, compared with the baseline's steps in that range."""
+    """Steps of one run with prompts of ``low <= tokens < high``, compared with the baseline's steps of this range."""
 
     run: str
     low: float
@@ -131,7 +131,7 @@ def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
 
 
 def setting_differences(runs: Sequence[Run]) -> list[str]:
-    """List what differs between runs besides the method: settings, and timing machines; a fair comparison has none."""
+    """List the settings outside the method in which runs differ, and the machines if runs were timed on several."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
@@ -297,8 +297,8 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def main() -> None:
     p = command_parser(__doc__, "keep-eval-compare")
-    p.add_argument("runs", nargs="+", type=Path, help="run folders, or folders that contain them")
-    p.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first)")
+    p.add_argument("runs", nargs="+", type=Path, help="run folders, or folders that contain run folders")
+    p.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first run)")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     p.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to FILE")
     arguments = p.parse_args()

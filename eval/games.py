@@ -1,7 +1,7 @@
 """Converter of ALFRED houses to ALFWorld games: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
 
-Play the games with `python -m eval.alfworld env.data=FOLDER env.split=test`, and the same houses and tasks in the
-embedded engine with `python -m eval.alfred env.skills=grounded env.observability=partial`. Houses that ALFWorld cannot
+Play the games with `python -m eval.alfworld env.data=FOLDER env.split=test`, and the same houses and tasks in this
+package's engine with `python -m eval.alfred env.skills=grounded env.observability=partial`. Houses that ALFWorld cannot
 express are skipped. Rules, grammar and goals are those of the installed alfworld.
 """
 
@@ -27,7 +27,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
 
-PLACEHOLDER = "UNKNOWN GOAL"  # placeholder of the task's words in alfworld's grammar
+PLACEHOLDER = "UNKNOWN GOAL"  # text in alfworld's grammar that the instruction replaces
 GRAMMAR_CHARACTERS = frozenset("#{}[]|")  # characters with a meaning in the grammar
 FURNITURE = objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES
 TYPES_BY_PREDICATE = {
@@ -93,7 +93,7 @@ def pddl_problem(scene: Scene, task: Task) -> str:
 
 
 def _id(item: Item) -> str:
-    """Return an id in ALFWorld's spelling of AI2-THOR ids, with type and number; basins have a suffix."""
+    """Return an id as ALFWorld spells AI2-THOR's ids: type and number, with a suffix for basins."""
     kind, number = item.type, _LAST - int(item.id.rpartition("_")[2])
     if kind.endswith("Basin"):
         return f"{kind.removesuffix('Basin')}_bar_{number}_bar_{kind}"
@@ -110,7 +110,7 @@ def _place_facts(item: Item) -> Iterator[str]:
 
 
 def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
-    """Yield the facts about an object. A lamp without a receptacle is put on the nearest furniture without doors."""
+    """Yield the facts about an object. A lamp that stands nowhere is put on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
         place = min(without_doors, key=lambda place: dist(place.position, item.position))
@@ -123,7 +123,7 @@ def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
-    """Return the content of ``game.tw-pddl``. Raises ConfigError for an instruction that the grammar cannot hold."""
+    """Return the content of ``game.tw-pddl``. Raises ConfigError for an instruction with characters of the grammar."""
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
     task = episode.tasks[0]
@@ -168,12 +168,11 @@ def run(args: argparse.Namespace) -> None:
         if not reason:
             write_game(episode, out, engine)
     games = reasons.pop("", 0)
-    text = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
+    text = ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common()) or "none"
     make_console().print(f"{games} games in {out}; houses left out: {text}", soft_wrap=True)
 
 
 def main() -> None:
-    """Run the command. Exit code 0: done; 2: bad input, one line on standard error."""
     p = command_parser(__doc__)
     p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
     p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")

@@ -1,7 +1,7 @@
 """Merging of a run's shards: ``python -m eval.merge RUN RUN ... --out FOLDER``.
 
 RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be given,
-finished, with equal settings and weights. FOLDER gets what a single run would write; the shards are not changed.
+be finished, and have equal settings and weights. FOLDER gets the files of a single run; the shards stay unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import RESTORE, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import create_folder
 
-SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys that each config needs
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # keys that a config must have
 SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # numbers that add up over shards
 ByteSpan = tuple[int, int]  # range of bytes in a file
 
@@ -46,10 +46,10 @@ class ShardRun:
 
 
 def load_shard(path: Path) -> ShardRun:
-    """Load a shard. Raises DataError for a run that is not a shard, or not complete."""
+    """Load a shard. Raises DataError for a run that is not a shard, or is not complete."""
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
-        raise DataError(f"{path} is no shard of a run: its eval.shard is null; give runs that have one")
+        raise DataError(f"{path} is not a shard of a run: its eval.shard is null; give run folders of shards")
     with unpacking(path / run_folder.CONFIG, "no config of a shard", RESTORE):
         shard = Shard.parse(config["eval"]["shard"])
         indices = shard.indices(config["episodes"])
@@ -165,7 +165,7 @@ def _check_totals(summary: Mapping[str, Any], parts: Sequence[ShardRun]) -> None
         if summary[key] != expected:
             raise DataError(
                 f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {expected}: a file has changed since "
-                "it was written; play that shard again"
+                "it was written; restore it, or play its shard again"
             )
 
 

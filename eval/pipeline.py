@@ -1,10 +1,10 @@
 """Overlap of loading and computing in a prefill, simulated or measured: ``python -m eval.pipeline``.
 
-The command simulates the loading stages with given times for each layer's attention, importance (the choice of the next
-layer's rows) and MLP. It shows the makespan, the idle times of computing and of the link that loads rows, and the
-distance from the lower bound. Times come from a model's shape and a device's data sheet (--model, --device,
---attainable), or from a file of measured times (--times). --out FOLDER writes all events to pipeline.json, and a Gantt
-chart to gantt.png. --sweep varies the link's bandwidth, so that loading takes from 1/8 to 8 times as long as computing.
+The command simulates loading stages (strategies of loading stored rows) with given times for each layer's attention,
+importance (the choice of the next layer's rows) and MLP. It shows the makespan, the idle times of computing and of the
+link, and the distance from the lower bound. Times come from a model's shape and a device's data sheet (--model,
+--device, --attainable), or from a file of measured times (--times). --out FOLDER writes all events to pipeline.json and
+a Gantt chart to gantt.png. --sweep varies the link's bandwidth: loading takes 1/8 to 8 times as long as computing.
 
 --measure runs the engine on this machine, with random weights in bfloat16 and a throttled link, and simulates each run
 with its measured times. --ratio, --link or --sweep set the loading time.
@@ -37,7 +37,7 @@ from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
 from memory.stages import SCHEDULES
 
-SCHEDULE_METHODS = ("keep", "cacheblend")  # the recomputed share of the memory may fall from layer to layer
+SCHEDULE_METHODS = ("keep", "cacheblend")  # methods whose recomputed share may fall from layer to layer
 SCHEDULE_OPTIONS = ("schedule", "average", "seed")
 SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
@@ -53,21 +53,21 @@ def parser() -> argparse.ArgumentParser:
     add("--link", help=f"{', '.join(LINKS)}, or GB/s (default: the device's link)")
     add("--segments", type=int, default=40, help="segments of memory (40)")
     add("--segment-tokens", type=int, default=40, help="rows per segment (40)")
-    add("--together", type=int, default=1, help="segments per unit (1)")
+    add("--together", type=int, default=1, help="segments that are encoded together and stored as one block (1)")
     add("--query", type=int, default=64, help="rows of the query, which are always computed (64)")
     add("--recompute", choices=METHODS, default="keep", help="recomputation method (keep)")
-    add("--schedule", choices=SCHEDULES, help="how the recomputed share falls over layers (the method's)")
-    add("--average", type=float, help="mean of that share over all layers but the first (the method's)")
+    add("--schedule", choices=SCHEDULES, help="how the recomputed share falls over layers (default: the method's)")
+    add("--average", type=float, help="mean recomputed share of all layers but the first (default: the method's)")
     add("--importance", choices=POINT_OF, default="before", help="KEEP chooses rows before or beside the MLP (before)")
     add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")
-    add("--loading", type=name_list, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
-    add("--chunk", type=float, metavar="MB", help="size of a job that loads ahead (1; measured: 1 ms of the link)")
-    add("--sweep", action="store_true", help="vary the link: loading takes 1/8 to 8 (measured: 1/4 to 4) x computing")
+    add("--loading", type=name_list, default=list(STAGES), metavar="A,B", help=f"stages (default: {','.join(STAGES)})")
+    add("--chunk", type=float, metavar="MB", help="size of a job that loads ahead (1; with --measure: 1 ms of loading)")
+    add("--sweep", action="store_true", help="vary the link: loading takes 1/8 to 8 x computing (--measure: 1/4 to 4)")
     add("--measure", action="store_true", help="run the engine, with a link throttled to --link or --ratio")
     add("--ratio", type=float, metavar="R", help="with --measure: loading takes R times as long as computing (1)")
     add("--threads", type=int, metavar="N", help="with --measure: compute threads (all)")
     add("--repeats", type=int, default=7, metavar="N", help="with --measure: measured repetitions (7)")
-    add("--seed", type=int, default=0, help="seed of the dropped rows (0)")
+    add("--seed", type=int, default=0, help="seed that draws the rows to drop (0)")
     add("--markdown", action="store_true", help="print tables in Markdown")
     add("--out", type=Path, metavar="FOLDER", help=f"folder for pipeline.json and {CHART}")
     return p
@@ -97,7 +97,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         (arguments.sweep, "--sweep sets the ratios", ("ratio",)),
     )
     if arguments.chunk is not None and not arguments.chunk > 0:
-        raise ConfigError(f"--chunk {arguments.chunk:g} is no size of a job; use more than 0 MB")
+        raise ConfigError(f"--chunk {arguments.chunk:g} is too small; use more than 0 MB")
     if arguments.out:
         check_figure(arguments.out / CHART)
     if arguments.measure:

@@ -1,7 +1,7 @@
-"""Training sessions of a retention head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
+"""Training data of a retention head, which corrects scores of rows: ``python -m eval.sessions --out FILE.jsonl ...``.
 
 The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. A line of FILE is a
-session: for each turn the tokens that it adds, and the entities in the next skill. KEY=VALUE override settings.
+session: for each turn its new tokens, and the objects that the next skill names. KEY=VALUE override settings.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ACCEPTED_KEYS = ("engine", "env", "memory", "model", "prompt", "eval.episodes", 
 
 
 def entities(skill: str) -> tuple[str, ...]:
-    """Return the entities that a skill names; the skill itself if it names none."""
+    """Return the entities (objects, receptacles) that a skill names; the skill itself if it names none."""
     return entity_names(skill) or (skill,)
 
 
 class SessionRecorder(ExpertPlanner):
-    """Planner that chooses the expert's skills, and records each turn of another planner's transcript."""
+    """Planner that chooses the expert's skills, and records each turn of the transcript of ``planner``."""
 
     def __init__(self, planner: KVPlanner, expert: Oracle) -> None:
         super().__init__(expert)
@@ -98,7 +98,7 @@ def record_sessions(config: DictConfig, file: Path) -> None:
 
 def report(arguments: Sequence[str]) -> None:
     p = command_parser(__doc__)
-    p.add_argument("--out", required=True, type=Path, help="file to write; a file with the same settings is continued")
+    p.add_argument("--out", required=True, type=Path, help="file to write, or to continue with the same settings")
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     args = p.parse_intermixed_args(arguments)
     check_target(args.out)

@@ -1,4 +1,4 @@
-"""Watch-And-Help, generated or from files: ``python -m eval.wah [planner=NAME] [env.data=PATH] ...``"""
+"""Command that plays Watch-And-Help: ``python -m eval.wah [planner=NAME] [env.data=PATH] ...``"""
 
 from __future__ import annotations
 

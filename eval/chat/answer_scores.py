@@ -1,6 +1,7 @@
 """Scores of short answers: token F1, BLEU-1, embedding similarity, BERTScore, and detection of abstention.
 
-F1 and BLEU-1 compare words normalised as in SQuAD (arXiv 1606.05250). Scores are from 0 to 1; a cosine may be negative.
+F1 and BLEU-1 compare words normalised as in SQuAD (arXiv 1606.05250). Similarity, a cosine, may be negative; other
+scores are from 0 to 1. An answer abstains if it says that the information is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def normalise(text: str) -> list[str]:
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Return the F1 score of the words, in which repetitions count; 1 if both texts are empty, 0 if only one is."""
+    """Return the F1 score of the words, counting repetitions; 1 if both texts are empty, 0 if only one is."""
     words, gold_words = normalise(answer), normalise(gold)
     if not words or not gold_words:
         return float(words == gold_words)
@@ -70,7 +71,7 @@ def check_bertscore(model: str) -> None:
 
 
 def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> list[float]:
-    """Return BERTScore's F1 (arXiv 1904.09675, not rescaled) of each answer; 0 if it is empty. Raises ConfigError."""
+    """Return BERTScore's F1 (arXiv 1904.09675, not rescaled) of each answer; 0 for an empty answer."""
     check_bertscore(model)
     from bert_score import score
 
@@ -80,7 +81,7 @@ def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> lis
         try:
             _, _, f1 = score([answers[i] for i in nonempty], [golds[i] for i in nonempty], model_type=model)
         except (OSError, KeyError) as error:  # unknown model, or one for which bert-score has no default layer
-            raise ConfigError(f"bertscore={model} cannot be loaded ({error}); name a model of bert-score") from error
+            raise ConfigError(f"bertscore={model} cannot be loaded ({error}); choose another model") from error
         for number, value in zip(nonempty, f1.tolist(), strict=True):
             scores[number] = value
     return scores

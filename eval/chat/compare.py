@@ -1,7 +1,7 @@
 """Comparison of runs that answered the same questions: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions answered by every run count. All runs are compared with the first; "12+ 9-" means that 12 answers have a
-higher F1 and 9 a lower one. Intervals are 95 % intervals clustered by conversation (docs/evaluation.md#intervals).
+Only questions answered by every run count. "12+ 9-" means that 12 answers have a higher F1 than in the first run, and 9
+a lower F1. Intervals cover 95 % and are clustered by conversation (docs/evaluation.md#intervals).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import read_config
 
-SETTING = (  # settings that must be equal in a fair comparison; budget and retrieval belong to the method
+SETTING = (  # settings that must be equal in a fair comparison; prompt.budget and the retrieval may differ
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
-NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # used in tables
+NAMING = ("planner.name", "memory.name", "memory.retrieval._target_", "prompt.budget", "profile")  # for the tables
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
@@ -44,7 +44,7 @@ def find_answers(paths: Sequence[Path]) -> list[Path]:
 
 
 def name_of(config: Mapping[str, Any]) -> str:
-    """Name a run by its planner, its memory method if that has another name, the retrieval and the budget."""
+    """Name a run by planner, memory method (if named differently), retrieval and number of retrieved segments."""
     planner, memory = config["planner"]["name"], config["memory"]
     method = planner if memory["name"] == planner else f"{planner}, memory={memory['name']}"
     retrieval = memory["retrieval"]["_target_"].rpartition(".")[2].lower()
@@ -92,7 +92,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
         gain = difference(None if rows is runs[0] else f1_difference(rows, runs[0]))
         quality.append([name, percent(text["f1"]), gain, *map(percent, shares)])
         lengths = summary["encoded_tokens"]["mean"], summary["kv_length"]["mean"]
-        ttft = None if config["profile"] else summary["ttft_ms"]["p50"]  # profiling slows down the whole run
+        ttft = None if config["profile"] else summary["ttft_ms"]["p50"]  # profiling slows the run, so no time is shown
         costs = prefill, first / prefill, *lengths, ttft
         cost.append([name, *(number(value, 1) for value in costs)])
     title = f"{len(runs[0])} questions that all runs have answered"
@@ -102,7 +102,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.chat.compare", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that contain some")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders with run folders")
     arguments = parser.parse_args()
     sys.exit(guarded(lambda: make_console().print(*compare_tables(find_answers(arguments.runs)))))
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 
-UNITS = ("turn", "session")
+UNITS = ("turn", "session")  # parts of a conversation that can be one segment (one text of the memory)
 ADVERSARIAL = "adversarial"  # category of questions without an answer in the conversation
 
 
 def one_line(text: str) -> str:
-    """Join the words of a text into one line, since a segment's last character must be its only newline."""
+    """Join the words of a text into one line, since a segment must have no newline but the one at its end."""
     return " ".join(text.split())
 
 
@@ -26,7 +26,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Turns of one occasion; ``date`` has the format of the source, "" if unknown."""
+    """Turns of one occasion; ``date`` is written as in the source, or "" if it is unknown."""
 
     id: str
     date: str
@@ -39,11 +39,11 @@ class Question:
 
     id: str
     text: str
-    answer: str  # "" if only abstention is correct
+    answer: str  # "" if the only correct answer is that it is unknown
     category: str
     choices: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()  # ids of the turns that contain the answer
-    date: str = ""  # date on which the question is asked, "" if unknown
+    date: str = ""  # date on which the question is asked, or "" if it is unknown
 
     @property
     def adversarial(self) -> bool:
@@ -54,9 +54,9 @@ class Question:
 class Conversation:
     """Sessions that fill one memory, and the questions asked about them.
 
-    Consecutive conversations of one ``group`` share a memory: blocks encoded for one are kept for the next. If the
-    conversation is ``incremental``, a method may store rows after each session, but no rows of a question's prompt.
-    Otherwise a method stores only rows of the questions' prompts, which the group's next conversation can reuse.
+    Consecutive conversations of one ``group`` share a memory: each reuses keys and values of earlier conversations. If
+    the conversation is ``incremental``, a method may store rows (keys and values of tokens) after each session, but no
+    rows of a question's prompt. Otherwise it stores only such rows, which the group's next conversation can reuse.
     """
 
     id: str
@@ -73,12 +73,12 @@ class Conversation:
         for question in self.questions:
             if question.choices and question.answer not in question.choices:
                 raise DataError(
-                    f"conversation {self.id}: the answer {question.answer!r} of question {question.id} is none of its "
-                    f"{len(question.choices)} choices; correct the data"
+                    f"conversation {self.id}: the answer {question.answer!r} of question {question.id} is not one of "
+                    f"its {len(question.choices)} choices; correct the data"
                 )
 
     def shares_memory(self, conversation: Conversation) -> bool:
-        """Return whether both use the same memory: they are the same conversation or have the same group."""
+        """Return whether this and ``conversation`` use one memory: they are identical, or their group is the same."""
         return self is conversation or (self.group != "" and self.group == conversation.group)
 
 
@@ -89,7 +89,7 @@ class Line:
     id: str
     category: str
     text: str
-    parent: str | None = None  # id of the line with the session's date
+    parent: str | None = None  # id of the line with the session's date, if there is such a line
 
 
 def check_unit(unit: str) -> str:
@@ -100,7 +100,7 @@ def check_unit(unit: str) -> str:
 
 
 def lines_of(session: Session, unit: str) -> list[Line]:
-    """Split a session into segments: its date, then each turn; with ``unit=session`` one segment holds all of them."""
+    """Split a session into segments: its date and each turn; with ``unit=session`` one segment holds all of this."""
     lines = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
     head = [f"conversation on {one_line(session.date)}"] if session.date and lines else []
     if unit == "session":

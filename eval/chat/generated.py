@@ -1,6 +1,6 @@
 """Generator of conversations and debates from a seed: people tell each other facts, some of which change later.
 
-The questions cover LoCoMo's categories, changed facts and multiple choice. The full conversation makes them easy.
+The questions cover LoCoMo's categories, changed facts and multiple choice; they are easy if all turns are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILLERS = (
 
 
 class Relation(NamedTuple):
-    """Kind of fact about a person. {} is the value in ``statement`` and ``update``, the person in ``question``."""
+    """Kind of fact about a person. {} is the value (``statement``, ``update``) or the person (``question``)."""
 
     name: str
     statement: str
@@ -50,20 +50,20 @@ RELATIONS = (
              "Where does {} keep the spare key?",
              ("drawer", "cabinet", "fridge", "shelf", "dresser", "safe", "microwave", "sofa")),
 )  # fmt: skip
-TRIP = "trip"  # relation of a fact that never changes; the question asks for the date of its statement
+TRIP = "trip"  # relation of a fact that never changes; its question asks when the person stated it
 TRIPS = ("Rome", "Kyoto", "Quito", "Dakar", "Hanoi", "Lima", "Perth", "Tunis")
 RELATION_BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Fact that a person states in a turn. ``first`` is False for a later change of the same relation."""
+    """Fact that a person states in a turn. ``first`` is False if it changes an earlier fact of the same relation."""
 
     person: str
     relation: str
     value: str
     turn: str = ""  # id of the turn
-    day: str = ""  # date of its session, as in the answers
+    day: str = ""  # date of the turn's session, written as in the answers
     first: bool = True
 
 
@@ -81,7 +81,7 @@ def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: i
     rng = random.Random(f"{seed} {number}")
     people = rng.sample(PEOPLE, speakers)
     facts = _facts(people, sessions * turns // 2, rng)
-    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # turns that state a fact; others are small talk
+    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # turns that state a fact; the rest is small talk
     by_turn = dict(zip(places, facts, strict=True))
     latest: dict[tuple[str, str], Fact] = {}
     talks, day, place = [], FIRST_DAY, count()
@@ -96,7 +96,7 @@ def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: i
 
 
 def _facts(people: Sequence[str], room: int, rng: random.Random) -> list[Fact]:
-    """Draw at most ``room`` facts: first the initial ones, then changes of some of them."""
+    """Draw at most ``room`` facts: first the initial facts, then changes of some of these facts."""
     facts = [Fact(person, relation.name, rng.choice(relation.values)) for person in people for relation in RELATIONS]
     facts += [Fact(person, TRIP, trip) for person, trip in zip(people, rng.sample(TRIPS, len(people)), strict=True)]
     rng.shuffle(facts)
@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # ask about a speaker without this fact, else a non-speaker
+    for relation in rng.sample(RELATIONS, 2):  # about a speaker without this fact; if none, a non-speaker
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -170,11 +170,11 @@ REASONS = (
 
 
 def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
-    """Generate ``count`` debates: in each round every agent reads the contributions of all others, in one prompt.
+    """Generate ``count`` debates: in each round every agent reads what all other agents say, in one prompt.
 
-    Each prompt is one conversation, ``[note][contribution][note][contribution]...``. The notes are new text, and each
-    names the reader. A contribution has the same text for all readers, but each reads them in another order, so that
-    the prompts share hardly any prefix. All prompts of a debate share one memory.
+    Each prompt is one conversation, ``[note][contribution][note][contribution]...``. A note is new text that names the
+    reader. A contribution has the same text for all its readers. Each reader omits its own contribution and reads the
+    rest in an order of its own, so the prompts share hardly any prefix. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")
@@ -185,7 +185,7 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for round in range(1, rounds + 1):
-        contributions = []  # pairs of turn and figure; every reader gets the same text
+        contributions = []  # (turn, the number that it states); the text is the same for all readers
         for agent in people:
             figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
             text = f"In round {round} I say there are {figure} {topic}. {reasons}"

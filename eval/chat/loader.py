@@ -22,7 +22,7 @@ REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
 
 
 def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:
-    """Return ``row[name]`` of type ``kind``. Raises DataError; ``where`` names the file and the entry in it."""
+    """Return ``row[name]`` of type ``kind``. Raises DataError that begins with ``where``, the file and its entry."""
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: an object with the field {name!r} was expected, not {type(row).__name__}")
     if name not in row:
@@ -41,7 +41,7 @@ _TURN = re.compile(r"D\d+:\d+")
 
 
 def locomo(row: Mapping[str, Any], id: str, where: str) -> Conversation:
-    """Parse a conversation; ``where`` names its place in error messages. Raises DataError."""
+    """Parse a conversation; ``where`` is its place (file and entry) in error messages. Raises DataError."""
     talk = field(row, "conversation", dict, where) if "conversation" in row else row
     numbers = sorted(int(match[1]) for key in talk if (match := _SESSION.fullmatch(key)))
     if not numbers:
@@ -84,14 +84,14 @@ _DATED = re.compile(r"\d{4}/\d\d/\d\d")
 
 
 def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
-    """Parse one instance: its sessions and its question. Raises DataError."""
+    """Parse an entry: a question, and the chat sessions before it. Raises DataError."""
     id = field(row, "question_id", str, where)
     chats, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
     if len(chats) != len(dates):
         sizes = f"{len(chats)} haystack_sessions but {len(dates)} haystack_dates"
         raise DataError(f"{where}: {sizes}; give one date per session")
     order = list(enumerate(dates))
-    if all(_DATED.match(str(date)) for date in dates):  # LongMemEval's evidence-only file is not sorted
+    if all(_DATED.match(str(date)) for date in dates):  # sort by date: LongMemEval's evidence-only file is unsorted
         order.sort(key=lambda pair: pair[1])
     sessions, evidence = [], []
     for number, (index, date) in enumerate(order, 1):
@@ -116,7 +116,7 @@ _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 
 
 def personamem(questions: Path) -> list[Conversation]:
-    """Load PersonaMem's questions; those about the same messages form one conversation. Raises DataError."""
+    """Load PersonaMem's questions; questions about the same messages form one conversation. Raises DataError."""
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
     contexts: dict[str, list[Any]] = {}  # messages by context id; each line of the file is an object with one id as key
     for number, line in enumerate(read_text(contexts_file, REMEDY).split("\n"), 1):
@@ -155,7 +155,7 @@ def _choice_question(row: Mapping[str, Any], where: str) -> Question:
     right, *letters = (match[1].lower() if match else "" for match in matches)
     choices = tuple(_LABEL.sub("", option).strip() for option in labelled)
     if not right or right not in letters:
-        raise DataError(f"{where}: correct_answer {row['correct_answer']!r} is none of the labels {letters}")
+        raise DataError(f"{where}: correct_answer {row['correct_answer']!r} is not one of the labels {letters}")
     keys = "question_id", "user_question_or_message", "question_type"
     id, text, category = (field(row, key, str, where) for key in keys)
     return Question(id, text, choices[letters.index(right)], category, choices)
@@ -165,7 +165,7 @@ def _options(text: str, where: str) -> list[str]:
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: deep nesting
             continue
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return options
@@ -176,7 +176,7 @@ KNOWN_FORMATS = "LoCoMo's conversations, LongMemEval's list of questions, or Per
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """Load a file, or a folder's questions*.csv or else JSON files, in the order of their names. Raises DataError."""
+    """Load a file or a folder: its questions*.csv, or else its JSON files, in order of name. Raises DataError."""
     files = [path]
     if path.is_dir():
         tables = sorted(path.glob("questions*.csv"))

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LatencySplit:
-    """Milliseconds of one answer, from the question to the answer's last token; the parts add up to this time."""
+    """Milliseconds of one answer, from the question to the answer's last token; the parts add up to this time span."""
 
     attention: float = 0.0  # attention modules, including the rotation of newly computed rows
     mlp: float = 0.0
-    rope: float = 0.0  # rotation of stored keys to their positions
-    topk: float = 0.0  # retrieval outside the layers: sentence encoder, selection, plan and look-up
-    memory: float = 0.0  # grouping, transfers into the working cache, copying rows out of it (harvest)
-    remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; "other" in files
+    rope: float = 0.0  # rotation of stored keys to their positions in the prompt
+    topk: float = 0.0  # retrieval outside the layers: sentence encoder, choice of segments, look-up of blocks
+    memory: float = 0.0  # grouping, transfers into the prompt's cache, copying rows out of it (harvest)
+    remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; in files: "other"
 
 
 TimeSpan = tuple[float, float]  # start and end in seconds
@@ -34,13 +34,13 @@ SPLIT_PARTS = {field.name: field.name for field in fields(LatencySplit)[:-1]} | 
 
 
 def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencySplit:
-    """Split the time of the latest answer; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
+    """Split the time of the latest answer; ``prefill`` supplies the memory's times, ``wall_ms`` is the total."""
     times, spans = prefill.timings, timer.spans
     loads = [(load.start, load.end) for load in prefill.trace.loads]
     loading = _within(spans["rope"], loads)  # rotations within a transfer
     rotating = [span for span in spans["rope"] if span not in loading]
     parts = {part: _length(part_spans) for part, part_spans in spans.items()}
-    inside = _within([*loads, *rotating], spans["attention"])  # retrieval at each layer loads during attention
+    inside = _within([*loads, *rotating], spans["attention"])  # loads within attention, if each layer retrieves
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
@@ -58,7 +58,7 @@ def _within(spans: Sequence[TimeSpan], limits: Sequence[TimeSpan]) -> list[TimeS
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """Cost of reading a conversation before its first question: rows computed (mean over layers), and ms."""
+    """Cost of reading a conversation before its first question: rows computed, averaged over layers, and time."""
 
     tokens: float = 0.0
     ms: float = 0.0
@@ -70,20 +70,20 @@ class TimedAnswer:
 
     text: str
     prefill: Prefill
-    tokens: int  # generated tokens, or scored rows for multiple choice
-    kv_length: int  # rows in the working cache at the answer's last token
+    tokens: int  # generated tokens; for multiple choice the rows computed for scoring
+    kv_length: int  # rows in the prompt's cache at the answer's last token
     wall_ms: float
-    score_ms: float  # part of wall_ms for generation or scoring
+    score_ms: float  # part of wall_ms that generation or scoring takes
     split: LatencySplit | None = None
 
 
 class Reader:
     """Reader of one conversation after another, with one memory session.
 
-    :param unit: ``turn`` or ``session``: the part that becomes a segment and advances the step counter by one
-    :param replay: whether to prefill a prompt after each session of an incremental conversation, so that methods can
-        store its rows (harvest); None: only for methods that harvest
-    :param timer: measures the latency split of each answer, if given
+    :param unit: ``turn`` or ``session``: the part that becomes a segment; each advances the memory by one step
+    :param replay: whether to prefill a prompt after each session of a conversation that is ``incremental``, so that
+        methods can store (harvest) its rows; None: only if the method harvests
+    :param timer: measures the latency split of each answer; None: no split
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Reader:
         self._read: Conversation | None = None
 
     def read(self, conversation: Conversation) -> ReadCost:
-        """Store the conversation in the memory, unless it was the last one read."""
+        """Store the conversation in the memory, unless the last call stored the same conversation."""
         before, self._read = self._read, conversation
         if before is conversation:
             return ReadCost()
@@ -113,7 +113,7 @@ class Reader:
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
-        """Read and prefill an item that was answered before the run was resumed, to restore the memory."""
+        """Read a conversation and prefill a question that was answered before the resume, to restore the memory."""
         self.read(item[0])
         self._prefill(item[1])
 
@@ -124,7 +124,7 @@ class Reader:
             began = time.perf_counter()
             prefill = self._prefill(question)
             scoring = time.perf_counter()
-            if question.choices:  # the first of equal scores wins; scoring leaves the working cache unchanged
+            if question.choices:  # the first of equal scores wins; scoring leaves the prompt's cache unchanged
                 result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
                 text, tokens, decoded = question.choices[int(result.scores.argmax())], result.computed_tokens, 0
             else:

@@ -20,10 +20,10 @@ ANSWERS = "answers.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores of an answer: text metrics for open questions, ``correct`` for the others."""
+    """Scores of an answer: text metrics for open questions, ``correct`` for multiple choice and adversarial ones."""
 
     abstained: bool = False
-    correct: bool | None = None  # multiple choice: right choice; adversarial: abstention, or the reference answer
+    correct: bool | None = None  # multiple choice: right choice; adversarial: abstains, or gives the reference answer
     f1: float | None = None
     bleu1: float | None = None
     similarity: float | None = None
@@ -33,7 +33,7 @@ class Scores:
 class AnswerRow:
     index: int
     id: str  # conversation/question
-    conversation: str  # id of the group that shares a memory, if any; else of the conversation
+    conversation: str  # id of its group (conversations with one memory), else its own id
     category: str
     choice: bool  # multiple choice
     question: str
@@ -41,9 +41,9 @@ class AnswerRow:
     answer: str
     scores: Scores
     numbers: StepNumbers  # times and rows of the answer
-    kv_length: int  # rows of the working cache at the answer's last token
-    evidence: float | None = None  # share of the evidence that the prompt contains
-    reading: ReadCost = field(default_factory=ReadCost)  # of its conversation; 0 after the first question
+    kv_length: int  # rows of the prompt's cache at the answer's last token
+    evidence: float | None = None  # share of the turns with the answer that are in the prompt
+    reading: ReadCost = field(default_factory=ReadCost)  # of its conversation; 0 if it was read before
     split: LatencySplit | None = None
 
     @property
@@ -105,7 +105,7 @@ def answer_row(index: int, item: Item, reading: ReadCost, answer: TimedAnswer, e
 
 
 def evidence_share(item: Item, answer: TimedAnswer) -> float | None:
-    """Return the share of evidence turns that the prompt contains, alone or in their session; None without evidence."""
+    """Return the share of evidence turns that the prompt contains, alone or in a session; None if there are none."""
     conversation, question = item
     session_of = {turn.id: session.id for session in conversation.sessions for turn in session.turns}
     evidence = [id for id in question.evidence if id in session_of]

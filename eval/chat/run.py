@@ -39,7 +39,7 @@ SWITCHES = ("profile", "eval.progress")
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer the questions of ``config`` in ``folder``, or in the run of ``eval.resume``; return the summary."""
+    """Answer the questions of ``config`` and return the summary. The run folder is ``folder`` or ``eval.resume``."""
     with begin_run(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -50,7 +50,7 @@ def _evaluate(
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
-    # a latency split needs inline transfers, since its parts must not overlap
+    # a latency split needs inline transfers (no second thread), since its parts must not overlap
     with closing(make_engine(config, "inline" if config.profile else None)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)
@@ -66,7 +66,7 @@ def _evaluate(
         done, total, enabled = len(run.results), len(questions), config.eval.progress
         with progress_bar(console, "questions", total, done, run, "questions", enabled) as update:
             update(description=_so_far(run))
-            skipped: list[Item] = []  # answered before the resume, so this memory lacks their rows
+            skipped: list[Item] = []  # answered before the resume; the memory lacks their rows
             for index, item in enumerate(questions):
                 if index in run.finished:
                     skipped.append(item)
@@ -103,7 +103,7 @@ def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> R
 
 def _check(config: DictConfig) -> None:
     if config.planner.kind != "kv":
-        raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
+        raise ConfigError(f"planner={config.planner.name} reads no conversations; use a planner with a memory method")
     check_settings(config, MINIMA, OPTIONAL, SWITCHES)
     make_method(config.memory)  # rejects invalid compositions before a model is loaded
     if config.replay not in (None, True, False):
@@ -124,7 +124,7 @@ def _finish(run: AnswerFolder, config: DictConfig, console: Console, versions: M
     try:
         values = bert_scores(*pairs, config.bertscore) if texts else []
     except ConfigError as error:
-        raise ConfigError(f"{error}; to keep all answers: eval.resume={run.path} bertscore=NAME, or null") from error
+        raise ConfigError(f"{error}; answers are kept: use eval.resume={run.path} bertscore=NAME or null") from error
     bert = {row.index: value for row, value in zip(texts, values, strict=True)}
     plain = {"config": OmegaConf.to_container(config, resolve=True), "versions": versions}
     setting = {"similarity_encoder": config.prompt.encoder, "seed": config.eval.seed}

@@ -45,7 +45,7 @@ def summarize(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
 
 
 def quality(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
-    """Return the mean of each score over the rows that have it, None if no row has it. Clusters are conversations."""
+    """Return the mean of each score over the rows that have it (None if no row has it); clusters are conversations."""
     texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
     metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
     free = [row for row in rows if not row.choice]
@@ -94,7 +94,7 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def tokens_table(summary: Mapping[str, Any]) -> Table:
-    """Return the table of tokens per question: rows computed, rows in the cache, tokens of the answer."""
+    """Return the table of tokens per question: rows computed, rows in the prompt's cache, tokens of the answer."""
     spreads = {name: summary[name] if isinstance(summary[name], Mapping) else {"mean": summary[name]} for name in ROWS}
     rows = ([name, *(number(s[key], 1) if key in s else "" for key in SPREAD)] for name, s in spreads.items())
     recall = ["evidence_recall", "", "", number(summary["evidence_recall"])]
@@ -102,7 +102,7 @@ def tokens_table(summary: Mapping[str, Any]) -> Table:
 
 
 def split_table(summary: Mapping[str, Any]) -> Table | None:
-    """Return the table of an answer's time by part; None without measurements."""
+    """Return the table of an answer's time by part; None if no times were split (profile=false)."""
     if summary["split_ms"] is None:
         return None
     total = sum(summary["split_ms"].values())

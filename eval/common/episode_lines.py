@@ -1,6 +1,6 @@
-"""JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
+"""JSON-lines file with one checksummed line per episode, which an interrupted command can continue.
 
-A line's checksum also covers all earlier lines and the settings in ``FILE.jsonl.json``. ``FILE.end`` counts the lines.
+A line's checksum also covers earlier lines, and the settings in ``FILE.jsonl.json``. ``FILE.end`` counts the lines.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from memory.files.atomic import lock_is_held, sync, write_atomic
 from memory.files.end_mark import MarkedFile, end_of, read_marked, read_marks
 from memory.files.json_lines import Chain, LineFile, encode_json, read_lines
 
-REMEDY = "restore the file, or name another one"
+REMEDY = "restore the file, or name another file"
 
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
     """Lock ``path`` for appending and remove a partial last line; yield the file and the values of its lines.
 
-    :raises ConfigError: the file was written with another ``config``, or another process holds it
+    :raises ConfigError: the file was written with another ``config``, or another process is writing it
     :raises DataError: a line is damaged or missing, or the lines belong to another ``FILE.jsonl.json``
     """
     with path.open("ab") as stream:
@@ -41,8 +41,8 @@ def _open_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[d
         write_atomic(about, json.dumps(config, indent=1))
     elif not about.exists() or read_json(about, f"delete it, {path} and {end}") != json.loads(json.dumps(config)):
         raise ConfigError(
-            f"{path} was made with other settings, see {about.name}; name another file, or delete it, {about.name} and "
-            f"{end.name}"
+            f"{path} was made with other settings, see {about.name}; name another file, or delete {path.name}, "
+            f"{about.name} and {end.name}"
         )
     if new:
         return MarkedFile.begin(path, start), []

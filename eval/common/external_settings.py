@@ -1,6 +1,6 @@
 """Settings with effects outside a run folder: programs to start, network addresses, files written elsewhere.
 
-A run folder may come from another user, so only the command line may set them.
+A run folder may come from another user, so only the command line may set these settings.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from keep_agent.config.literal import as_override
 from keep_agent.config.settings import LAUNCHER, RAY
 from keep_agent.errors import ConfigError
 
-EXTERNAL_KEYS = {  # by key: kind of setting, and values that are always harmless
-    "env.thor.executable": ("a program", (None, "stand-in")),
+EXTERNAL_KEYS = {  # by key: what the value names, and values that are always harmless
+    "env.thor.executable": ("a program", (None, "stand-in")),  # the AI2-THOR stub
     "env.thor.display": ("an address", (None,)),
     "env.simulator": ("an address", (None,)),
     "env.record": ("a file to write", (None,)),
@@ -33,7 +33,7 @@ def check_external(saved: DictConfig, command_config: DictConfig, overrides: Seq
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
             continue  # the address is unused
         what, harmless = EXTERNAL_KEYS.get(key, STORAGE_FOLDER)
-        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # also inside a variant: keep+KEY=VALUE
+        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # or in a variant: keep+KEY=VALUE
         if value not in (*harmless, command_line.get(key)) and not any(map(pattern.search, overrides)):
             raise ConfigError(
                 f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if you trust it, give "

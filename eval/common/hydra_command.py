@@ -36,8 +36,8 @@ def check_target(file: Path) -> None:
 def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
-    With -m the job runs once per combination, even after a failure; the exit code is the highest of all jobs. In a
-    process that a Hydra launcher started, errors are raised: the launcher passes them to the parent process.
+    With -m the job runs once per combination of values, even after a failure; the exit code is the highest of all jobs.
+    In a process that a Hydra launcher started, errors are raised: the launcher passes them to the parent process.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise composition errors instead of printing them over many lines
     codes: list[int] = []
@@ -47,7 +47,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _remove_empty_folders(folder, sweep, missing)  # now too, since a killed job would leave them
+            _remove_empty_folders(folder, sweep, missing)  # removed here too, since a killed job would leave them
 
         def play() -> None:
             job(config, folder, list(hydra_config.overrides.task))  # `task` raises if an override interpolates wrongly
@@ -65,7 +65,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     def command() -> None:
         missing.extend(missing_folders(sys.argv[1:]))
         sys.argv[1:] = expand_model(sys.argv[1:])
-        options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # Hydra parses the others
+        options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # Hydra parses other options
         options.add_argument("--config-name", "-cn", default=config_name)
         options.add_argument("--config-dir", "-cd")
         options.add_argument("--config-path", "-cp")
@@ -87,12 +87,12 @@ def missing_folders(arguments: Sequence[str]) -> list[Path]:
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]
     out = Path([default, *values][-1]).absolute()
     if "\\${" in str(out) or "${" in str(Path.cwd()):
-        raise ConfigError(f"{out} has '${{' in its path, into which Hydra cannot write; work in a folder without")
+        raise ConfigError(f"{out} has '${{' in its path, so Hydra cannot write there; use a path without '${{'")
     return [path for path in (out, *out.parents) if not path.exists()]
 
 
 def _remove_empty_folders(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
-    """Remove the folders that Hydra made before the job, if they are empty."""
+    """Remove the folders that Hydra makes before a job, if they are empty."""
     with suppress(OSError):  # a non-empty folder stays
         folder.rmdir()
         if sweep:

@@ -1,8 +1,8 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-For equal clusters it would have width 0, so an exact bound for unobserved clusters replaces it. A single cluster has no
-interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
+If all clusters are equal, a bootstrap has width 0, so an exact bound for unobserved clusters replaces it. A single
+cluster has no interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: a wider interval, or fewer clusters
+WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: the interval is wider, or the clusters are fewer
 SIGN_TEST_CLUSTERS = 6  # the fewest differing clusters, all in one direction, for which a sign test excludes 0
 
 
@@ -47,8 +47,8 @@ class Difference:
 def paired_difference(samples: Samples) -> Difference | None:
     """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
-    A bootstrap of only a few differing clusters is too narrow. With fewer than `SIGN_TEST_CLUSTERS` of them the
-    interval is therefore at least as wide as if no cluster differed.
+    A bootstrap interval is too narrow if only a few clusters differ. With fewer than `SIGN_TEST_CLUSTERS` differing
+    clusters it is therefore at least as wide as if no cluster differed.
     """
     values = [value for part in samples.values() for value in part]
     if not values:

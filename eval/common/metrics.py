@@ -11,7 +11,7 @@ import numpy as np
 from eval.common.intervals import Interval, share_interval
 from keep_agent.rollout.results import PARTS, EpisodeResult, StepNumbers, TaskOutcome
 
-MEANS = (  # `costs` reports their mean per step
+MEANS = (  # fields of `StepNumbers` of which `costs` reports the mean per step
     "prompt_tokens", "fresh_tokens", "score_tokens", "invalidated_tokens", "loaded_bytes", "encoded_token_layers",
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def subgoal_success_rate(tasks: Sequence[TaskOutcome]) -> float:
 def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
     """Return ALFRED's path-weighted success: success x min(1, L*/L), averaged with weight L*.
 
-    L* is the number of skills that the scripted expert needs. Tasks whose L* is unknown (not started because of a
+    L is the number of executed skills, L* that of the scripted expert. Tasks with unknown L* (not started because of a
     crash, or unsolvable for the expert) count as failed, with the mean weight. None if L* is unknown for all tasks.
     """
     known = [task for task in tasks if task.expert_steps]

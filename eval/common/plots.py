@@ -1,4 +1,4 @@
-"""Style and files of figures. matplotlib is an extra, imported when a figure is drawn."""
+"""Style and files of figures. matplotlib is an optional extra, imported when a figure is drawn."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
 
 
 def style(number: int) -> dict[str, object]:
-    """Return colour and marker of line ``number``; markers distinguish lines without colour."""
+    """Return colour and marker of line ``number``; markers tell lines apart in print without colour."""
     look = {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
     return {**look, "markersize": 4.5, "linewidth": 1.4}

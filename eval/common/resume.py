@@ -22,10 +22,10 @@ from memory.config.component_names import check_names, named_classes
 from memory.segments.sentence_encoder import resolve_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
-CreateFolder = Callable[[Mapping[str, Any]], Folder]  # creates the run folder of a config
+CreateFolder = Callable[[Mapping[str, Any]], Folder]  # makes a run folder that holds the config
 THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # which processes play the episodes
-# Settings of the machine; a resumed run takes them from the command line if they are set there.
+# Settings of the machine, and bertscore; a resumed run takes them from the command line if they are set there.
 MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
 RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
 NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal")  # missing in older runs
@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set the number of torch threads: ``eval.threads``; if null, several processes with models share the default."""
+    """Set torch's threads to ``eval.threads``; if null, ``processes`` with models share torch's default number."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -140,7 +140,7 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequ
 
 
 def check_played(episodes: Sequence[Episode], ids: Mapping[int, str], place: Path) -> None:
-    """Raise ConfigError if the data no longer hold a played episode (``ids``: id by index) at its index."""
+    """Raise ConfigError unless each played episode (``ids``: its id by index) still has its index in the data."""
     for index, name in ids.items():
         if index >= len(episodes) or episodes[index].id != name:
             raise ConfigError(f"{place} holds {name}, which the data no longer hold at index {index}; start a new run")
@@ -153,7 +153,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Raise ConfigError for interpolations, classes and external settings that only ``run``'s saved overrides have."""
+    """Raise ConfigError for interpolations, and for classes and external settings that only ``run``'s config has."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in interpolations(plain):
@@ -169,7 +169,7 @@ def _copy(merged: DictConfig, key: str, config: DictConfig) -> None:
 
 
 def differing_settings(config: DictConfig, saved: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `changed_settings` of ``config`` against a saved one, without `FREE_KEYS` and `RUN_KEYS`."""
+    """Return the `changed_settings` of ``config`` against a saved config, without `FREE_KEYS` and `RUN_KEYS`."""
     _resolve_encoder(config)
     changes = changed_settings(OmegaConf.to_container(config, resolve=True), saved)
     return {key: change for key, change in changes.items() if not within(key, (*FREE_KEYS, *RUN_KEYS))}
@@ -182,7 +182,7 @@ def _value_at(tree: Any, key: str) -> Any:
 
 
 def changed_settings(new: Any, old: Any, prefix: str = "") -> dict[str, str]:
-    """Return the differing settings by dotted key, as text: the new value, and the old one in brackets."""
+    """Return the differing settings by dotted key, as text: the new value, and the old value in brackets."""
     new, old = flatten(new, prefix), flatten(old, prefix)
     keys = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
     return {key: f"{new.get(key)} (was {old.get(key)})" for key in keys}

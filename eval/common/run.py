@@ -93,7 +93,7 @@ VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy",
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Play the episodes of ``config`` in ``folder``, or in the run of ``eval.resume``; return the summary."""
+    """Play the episodes of ``config`` and return the summary. The run folder is ``folder`` or ``eval.resume``."""
     with begin_run(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -145,7 +145,7 @@ def _check_setup(setup: WorkerSetup, episodes: Sequence[Episode], earlier: RunFo
     if (before := earlier.config.get("episodes", count)) != count:  # indices would refer to other episodes
         started = f"{earlier.path} was started with {before} episodes"
         raise ConfigError(f"{started}, but the data now have {count}; start a new run")
-    if earlier.config["env"]["data"] is not None:  # generated ones need no check: they depend only on the seed
+    if earlier.config["env"]["data"] is not None:  # generated episodes depend only on the seed
         check_played(episodes, {result.index: result.id for result in earlier.results}, earlier.path)
     earlier.check_weights(setup.weights, setup.trained)
 
@@ -178,7 +178,7 @@ def _title(config: Mapping[str, Any]) -> str:
 
 
 def versions_of(run: RunFolder, any_played: bool) -> Mapping[str, str]:
-    """Return the current versions; the saved ones if the run was finished and nothing was played this time."""
+    """Return the current versions; the saved versions if the run was finished and nothing was played this time."""
     if any_played or not (run.path / SUMMARY).exists():
         return versions()
     with unpacking(run.path / SUMMARY, "no summary of a run", RESTORE):
@@ -203,7 +203,7 @@ def versions() -> dict[str, str]:
 
 
 def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervisor[Any]:
-    """Make the runner that the settings ask for. Raises KeepError if the config cannot be played."""
+    """Make the runner that ``eval.workers`` and ``eval.launcher`` select. Raises KeepError for an unplayable config."""
     workers, launcher = config.eval.get("workers") or 1, config.eval.get("launcher") or "local"
     if workers > 1 and config.env.get("simulator"):
         raise ConfigError(
@@ -220,5 +220,5 @@ def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervis
 
 
 def world_command(name: str) -> None:
-    """Run the command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    """Run a world's command. Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted."""
     sys.exit(hydra_command(name, lambda config, folder, words: evaluate(config, folder, make_console(), words)))

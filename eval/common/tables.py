@@ -58,7 +58,7 @@ def table_of(
     title: str, names: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[str] | None],
     caption: str | None = None, wrap: bool = False,
 ) -> Table:  # fmt: skip
-    """Build a table of ``rows`` (None ends a section): left-aligned ``names``, right-aligned ``values``."""
+    """Build a table with headings ``names`` (aligned left) and ``values`` (right); None in ``rows`` ends a section."""
     table = Table(title=title, caption=caption)
     for heading in names:
         table.add_column(heading, no_wrap=True)
@@ -91,7 +91,7 @@ def points(difference: Difference | None) -> str:
 
 
 def pairs(difference: Difference | None) -> str:
-    """Format the numbers of better (+) and worse (-) pairs, with a note if they are too few."""
+    """Format the numbers of better (+) and worse (-) pairs, with a note if there are too few pairs."""
     if difference is None:
         return MISSING
     more, fewer = difference.more, difference.fewer
@@ -105,7 +105,7 @@ def share(value: float | None, interval: tuple[float, float] | None) -> str:
 
 
 def difference(value: Difference | None) -> str:
-    """Format points and pairs in one cell."""
+    """Format a difference as `points` and `pairs` in one cell."""
     return MISSING if value is None else f"{points(value)} ({pairs(value)})"
 
 
@@ -132,7 +132,7 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:
-    """Build the table of a run's times and rows; None without a model."""
+    """Build the table of a run's times and rows; None if no model ran."""
     if summary["ttft_ms"] is None:
         return None
     parts = {f"  {name}": spread for name, spread in summary["ttft_parts_ms"].items()}

@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raise ConfigError for a key outside ``readable_keys``, or one for which ``replacements`` names an option."""
+    """Raise ConfigError for a key outside ``readable_keys``, or a key whose option is in ``replacements``."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:
@@ -43,7 +43,7 @@ def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], re
 PLAIN = "transformers"  # name of transformers' own forward in a list of methods
 METHOD_KEYS = ("memory", "planner")  # keys in which methods may differ (`eval.latency`)
 MEMORY_KEYS = ("memory", "prompt.budget")  # the same for `eval.recall`
-DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")  # the same for commands that compare decisions
+DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")  # the same for comparisons of decisions
 
 
 def name_list(text: str) -> list[str]:
@@ -52,7 +52,7 @@ def name_list(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return the items of a ListConfig or of a text with commas; any other value as a list of one."""
+    """Return the items of a ListConfig or of a text with commas; any other value as the only item of a list."""
     if isinstance(value, ListConfig):
         return list(value)
     return list(name_list(value)) if isinstance(value, str) else [value]
@@ -72,7 +72,7 @@ def separate_hydra() -> Iterator[None]:
 def compose_variants(
     variants: Sequence[str], overrides: Sequence[str], allowed: Collection[str] = DECISION_KEYS
 ) -> dict[str, DictConfig]:
-    """Compose each variant's config, by name, from the common ``overrides`` and the variant's own after ``+``.
+    """Return configs by variant name, each composed from ``overrides`` and the variant's own overrides after ``+``.
 
     :param allowed: keys that a variant's own overrides may set
     :raises ConfigError: a variant is named twice, has no memory, or overrides a key outside ``allowed``
@@ -80,7 +80,7 @@ def compose_variants(
     parts = [variant.partition(":") for variant in variants]
     methods = {label: method or label for label, _, method in parts}
     if len(methods) < len(variants):
-        raise ConfigError(f"{','.join(variants)} names a method twice")
+        raise ConfigError(f"{','.join(variants)} names a method twice; give variants names: NAME:PLANNER+...")
     configs = {}
     for label, method in methods.items():
         planner, *extra = method.split("+")

@@ -1,8 +1,8 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
 The scripted expert acts in generated houses of the --worlds, and with --data in ALFRED's official train split. Some
-of its steps are replaced by random ones, single or in sequences. The label is always the expert's skill, so that a
-planner learns to recover. With --data, ALFRED's annotations become lessons (texts with goals), too.
+of its steps are replaced by random steps, one or several in a row. The label is always the expert's skill, so that a
+planner learns to recover. With --data, ALFRED's annotated instructions and their goals are written as lessons.
 NAME.json records the settings.
 
 With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.
@@ -42,12 +42,12 @@ from planners.training.rollout_files import write_rollouts
 
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
-PER_FILE = 1000  # houses
+PER_FILE = 1000  # houses per file
 ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses the unfinished file
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
-    """Yield ``count`` houses from ``first`` on, each with ``stream`` tasks; 0: two thirds have one, others 2 to 4."""
+    """Yield ``count`` houses from ``first`` on, of ``stream`` tasks each; 0: two thirds have one task, others more."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -87,7 +87,7 @@ def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
         raise DataError(f"{file} holds no settings; choose another --name or --out")
     if changes := changed_settings(settings, old):
         text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
-        raise ConfigError(f"rollouts of {file} were made otherwise: {text}; choose another --name or --out")
+        raise ConfigError(f"rollouts of {file} have other settings: {text}; choose another --name or --out")
     return settings
 
 
@@ -99,13 +99,13 @@ def run(args: argparse.Namespace) -> None:
     if args.trials and not args.data:
         raise ConfigError(f"--trials {args.trials} draws official trials; give their folder with --data")
     if not 0 <= args.perturb <= 1:
-        raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
+        raise ConfigError(f"--perturb {args.perturb} is not a probability; use 0 to 1")
     record = out / f"{args.name}.json"
     recorded, config, acting = _recorded_settings(record, args), None, " ".join(args.acting)
     if args.acting:
         config = compose_settings("alfred", expand_model(args.acting))
         if config.planner.kind != "kv":
-            raise ConfigError(f"--acting {acting} names no planner with a model; give planner=NAME model=RUN")
+            raise ConfigError(f"--acting {acting} does not name a planner with a model; give planner=NAME model=RUN")
         check_settings(config)
     rng = random.Random(args.seed)
     worlds = [WORLDS[name].spec for name in args.worlds]
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
         if config:
             use_threads(config)
             planner = stack.enter_context(closing(make_planner(config)))
-        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # after all checks
+        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # written after all checks
         if args.data and not (file := out / f"{args.name}{ENDING}").exists():
             lessons = (Lesson(note.text, note.goal, note.steps) for note in annotations(Corpus(args.data), "train"))
             print(f"{file.name}: {write_lessons(file, lessons)} annotations", flush=True)
@@ -141,17 +141,17 @@ def run(args: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     p = command_parser(__doc__)
     add = p.add_argument
-    perturb = "probability that random steps begin at a step of a perturbed task (default 0.07)"
-    acting = "settings of an acting planner (see eval.alfred)"
+    perturb = "probability per step that random steps begin, in six of ten tasks (default 0.07)"
+    acting = "settings of a planner that acts instead of the expert, as for eval.alfred"
     worlds = {"choices": GENERATED, "default": list(GENERATED), "help": "generated worlds (default: all)"}
-    add("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
-    add("--data", default="", help="official json_2.1.0 folder, whose train split is added")
+    add("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept")
+    add("--data", default="", help="folder json_2.1.0 of official ALFRED, whose train split is added")
     add("--trials", type=int, default=None, help="number of official trials, drawn at random (default: all)")
     add("--worlds", nargs="+", **worlds)
     add("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
-    add("--first", type=int, default=0, help="first generated house")
+    add("--first", type=int, default=0, help="number of the first generated house (default 0)")
     add("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
-    add("--settings", nargs="+", default=list(SETTINGS), help="pairs SKILLS+OBSERVABILITY")
+    add("--settings", nargs="+", default=list(SETTINGS), help=f"SKILLS+OBSERVABILITY (default: {' '.join(SETTINGS)})")
     add("--perturb", type=float, default=0.07, help=perturb)
     add("--acting", nargs="+", default=[], metavar="KEY=VALUE", help=acting)
     add("--wordings", type=int, default=4, help="phrasings of each generated task")

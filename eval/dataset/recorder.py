@@ -18,20 +18,20 @@ from planners.base import DONE, Planner, TaskResult
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 
 PERTURBED_SHARE = 0.6  # share of tasks in which some of the expert's steps are random
-REPEAT_PROBABILITY = 0.5  # probability that another random step follows a random one
+REPEAT_PROBABILITY = 0.5  # probability that a random step is followed by another random step
 MAX_DEVIATIONS = 12  # steps of a task in which a planner may differ from the labels; then the expert acts
 
 
 @dataclass(frozen=True, slots=True)
 class HouseEpisodes:
-    """Episodes of one house, made on access: one per annotation of a trial, or one with ``wordings`` texts per task."""
+    """Episodes of a house: one per annotation of an official trial, or one with ``wordings`` texts per task."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
     wordings: int = 1
 
     def with_wordings(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
-        """Return the first episode and, for each of its tasks, distinct wordings, the task's own instruction first."""
+        """Return the first episode and, for each of its tasks, distinct wordings, the given instruction first."""
         first = self.episodes[0]
         if len(self.episodes) > 1:
             return first, [[episode.tasks[0].instruction for episode in self.episodes]]

@@ -1,12 +1,12 @@
 """Deviation of each memory method from plain recomputation: ``python -m eval.fidelity [KEY=VALUE ...]``.
 
-The scripted expert acts in embedded houses. Before every step each method prefills its prompt, and transformers' own
-forward computes the same prompt without a cache. One tiny random model per family verifies the engine; a trained model
+The scripted expert acts in generated houses. Before every step each method prefills its prompt, and transformers' own
+forward computes the same prompt without a cache. A tiny random model per family verifies the engine; a trained model
 (--model) shows the effect of the deviation on decisions.
 
 With ``planner=NAME[,NAME...]`` the command draws a curve instead: full recomputation plays episodes with planner-tiny
 (or --model), and every method chooses a skill at each step with several shares of recomputed rows (--ratios). The table
-and the figure show how often a method chooses the same skill, and the KL divergence of the next token.
+and the figure show how often a method chooses full recomputation's skill, and the KL divergence of the next token.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; overrides without effect here are rejected.
 """
@@ -43,8 +43,8 @@ CURVE_SETTING = (*SETTING, "eval.episodes=20")  # the last value of a repeated o
 MODELS = ("model", "model.name")  # keys that name a model
 PLANNER = "planner="
 KEYS = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
-REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to all methods
-TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # by mode
+REPLACEMENTS = {"memory": "planner=A,B or --methods"}  # an override would apply to every method
+TABLE_OPTIONS, CURVE_OPTIONS = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")
 
 
 def _shares(text: str) -> list[float]:
@@ -72,11 +72,11 @@ def _number(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     p = command_parser(__doc__, "keep-eval-fidelity")
     add = p.add_argument
-    overrides = f"overrides of planner=A,B, {', '.join(KEYS)}; after {' '.join(SETTING)}"
-    families = f"tiny random models, or none (default: {','.join(FAMILIES)})"
-    methods = f"methods; skills are compared with the first's (default: {','.join(METHODS)})"
-    ratios = f"recomputed shares of the curve, or own: as configured (default: {','.join(map(str, RATIOS))})"
-    reach = "name each method's cheapest point of the curve with this agreement"
+    overrides = f"planner=A,B, or overrides of {', '.join(KEYS)}; applied after {' '.join(SETTING)}"
+    families = f"families of the tiny random models, or none (default: {','.join(FAMILIES)})"
+    methods = f"methods; their skills are compared with the first method's (default: {','.join(METHODS)})"
+    ratios = f"recomputed shares of the curve; own: each method's own share (default: {','.join(map(str, RATIOS))})"
+    reach = "print, for each method, the cheapest point of the curve with at least this agreement"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
     add("--families", type=name_list, metavar="A,B", help=families)
     add("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tokenizer", help="tokenizer of the random models (default: planner-tiny's)")
     add("--ratios", type=_shares, metavar="R,R", help=ratios)
     add("--reach", type=_share, metavar="PERCENT", help=reach)
-    add("--plot", type=Path, metavar="FILE", help="file for the curve (PNG)")
+    add("--plot", type=Path, metavar="FILE", help="file for a figure of the curve, such as curve.png")
     add("--json", type=Path, metavar="FILE", help="also write the tables to a file")
     return p
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FIRST_TOKENS = "memory.recompute.first_tokens.FirstTokens"
-FIRST_TOKEN_COUNTS = (1, 2, 3, 4, 6, 8)  # recomputed rows of a unit; a memory line has four to nine rows
-KNOBS = {  # the option of a recompute stage that sets its share or number of recomputed rows
+FIRST_TOKEN_COUNTS = (1, 2, 3, 4, 6, 8)  # recomputed rows of a segment, which has four to nine rows
+KNOBS = {  # by class of a recompute stage: the option that sets its share or number of recomputed rows
     FIRST_TOKENS: "memory.recompute.k",
     "memory.recompute.multi_hop.MultiHop": "memory.recompute.schedule.average",
     "memory.recompute.value_deviation.ValueDeviation": "memory.recompute.ratio",
@@ -65,7 +65,7 @@ class Variant:
 
     @property
     def text(self) -> str:
-        """Variant in the format of `compose_variants`."""
+        """Variant as text that `compose_variants` reads."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: SkillChoice) -> None:
@@ -112,7 +112,7 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
         return [Variant(label, base, "", 0.0)]
-    if config.memory.recompute.get("limit") is not None:  # the limit would cap the share
+    if config.memory.recompute.get("limit") is not None:  # this limit would cap the share
         base = f"{base}+memory.recompute.limit=null"
     return [Variant(label, base, knob, value) for value in (FIRST_TOKEN_COUNTS if target == FIRST_TOKENS else ratios)]
 
@@ -121,7 +121,7 @@ def measure_curve(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, methods: Sequence[str], ratios: Sequence[float],
     overrides: Sequence[str], watch: Callable[[int, int], None],
 ) -> list[Point]:  # fmt: skip
-    """Measure all methods; the first acts. ``watch`` gets the numbers of finished and all episodes."""
+    """Measure all methods; the first method acts. ``watch`` gets the numbers of finished and of all episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
         variant

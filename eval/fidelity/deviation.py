@@ -129,7 +129,7 @@ class PlannerGroup:
             planner.observe(facts)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # by prompt, since most methods have the same one
+        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # by prompt, which methods often share
         leader, *followers = self._planners.values()
         if self._shared_transcript:
             leader.generate_goal()  # not measured; the other planners adopt the goal
@@ -177,7 +177,7 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Measure methods of one setting. Raises ConfigError for a method whose layers have different prompts."""
+    """Measure methods in one setting. Raises ConfigError for a method whose layers have different prompts."""
     setting = next(iter(configs.values()))
     deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)
@@ -194,7 +194,7 @@ def measure(
 
 
 def play_episodes(group: PlannerGroup, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play episodes from index ``first``; yield each one's index before it starts. Raises KeepError for a crash."""
+    """Play episodes from index ``first``; yield an episode's index before it starts. Raises KeepError for a crash."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):

@@ -21,12 +21,12 @@ from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
 from memory.stages import Loading, Recompute
 
-LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens of the units, and of the query
+LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens of each unit (segment encoded alone), and of the query
 SINGLE_MASK_FAMILIES = ("llama", "mistral", "qwen3_moe")  # families with one attention mask for all layers
 
 
 class RandomPrompt:
-    """Prompt of random tokens: units that are encoded separately, and a query."""
+    """Prompt of random tokens: memory units, each encoded as a block without the others, and a query."""
 
     def __init__(self, engine: Engine, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ class RandomPrompt:
         return lay_out((), placements, self.query, True, self.engine.device)
 
     def logits(self, recompute: Recompute, loading: Loading | None = None) -> torch.Tensor:
-        """Return the logits (vocabulary,) of the last row, with the units' blocks as memory."""
+        """Return the logits (vocabulary,) of the last row; the units' blocks are the stored memory."""
         layout = self.layout(self.blocks())
         return self.engine.prefill(layout, recompute, loading or Serial()).logits[0]
 
@@ -64,7 +64,7 @@ def recompute_everything(engine: Engine) -> float:
 
 
 def recompute_nothing(engine: Engine) -> float:
-    """Compare with a plain forward in which every unit attends only to itself."""
+    """Compare a prefill that reads all units from blocks with a plain forward in which a unit sees only itself."""
     prompt = RandomPrompt(engine)
     layout = prompt.layout(prompt.blocks())
     owner, rows = layout.segment_of, torch.arange(layout.rows, device=layout.token_ids.device)
@@ -74,7 +74,7 @@ def recompute_nothing(engine: Engine) -> float:
 
 
 def reuse_a_prefix(engine: Engine) -> float:
-    """Compare a prompt that reuses the first 48 rows of an earlier prompt with a plain forward."""
+    """Compare a plain forward with a prefill that reuses the first 48 rows of an earlier prompt."""
     prompt = RandomPrompt(engine, lengths=(48, 24))
     run = engine.prefill(prompt.layout([None, None]), Full(), Serial(), keep_raw=True)
     head = engine.harvest(run.cache, range(48))
@@ -110,7 +110,7 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return the additive masks of the family for ``visible`` (rows, rows), narrowed by the model's sliding window."""
+    """Return additive masks in the family's format for ``visible`` (rows, rows), narrowed by a sliding window."""
     info = engine.info
     window = next(filter(None, info.windows), None)
 

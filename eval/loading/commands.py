@@ -1,4 +1,4 @@
-"""Commands of `eval.pipeline`: simulation with given times for the pieces of each layer, and measurement."""
+"""Commands of `eval.pipeline`: measurement, or simulation from each layer's times of attention, row choice and MLP."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEASURED_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 def report_simulation(
     arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, times: LayerTimes | None, console: Console
 ) -> None:
-    """Simulate, print the tables, and write them if a folder is given; measured ``times`` replace the device's."""
+    """Simulate, print the tables, and write them if a folder is given; measured ``times`` replace computed ones."""
     work = work_of(arguments, shape, device, times)
     rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
     source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
@@ -111,7 +111,7 @@ class LinkResult:
 def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
     """Measure all loading stages, print the tables, and write them if a folder is given. Raises ConfigError."""
     if arguments.repeats < 1:
-        raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
+        raise ConfigError(f"--repeats {arguments.repeats} is too few; use 1 or more")
     with threads(arguments.threads) as count:
         bench = bench_of(arguments)
         seconds, nbytes = bench.compute_alone()
@@ -130,7 +130,7 @@ def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
         show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
         record = {"computing": seconds, "links": [result.record for result in results]}
-        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # the chart shows the middle link
+        pairs = [turns.median_turn for turns in results[len(results) // 2].turns]  # the chart shows the middle ratio
         _write(arguments, record, [run for pair in pairs for run in (pair.measured, pair.simulated)], title, console)
 
 
@@ -139,7 +139,7 @@ def _show_turn(status: Status, link: Link, turn: int) -> None:
 
 
 def bench_of(arguments: argparse.Namespace) -> PrefillBench:
-    """Make the benchmark that the options describe; the engine encodes each unit of its prompt as a block."""
+    """Make the benchmark that the options describe; the engine encodes its prompt's segments as blocks."""
     model, (prompt, schedule, choice_point) = load_model(arguments.model, init="random"), _plan(arguments)
     recompute = {
         "keep": lambda: MultiHop(schedule),
@@ -155,12 +155,12 @@ def bench_of(arguments: argparse.Namespace) -> PrefillBench:
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
-    """Return the link of ``--link``, or one per ratio, which loads ``nbytes`` in ratio x ``seconds`` of computing."""
+    """Return the link of ``--link``, or links that load ``nbytes`` in ratio x ``seconds`` (the time of computing)."""
     fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
     if fixed and not arguments.sweep and arguments.ratio is None:
         return [fixed]
     if not nbytes:
-        raise ConfigError("nothing has to be loaded, so no bandwidth gives a ratio; recompute fewer rows")
+        raise ConfigError("nothing has to be loaded, so no bandwidth gives the ratio; recompute fewer rows")
     ratio = 1.0 if arguments.ratio is None else arguments.ratio
     ratios = MEASURED_RATIOS if arguments.sweep else (ratio,)
     if min(ratios) <= 0:

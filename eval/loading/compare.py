@@ -1,4 +1,4 @@
-"""Comparison of loading stages on the same work, and their distances from two lower bounds of the makespan."""
+"""Comparison of loading stages on the same prefill, and their distances from two lower bounds of its makespan."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from memory.stages import Loading
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds of the makespan in seconds. ``compute``: without loading; ``transfer``: the link's least busy time.
+    """Lower bounds of the makespan in seconds: ``compute`` without loading, ``transfer`` without computing.
 
-    A row rests at a layer if it has a block and is not active. Nothing can be loaded before the first resting row is
-    known (``dependency``), so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all dependencies, and
-    the computing after the last transfer.
+    A row rests at a layer if it has a block and is not computed there. Nothing can be loaded before ``dependency``,
+    when the first resting row is known, so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all
+    dependencies, and the computing after the last transfer.
     """
 
     compute: float
@@ -42,9 +42,9 @@ class Bounds:
 def bounds(work: LayerWork, link: Link) -> Bounds:
     """Compute the bounds of schedules in which each job moves slices of one layer, all known to be needed.
 
-    A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. The rows that rest from
-    layer i on are known at the earliest at K_i = A_(i-1) + time of layer i - 1 to its choice; K_0 = 0. T(i, m) is the
-    link's time for the slices at layers up to m of rows that first rest at layer i or later. They move after K_i and
+    A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. Rows that rest from layer
+    i on are known at K_i or later: K_i = A_(i-1) + time of layer i - 1 up to its choice, K_0 = 0. T(i, m) is the link's
+    time for the slices at layers up to m of rows that first rest at layer i or later. These slices move after K_i and
     before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order, so A_m >= A_(m-1) + computing of
     layer m - 1. A link reaches the bound if it may interrupt a job, at no cost, for a job of an earlier layer.
     """
@@ -61,10 +61,10 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
 
 
 def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
-    """Return T(i, m) in seconds, shape (layers, layers), with one job per layer and one copy per run of rows.
+    """Return T(i, m) in seconds, shape (layers, layers), with a job per layer and a copy per run of adjacent rows.
 
-    A row's first layer is the first at which it rests, or lies in a gap of a run and is loaded with the run. T(i, m)
-    counts the resting rows whose first layer is i or later, and the copies of runs that contain such rows.
+    A row's first layer is the first layer at which it rests, or lies in a short gap of a run and is loaded with the
+    run. T(i, m) counts resting rows whose first layer is i or later, and the copies of runs that contain such rows.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
     runs = [work.layout.runs(resting) for resting in work.resting]
@@ -87,7 +87,7 @@ BASELINE = "next_layer"
 
 @dataclass(frozen=True)
 class StageRun:
-    """Prefill with one loading stage."""
+    """Prefill with one loading stage, and lower bounds of its makespan."""
 
     stage: str
     timeline: Timeline

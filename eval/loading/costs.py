@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Dimensions of a decoder; ``width`` is the width of the MLP, or the sum over the experts that a row uses."""
+    """Dimensions of a decoder; ``width`` is that of the MLP, or the summed width of the experts that a row uses."""
 
     layers: int
     hidden: int
@@ -31,7 +31,7 @@ class Shape:
     head_dim: int
     width: int
     vocab: int = 0
-    router: int = 0  # number of routed experts; 0: dense
+    router: int = 0  # number of routed experts; 0: a dense MLP
     itemsize: int = 2  # bytes per weight, and per element of keys and values
     windows: tuple[int | None, ...] = ()  # sliding window per layer in tokens; None: no window
     parameter_bytes: int | None = None  # bytes of all weights; None: ``itemsize`` per weight
@@ -55,7 +55,7 @@ class Shape:
         try:
             return cls._dense(config)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{file} is no config.json of a dense decoder ({error})") from error
+            raise ConfigError(f"{file} is not the config.json of a dense decoder ({error})") from error
 
     @classmethod
     def _dense(cls, config: Mapping[str, Any]) -> Shape:
@@ -64,7 +64,7 @@ class Shape:
         return cls(config["num_hidden_layers"], hidden, heads, kv_heads, head_dim, config["intermediate_size"])
 
     def first_layers(self, layers: int) -> Shape:
-        """Return the shape with its first ``layers`` layers."""
+        """Return the shape of the model cut after its first ``layers`` layers."""
         if not 2 <= layers <= self.layers:
             raise ConfigError(f"--layers {layers} of a model with {self.layers} layers; use 2 to {self.layers}")
         return replace(self, layers=layers, windows=self.windows[:layers])
@@ -86,17 +86,17 @@ class Shape:
 
     @property
     def value_ops(self) -> int:
-        """Operations of a row's values; the keys need as many."""
+        """Operations that compute a row's values; its keys need as many."""
         return 2 * self.value_weights
 
     @property
     def other_ops(self) -> int:
-        """Operations of all other products of a row in a layer: queries, output, MLP."""
+        """Operations of a row's other matrix products in a layer: queries, output, MLP."""
         return 4 * self.query_weights + 2 * self.mlp_weights
 
     @property
     def pair_ops(self) -> int:
-        """Operations of one pair of query and key row: score and weighted value."""
+        """Operations for one pair of query row and key row: its score, and the weighted value."""
         return 4 * self.heads * self.head_dim
 
     @property
@@ -125,7 +125,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Roofline: a layer's piece takes max(FLOPs / rate, bytes / bandwidth), at the ``attainable`` share of both rates.
+    """Roofline: each piece of a layer takes max(FLOPs / rate, bytes / bandwidth), at the ``attainable`` share of both.
 
     Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
     input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last
@@ -188,5 +188,5 @@ class Roofline:
 
     @staticmethod
     def _pairs(active: torch.Tensor) -> int:
-        """Count pairs of query row and visible row (itself and all earlier rows)."""
+        """Count pairs of a query row and a row that it sees (itself and all earlier rows)."""
         return int((active + 1).sum())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CHART = "gantt.png"
 WIDTH, LANE, MARGIN = 11.0, 0.42, 0.85  # inches: figure, lane, margin of a panel
 COLOURS = ("#1f4e5f", "#2a9d8f", "#a8c686", "#e9c46a", "#e07a3f", "#b23a48")  # from the first layer to the last
-TINTS = {"attention": 1.0, "mlp": 0.55, "load": 1.0}  # share of the layer's colour in a bar
+TINTS = {"attention": 1.0, "mlp": 0.55, "load": 1.0}  # share of the layer's colour in a bar; the rest is background
 GREY = "#6f7a80"
 NUMBERED = ("attention", "load")
 DASHES = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 3))}
@@ -64,7 +64,7 @@ def _panel(axis: Axes, run: StageRun, lanes: Sequence[str], colours: Colormap, l
 
 
 def _bar(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, longest: float) -> None:
-    """Draw a bar in its layer's colour (choices of rows: ink), with the layer's number if there is room."""
+    """Draw a bar in its layer's colour (dark for a choice of rows), with the layer's number if there is room."""
     from matplotlib.colors import to_rgb
 
     start, width = 1e3 * event.start, 1e3 * event.seconds

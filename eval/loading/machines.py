@@ -18,8 +18,8 @@ class Device:
 
     name: str
     flops: float  # bfloat16 multiplications and additions per second, dense
-    memory: float  # bytes per second from its own memory
-    link: str  # name of the link from host memory to its own
+    memory: float  # bytes per second from the device's memory
+    link: str  # name of the link from host memory to the device's memory
 
 
 DEVICES = {
@@ -28,21 +28,21 @@ DEVICES = {
     # NVIDIA H200 (SXM) data sheet: 1,979 bf16 TFLOPS with sparsity, half of it dense; 4.8 TB/s; PCIe 5.0 x16
     "h200": Device("h200", 989e12, 4.8e12, "pcie5"),
     # NVIDIA Jetson AGX Orin technical brief, 64 GB: the GPU's 170 sparse int8 TOPS are 85 dense, and 42.5 TFLOPS in
-    # 16 bits; LPDDR5 at 204.8 GB/s, which the processor shares
+    # 16 bits; LPDDR5 at 204.8 GB/s, shared by CPU and GPU
     "orin": Device("orin", 42.5e12, 204.8e9, SHARED),
 }
 
 LINKS = {
     # 16 lanes at 16 GT/s in 128b/130b: 31.5 GB/s. nvbandwidth measures about 25 from pinned memory (A100)
     "pcie4": Link("pcie4", 25e9, latency=10e-6, per_copy=2e-6),
-    # 16 lanes at 32 GT/s: 63 GB/s, of which the same share as for pcie4 is assumed
+    # 16 lanes at 32 GT/s: 63 GB/s; we assume that the same share as of pcie4 is reached
     "pcie5": Link("pcie5", 50e9, latency=10e-6, per_copy=2e-6),
     # PCIe 4.0 x4 SSD: up to 7.5 GB/s for sequential reads (Samsung 990 Pro data sheet), less in pieces of hundreds of
     # kB; a read takes about 80 us, and many run at a time
     "nvme": Link("nvme", 6e9, latency=80e-6, per_copy=5e-6),
     # host and device share memory (Jetson, Apple, CPU): blocks are read in place
     SHARED: Link(SHARED, math.inf),
-}  # latency and per_copy are rough: a driver's time to start a job, and each of its copies
+}  # latency and per_copy are rough estimates of a driver's time to start a job, and each copy in it
 
 
 def device_named(name: str) -> Device:
@@ -55,7 +55,7 @@ def device_named(name: str) -> Device:
 
 
 def link_named(name: str) -> Link:
-    """Return a preset, or a link of a number of GB/s without latency. Raises ConfigError for other names."""
+    """Return a preset, or for a number of GB/s a link without latency. Raises ConfigError for other names."""
     if name in LINKS:
         return LINKS[name]
     try:

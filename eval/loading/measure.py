@@ -1,4 +1,4 @@
-"""Measured prefills by the engine over a throttled link, with each loading stage in turn, and their simulation."""
+"""Measured prefills of the engine over a link slowed on purpose, with each loading stage, and their simulation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecordingRecompute:
 
 @dataclass(frozen=True)
 class MeasuredPrefill:
-    """One prefill of the engine: its events, its work, and the compute worker's waiting time."""
+    """One prefill of the engine: its events, its `LayerWork`, and the time that its computing waits for loading."""
 
     timeline: Timeline
     work: LayerWork
@@ -55,7 +55,7 @@ class MeasuredPrefill:
 
     @property
     def gap_seconds(self) -> float:
-        """Seconds between the compute worker's pieces in which it does not wait for a transfer."""
+        """Seconds in which the compute worker neither computes nor waits for a transfer."""
         return self.timeline.idle(COMPUTE) - self.waiting
 
     def link_delay(self, link: Link) -> float:
@@ -87,7 +87,7 @@ class PrefillPair:
 
 
 def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, point: str) -> MeasuredPrefill:
-    """Prefill a prompt whose units all have blocks; ``point``: when rows are chosen, as in `LayerWork`."""
+    """Prefill a prompt whose segments all have blocks; ``point``: when rows are chosen, as in `LayerWork`."""
     recording = RecordingRecompute(recompute)
     trace = engine.prefill(layout, recording, loading).trace
     timeline = Timeline.of_trace(trace, separate_worker=point == BESIDE)
@@ -149,14 +149,14 @@ class StageTurns:
 
 @dataclass(frozen=True)
 class PrefillBench:
-    """Benchmark: a model, a prompt with blocks, and the settings of its prefill."""
+    """Benchmark: a model, a prompt whose segments have stored blocks, and the settings of its prefill."""
 
     model: LoadedModel
     layout: Layout
     recompute: Callable[[], Recompute]
     importance: str  # the engine's setting: choose rows ``before`` or ``beside`` the MLP
-    choice_point: str  # the same, as a choice point of `LayerWork`
-    chunk: float | None  # bytes of a prefetch job; None: the engine's choice for the link
+    choice_point: str  # the same moment, as ``choice_point`` of `LayerWork`
+    chunk: float | None  # bytes of a job that loads for a later layer; None: the engine's choice for the link
 
     def compute_alone(self) -> tuple[float, int]:
         """Return the seconds of computing without waiting for loads, and the bytes to load."""
@@ -168,7 +168,7 @@ class PrefillBench:
     def measure(
         self, names: Sequence[str], link: Link, repeats: int, report: Callable[[int], None]
     ) -> list[StageTurns]:
-        """Run the stages in rotating order, so that noise affects all equally; the first turn is discarded."""
+        """Run the stages in rotating order, so that noise affects all equally. The first turn only warms up."""
         turns: list[dict[str, PrefillPair]] = []
         throttle = throttle_of(link)
         chunk = throttle.chunk if self.chunk is None else self.chunk
@@ -200,7 +200,7 @@ def threads(count: int | None) -> Iterator[int]:
     """Set the number of torch threads (None: unchanged) inside the context; yield it."""
     previous = torch.get_num_threads()
     if count is not None and count < 1:
-        raise ConfigError(f"--threads {count} is no number of threads; use 1 or more")
+        raise ConfigError(f"--threads {count} is too few; use 1 or more")
     torch.set_num_threads(count or previous)
     try:
         yield count or previous

@@ -1,4 +1,4 @@
-"""Prompt of equally long segments, with random active rows for each recomputation method."""
+"""Prompt of equally long segments, with random active (computed) rows for each recomputation method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memory.recompute.value_deviation import ValueDeviation
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
-    """Return the schedule of the share of rows that ``method`` recomputes; None: the method's own shape or average."""
+    """Return the share of rows that ``method`` recomputes, by layer; None: the method's own shape or average."""
     blend = ValueDeviation()
     default = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
     return Schedule(shape or default.shape, default.average if average is None else average)
@@ -25,7 +25,7 @@ def schedule_of(method: str, shape: str | None = None, average: float | None = N
 
 @dataclass(frozen=True)
 class SyntheticPrompt:
-    """Prompt ``[units][query]``: ``segments`` of ``tokens`` rows, ``together`` of them per unit; units have blocks."""
+    """Prompt ``[memory][query]``: ``segments`` of ``tokens`` rows; each block holds ``together`` segments."""
 
     segments: int
     tokens: int
@@ -65,7 +65,7 @@ class SyntheticPrompt:
         """Return the layout with encoded blocks; row i has token id i. Raises ConfigError for a small vocabulary."""
         if self.rows > engine.info.vocab:
             size = engine.info.vocab
-            raise ConfigError(f"{self.rows} rows for a vocabulary of {size}; use fewer or shorter segments")
+            raise ConfigError(f"{self.rows} rows for a vocabulary of {size}, and no token repeats; use fewer segments")
         layout = self.layout()
         blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
         places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))
@@ -86,7 +86,7 @@ class SyntheticPrompt:
         return rows_by_method[method]()
 
     def _decreasing_rows(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
-        """Return active rows per layer: the query, and a number of pieces of ``grain`` rows set by the schedule."""
+        """Return active rows per layer: the query, and pieces of ``grain`` rows, as many as the schedule says."""
         pieces = self.memory // grain
         order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))
         rank = torch.cat([torch.argsort(order).repeat_interleave(grain), torch.full((self.query,), -1)])

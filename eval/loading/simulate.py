@@ -1,8 +1,8 @@
 """Simulator of a prefill with a loading stage, from given times; it loads in the order of the engine's loader.
 
-One worker computes, one (with ``beside_mlp``) chooses the next layer's rows, one moves slices (keys and values of rows
-at one layer), earliest layer first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5): layer l + 1 starts
-after the choice at layer l and the transfer of l + 1's slices; the choice starts after l's attention.
+One worker computes. With ``beside_mlp`` a second one chooses the next layer's rows. Another worker moves slices (keys
+and values of rows at one layer), earliest layer first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5):
+layer l + 1 starts after the choice at layer l and the transfer of l + 1's slices; that choice starts after attention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = 2  # keys and values are stored separately
 
 @dataclass(frozen=True)
 class Link:
-    """Link. A job takes latency + copies * per_copy + bytes / bandwidth; each run of keys, or of values, is a copy."""
+    """Link. A job takes latency + copies * per_copy + bytes / bandwidth; adjacent rows are two copies: keys, values."""
 
     name: str
     bandwidth: float  # bytes per second; infinite if host and device share memory
@@ -46,17 +46,17 @@ class Link:
         return math.isinf(self.bandwidth)
 
     def seconds(self, nbytes: float, runs: int) -> float:
-        """Return the seconds of a job that moves ``runs`` runs of rows; an empty job takes no time."""
+        """Return the seconds of a job that moves ``runs`` runs (adjacent rows); an empty job takes no time."""
         return self.latency + COPIES * runs * self.per_copy + nbytes / self.bandwidth if runs else 0.0
 
 
-RowRun = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
+RowRun = tuple[int, int, int]  # index of a placement, and rows [start, stop) of its block
 
 
 class SimulatedTransfers:
     """Worker that moves requested slices without pause. A job moves slices of one layer; earlier layers come first.
 
-    Adjacent runs of rows are one copy. Jobs are not preempted. So that prefetching does not delay urgent requests, a
+    Adjacent runs are copied as one. Jobs are not preempted. So that prefetching does not delay urgent requests, a
     job for a layer after the current one ends with the run that completes ``chunk`` bytes.
     `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
@@ -78,7 +78,7 @@ class SimulatedTransfers:
                 queue.append((transfer.placement, *transfer.rows))
 
     def arrival(self, layer: int) -> float:
-        """Return the time at which all requested slices of ``layer`` have arrived, without further requests."""
+        """Return the time at which all requested slices of ``layer`` arrive if nothing else is requested."""
         while any(self._queues[: layer + 1]):
             self._run_job()
         return self._arrival_times[layer]
@@ -133,7 +133,7 @@ def _pieces(work: LayerWork, layer: int, start: float) -> list[Event]:
 
 
 def _scheduled(loading: Loading, work: LayerWork, layer: int, covered: NDArray[np.bool_]) -> list[Transfer]:
-    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Raises for missing rows."""
+    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Raises ConfigError."""
     transfers = loading.schedule(work.layout, layer, work.active[layer], work.layers)
     for transfer in transfers:
         start = work.layout.placements[transfer.placement].start

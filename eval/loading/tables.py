@@ -54,7 +54,7 @@ def sweep_table(points: Sequence[SweepPoint], title: str) -> Table:
 
 
 def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Table:
-    """Build a table with one line per stage: medians over its turns, measured and simulated."""
+    """Build a table with one line per loading stage: medians over its turns, measured and simulated."""
     base = _baseline(measured)
 
     def simulated(pair: PrefillPair) -> float:
@@ -79,7 +79,7 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
     )
     caption = (
         "medians. simulated: with the measured times of each run's pieces; between: the compute worker's time between "
-        "its pieces; late: time by which jobs exceeded the link's"
+        "its pieces; late: time by which jobs exceeded the link's time"
     )
     return make_table(title, measured, columns, caption, wrap=True)
 

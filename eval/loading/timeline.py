@@ -20,7 +20,7 @@ class Event:
     start: float
     end: float
     nbytes: int = 0  # bytes moved by a load
-    runs: int = 0  # contiguous pieces of a load
+    runs: int = 0  # runs of adjacent rows that a load moves
 
     @property
     def seconds(self) -> float:
@@ -35,7 +35,7 @@ class Timeline:
 
     @classmethod
     def of_trace(cls, trace: PrefillTrace, separate_worker: bool = False) -> Timeline:
-        """Read a measured run, the first event at 0; ``separate_worker``: whether another worker chose the rows."""
+        """Read a measured prefill; ``separate_worker``: whether a worker beside the computing one chose the rows."""
         loads = [Event(LINK, "load", load.first, load.start, load.end, load.nbytes, load.runs) for load in trace.loads]
         mlp_ends = {piece.layer: piece.end for piece in trace.computes if piece.kind == "mlp"}
         pieces = []

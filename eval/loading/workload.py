@@ -25,7 +25,7 @@ POINT_OF = {"before": BEFORE, "beside": BESIDE}  # by ``engine.importance``, for
 
 @dataclass(frozen=True)
 class PieceTimes:
-    """Seconds of each layer's pieces. ``importance`` is the choice of the next layer's rows, 0 without a choice."""
+    """Seconds of each layer's pieces. ``importance`` is the choice of the next layer's rows, 0 if there is none."""
 
     attention: tuple[float, ...]
     importance: tuple[float, ...]
@@ -35,7 +35,7 @@ class PieceTimes:
         pieces = (self.attention, self.importance, self.mlp)
         if not self.attention or len({len(piece) for piece in pieces}) > 1:
             lengths = ", ".join(str(len(piece)) for piece in pieces)
-            raise ConfigError(f"times of {lengths} layers; give the same number of each")
+            raise ConfigError(f"attention, importance and mlp have times of {lengths} layers; give equally many")
         if not all(np.isfinite(piece).all() and min(piece) >= 0 for piece in pieces):
             raise ConfigError("a time per layer is negative or not finite; give seconds")
 

@@ -1,8 +1,8 @@
 """Pages of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
 
-A page (one of eval/suite/pages, or a .yaml file) names rows, such as planners, and settings, such as ALFRED's
-valid_seen. Every row is run in every setting; finished runs are kept, interrupted ones resumed. The page then shows
-paired differences with intervals, and the commands that made them.
+PAGE (one of eval/suite/pages, or a .yaml file) names rows, such as planners, and settings, such as ALFRED's valid_seen.
+Every row is run in every setting; finished runs are kept, interrupted runs are resumed. A Markdown page is written
+with paired differences, their intervals, and the commands that made them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
     add("words", nargs="*", metavar="PAGE | KEY=VALUE", help=words)
     add("--data", type=os.path.abspath, default=default, help=data)
     add("--out", type=Path, default=Path("outputs/suite"), help="folder for the run folders")
-    add("--pages", type=Path, default=Path("docs/results"), help="folder for the pages")
-    add("--show", action="store_true", help="write the pages of finished runs without playing any")
+    add("--pages", type=Path, default=Path("docs/results"), help="folder for the Markdown pages")
+    add("--show", action="store_true", help="play nothing; write the pages from the finished runs")
     add("--list", action="store_true", help="list the pages and their numbers of runs")
     return p
 

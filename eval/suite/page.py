@@ -1,6 +1,6 @@
 """Page of results: plays its runs, each in its own folder, and renders tables with paired differences in Markdown.
 
-Finished runs are kept, and interrupted ones resumed. A page has no times, since these depend on machine load.
+Finished runs are kept, and interrupted runs are resumed. A page shows no times, since these depend on machine load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keep_agent.files import read_text
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
 from memory.files.atomic import write_atomic
 
-CHOICE_KEYS = {"planner", "memory"}  # config groups that rows choose; overrides may set keys below them
+CHOICE_KEYS = {"planner", "memory"}  # config groups that rows choose; other overrides may set keys below
 PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 

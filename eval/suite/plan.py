@@ -23,7 +23,7 @@ RUNS = "RUNS"  # placeholder in commands: the folder of the page's runs
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """World and overrides of one table, the same for all rows."""
+    """World and overrides of one table of a page, the same for all its rows."""
 
     name: str
     title: str
@@ -34,7 +34,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run: a row in a setting with one seed."""
+    """One run: a row of a page's table in a setting, with one seed."""
 
     setting: Setting
     row: str
@@ -50,7 +50,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of ``docs/results``: tables of runs compared with one of them, and outputs of commands."""
+    """A page of ``docs/results``: tables of runs compared with a baseline run, and outputs of commands."""
 
     name: str
     title: str
@@ -83,7 +83,7 @@ def read_page(name: str, data: str | None) -> Page:
     rows = {str(row): _overrides(value, data) for row, value in rows.items()}
     against = content.get("against") or next(iter(rows), "")
     if rows and against not in rows:
-        raise ConfigError(f"{name} compares with {against!r}, which is none of its rows: {', '.join(rows)}")
+        raise ConfigError(f"{name} compares with {against!r}, which is not one of its rows: {', '.join(rows)}")
     settings = tuple(_setting(key, value, data) for key, value in content["settings"].items())
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has only rows or only settings; a table needs both")
@@ -98,7 +98,7 @@ def read_page(name: str, data: str | None) -> Page:
 
 def _read_yaml(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else None
-    if path is not None and path.stem in pages():  # it would overwrite that page and its runs
+    if path is not None and path.stem in pages():  # it would overwrite the page and its runs
         raise ConfigError(f"{name} has the name of a page of the package; rename it")
     if path is None and name not in pages():
         known, hint = ", ".join(pages()), did_you_mean(name, pages())
@@ -132,7 +132,7 @@ def _overrides(content: Any, data: str | None) -> tuple[str, ...]:
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
     for place, word in enumerate(words):
         key, _, value = word.partition("=")
-        is_override = DATA in value and not key.startswith("-")  # then the folder is quoted for Hydra
+        is_override = DATA in value and not key.startswith("-")  # Hydra needs quotes around the folder
         folder = value.replace(DATA, str(data))
         words[place] = as_override(key, folder) if is_override else word.replace(DATA, str(data))
     return tuple(words)

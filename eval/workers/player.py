@@ -16,7 +16,7 @@ from keep_agent.rollout.loop import run_episode
 
 
 class Player:
-    """World and planner of one config, for any of its episodes. Raises KeepError if they cannot be loaded."""
+    """World and planner of one config, which play any of its episodes. Raises KeepError if they cannot be loaded."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class InProcessRunner:
 
 
 def timed_on(config: DictConfig) -> str:
-    """Describe what times depend on besides the settings: machine, library versions and number of workers."""
+    """Describe the machine, library versions and number of workers, on which measured times depend."""
     from eval.latency.machine import this_machine  # lazy: it loads torch
 
     machine, workers = this_machine(), config.eval.get("workers") or 1

@@ -1,4 +1,4 @@
-"""Worker processes on this machine, each with a pipe to the supervisor."""
+"""Worker processes on this machine, each connected to the supervisor by a multiprocessing pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Worker:
 
 
 class ProcessPool:
-    """Pool of ``count`` worker processes of a config (plain data)."""
+    """Pool of ``count`` worker processes, which play episodes of ``config`` (plain data)."""
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         self._config, self._count = config, count

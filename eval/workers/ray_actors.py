@@ -34,7 +34,7 @@ ACTOR_FAILURES = (RayActorError, ObjectLostError, OutOfMemoryError)
 
 
 class Actor:
-    """Worker on one node of the cluster; `load` makes its player."""
+    """Worker on one node of the cluster; `load` makes its player (world and planner)."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = as_config(config)
@@ -58,7 +58,7 @@ class Actor:
 
 
 class ActorPool:
-    """Pool of ``count`` actors of a config (plain data). Raises ConfigError if the cluster has no room for them."""
+    """Pool of ``count`` actors, which play ``config`` (plain data). Raises ConfigError if the cluster lacks room."""
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         settings = config["eval"]["ray"]
@@ -95,7 +95,7 @@ class ActorPool:
             return worker, ray.get(done[0])
         except ACTOR_FAILURES as error:
             self._workers.remove(worker)
-            ray.kill(worker)  # it may still run on an unreachable node
+            ray.kill(worker)  # an actor on an unreachable node may still run
             return worker, WorkerDeath(" ".join(str(error).split()))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, KeepError) else error) from None
@@ -120,7 +120,7 @@ def _connect(address: str | None) -> None:
     """Connect to a cluster, or start one. Raises ConfigError if that fails."""
     options = {} if address else {"include_dashboard": False}
     try:
-        if address not in (None, "auto"):  # fails at once without a listener; Ray would retry for minutes
+        if address not in (None, "auto"):  # fails at once if nothing listens; Ray would retry for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
         before = signal.getsignal(signal.SIGTERM)

@@ -18,7 +18,7 @@ class WorkerError(KeepError, RuntimeError):
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Data and weights of one worker; all workers of a run must have the same."""
+    """Data and weights of one worker; they must be equal for all workers of a run."""
 
     weights: str | None  # hash of the model's weights
     episodes: int  # number of episodes in all shards
@@ -47,13 +47,13 @@ class WorkerDeath:
 
 
 class WorkerPool(Protocol[W]):
-    """Processes on this machine or on others, each with its own player."""
+    """Worker processes on this or other machines, each with its own player (world and planner)."""
 
     def start(self) -> W:
         """Start a worker. `receive` returns its `WorkerSetup` when the worker is ready."""
 
     def assign(self, worker: W, index: int) -> None:
-        """Assign an episode to an idle worker. If the worker is dead, `receive` returns its death later."""
+        """Assign an episode to an idle worker. If the worker is dead, `receive` later returns its `WorkerDeath`."""
 
     def receive(self) -> tuple[W, WorkerSetup | EpisodeRecord | WorkerDeath]:
         """Wait for the next message of any worker. Raises the error that a player raised."""
@@ -70,7 +70,7 @@ class Supervisor(Generic[W]):
         self._busy: dict[W, int | None] = {}  # episode of each busy worker; None during setup
         self._idle: list[W] = []
         self._todo: deque[int] = deque()
-        self._deaths: Counter[int | None] = Counter()  # by episode; None: during setup
+        self._deaths: Counter[int | None] = Counter()  # number by episode; None: during setup
         self._setup: WorkerSetup | None = None
         try:
             for _ in range(count):
@@ -121,7 +121,7 @@ class Supervisor(Generic[W]):
         return None
 
     def _replace(self, worker: W, death: WorkerDeath) -> None:
-        """Start a worker in place of a dead one, whose episode is the next to be played."""
+        """Start a worker in place of the dead ``worker``, whose episode is played next."""
         if worker in self._idle:
             self._idle.remove(worker)
         else:

@@ -147,7 +147,7 @@ INVALID_PERSONAMEM = [
     ({"shared_context_id": "c2"}, "shared_context_id 'c2' is not in"),
     ({"end_index_in_shared_context": "x"}, "should be a number"),
     ({"all_options": "roses"}, "'all_options' should be a list"),
-    ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is none of the labels"),
+    ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is not one of the labels"),
 ]
 
 
@@ -212,7 +212,7 @@ def test_a_conversation_refuses_repeated_ids_and_answers_outside_the_choices() -
     turn = Turn("D1:1", "Ada", "Hello")
     with pytest.raises(DataError, match="have the id 'D1:1'"):
         Conversation("c", (Session("D1", "", (turn, turn)),), ())
-    with pytest.raises(DataError, match="none of its 2 choices"):
+    with pytest.raises(DataError, match="not one of its 2 choices"):
         Conversation("c", (), (Question("q", "?", "c", "multiple-choice", ("a", "b")),))
 
 

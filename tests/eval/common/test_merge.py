@@ -130,7 +130,7 @@ DAMAGE = [
     (repeat_last, ["has episode 4 twice"]),
     (edit(CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
     (edit(CONFIG, lambda c: c["env"].update(skills="g")), ["another run", "env.skills=g (was lota)"]),
-    (edit(CONFIG, lambda c: c["eval"].update(shard=None)), ["is no shard"]),
+    (edit(CONFIG, lambda c: c["eval"].update(shard=None)), ["is not a shard"]),
     (edit(CONFIG, lambda c: c["eval"].update(shard="1/2")), ["lacks episodes 3, 5"]),
     (edit(CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
     (edit(SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),

@@ -128,7 +128,7 @@ def test_settings_are_recorded_and_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"seed=5 \(was 4\); choose another --name or --out"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "5")
     write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred", "wah")
-    with pytest.raises(ConfigError, match=r"otherwise: worlds=None \(was \['alfred', 'wah'\]\); choose"):
+    with pytest.raises(ConfigError, match=r"settings: worlds=None \(was \['alfred', 'wah'\]\); choose"):
         write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred")
     (tmp_path / "rollouts.json").write_text("{")
     with pytest.raises(DataError, match=r"rollouts.json is not JSON .*; choose another"):

@@ -100,7 +100,7 @@ def test_shapes_are_read_by_name_or_from_a_file(tmp_path: Path) -> None:
     file.write_text(json.dumps(SHAPES["qwen2.5-14b"] | {"head_dim": 64}))
     assert Shape.from_name(str(file)).head_dim == 64
     file.write_text("{}")
-    with pytest.raises(ConfigError, match="no config.json of a dense decoder"):
+    with pytest.raises(ConfigError, match="not the config.json of a dense decoder"):
         Shape.from_name(str(file))
     with pytest.raises(ConfigError, match="neither a file nor one of planner-tiny"):
         Shape.from_name("gpt-9")
