@@ -109,7 +109,7 @@ class RobotSession:
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
-        """Add facts from another source. The next observation, plan or task passes them to the planner."""
+        """Add facts that do not come from the executor. The next observation or plan passes them to the planner."""
         self._pending.add(facts)
 
     def stop(self, reason: str = "stop was pressed") -> bool:
@@ -167,7 +167,7 @@ class RobotSession:
             if self._stop_requested is not None:
                 raise RobotError(TASK_RUNNING)
             if self._calls:
-                raise RobotTimeout(f"an earlier {self._calls[0].name} is still running: try again when it has ended")
+                raise RobotTimeout(f"an earlier call is still running ({self._calls[0].name}): try again when it ends")
             call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)

@@ -100,7 +100,7 @@ def test_a_start_token_stays_in_front(name: str) -> None:
 
 
 def test_text_that_is_no_valid_unicode_is_refused() -> None:
-    with pytest.raises(DataError, match="no valid Unicode"):
+    with pytest.raises(DataError, match="not valid Unicode"):
         TokenText.of("the mug", coder_of("bytes")).append("a\ud83d", coder_of("bytes"))
 
 

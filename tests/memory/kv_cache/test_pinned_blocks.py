@@ -65,7 +65,7 @@ def test_blocks_in_use_by_a_prompt_are_not_evicted() -> None:
     pin(pool, "d")
     assert contained(pool) == "acd", "above the watermark, within the capacity"
     pool.find("d", prompt)
-    with pytest.raises(CapacityError, match=f"a block of {SIZE} bytes does not fit beside the {3 * SIZE} in use"):
+    with pytest.raises(CapacityError, match=f"a block of {SIZE} bytes does not fit beside the {3 * SIZE} bytes in use"):
         pin(pool, "e")
     prompt.release()
     pin(pool, "e")
