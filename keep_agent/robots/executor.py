@@ -24,7 +24,7 @@ class SkillExecutor(Protocol):
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Block until the skill has succeeded or failed. ``feedback`` is called with progress messages.
 
-        Raises `SkillLost` if the skill may still be running; any other error counts as a failure of the robot.
+        Raises `SkillLost` if the skill may still be running. This error, like every other one, ends the task.
         """
 
     def cancel(self) -> None:

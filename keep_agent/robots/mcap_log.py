@@ -115,7 +115,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
 
 
 def episode_of(run: Path, name: str = "0") -> list[Entry]:
-    """Return the entries of an episode by its id, or by its number in the run. Raises DataError."""
+    """Return the entries of an episode by its id, or by its number in the run from 0. Raises DataError."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} holds no {TRACE}: give the folder of a run")

@@ -103,7 +103,7 @@ class RobotSession:
     def report(self, outcome: Outcome) -> None:
         """Report the result of the last planned skill. Without a report the next `plan` counts it as a success.
 
-        Raises RobotError if there is no such skill, and the errors of `plan`.
+        Raises RobotError if there is no such skill, and the same errors as `plan`.
         """
         self._single_plans.next_report(outcome)  # raises an error at once if there is no plan to report on
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a planner call of the single plans with a time limit. ``begin`` makes it, and runs under the lock."""
+        """Run a planner call of the single plans with a time limit. ``begin`` returns it, and runs under the lock."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:

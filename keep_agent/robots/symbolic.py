@@ -20,7 +20,7 @@ GROUNDED = {"skills": "grounded", "observability": "partial"}  # the default set
 class SymbolicExecutor:
     """Executor of skills in the symbolic house of one episode, for one of its tasks at a time.
 
-    :param seconds: duration of a successful skill
+    :param seconds: duration of a successful skill, in seconds
     :param effect: share of the duration (0 to 1) after which the world changes, unless the skill was cancelled before
     :raises ConfigError: values out of range
     """

@@ -116,7 +116,7 @@ class DiskCache:
             return None
 
     def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
-        """Wait until all waiting writes whose keys ``select`` accepts have succeeded or failed."""
+        """Wait until all pending writes whose keys ``select`` accepts have succeeded or failed."""
         self._writer.wait(select)
 
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
@@ -171,5 +171,5 @@ class DiskCache:
             disk.evict(self.folder, self.budget, self.pinned(), self.quota, self._latest_expired())
 
     def _latest_expired(self) -> float:
-        """Return the Unix time up to which a file's last use makes it expired."""
+        """Return a Unix time; a file that was not used after it has expired."""
         return -inf if self.ttl is None else self.clock() - self.ttl

@@ -112,7 +112,7 @@ class AgentMemories:
     def open(self, agent: str, text: str) -> AgentPrompt:
         """Find the rows of the agent's memory that ``text`` can reuse, and the tokens to compute after them.
 
-        :raises ConfigError: the agent id is no safe name, the agent has an open prompt, or the text is empty
+        :raises ConfigError: the agent id is not a safe file name, the agent has an open prompt, or the text is empty
         :raises TooLongError: the prompt leaves no position of the model for another token
         """
         model = self._model
@@ -182,7 +182,7 @@ class AgentMemories:
     def begin_with(self, agent: str, name: str) -> None:
         """Let an agent's prompts reuse the shared prefix ``name`` if they cannot reuse the agent's own memory.
 
-        :raises ConfigError: nothing is shared under this name, or the agent id is no safe name
+        :raises ConfigError: no prefix is shared under this name, or the agent id is not a safe file name
         """
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"

@@ -32,7 +32,7 @@ REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a
 SPACES = " \t\n"
 WINDOW = 16  # characters before and after a seam that are tested: Unicode composition (NFC) must not join them
 MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
-ANCHORS = ("", "\n", "0", ";", "q")  # texts to encode a continuation after: the first that shares no token with it
+ANCHORS = ("", "\n", "0", ";", "q")  # a text is encoded after the first of these that shares no token with it
 PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
     ("a\n", "b"), ("a", "\nb"), ("a\n", "\n\nb"), ("a\n", "  b"), ("a", " \n b"), ("a", "."), ("1", "23"), ("x", "🙂"),
@@ -93,7 +93,7 @@ class TokenizerCoder:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _probe(self) -> tuple[SeamRule, tuple[str, ...]]:
-        """Choose the least strict seams at which all probes decode correctly, and the anchors that achieve this."""
+        """Choose the least strict seam rule with which all probes decode correctly, and the anchors that achieve it."""
         for seams in get_args(SeamRule):
             probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
@@ -117,7 +117,7 @@ def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenize
     """Copy a tokenizer without truncation, padding and post-processor: offsets of tokens then include spaces."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
-        raise ModelError(f"{type(tokenizer).__name__} does not return the characters of a token; use a fast one")
+        raise ModelError(f"{type(tokenizer).__name__} does not tell the characters of a token; use a fast tokenizer")
     bare = Tokenizer.from_str(inner.to_str())
     bare.no_truncation()
     bare.no_padding()
@@ -220,7 +220,7 @@ class TokenText:
         tokenizer = entry.get("tokenizer", "")  # missing in older files
         words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(SeamRule)
         if not (words and _numbers(ids, ends, [start])):
-            raise DataError(f"a cache's text has a missing or wrong field, of {sorted(entry)}; delete the cache's file")
+            raise DataError(f"a cache's text has missing or invalid fields ({sorted(entry)}); delete the cache's file")
         places = [*([0] * start), *ends[start:], len(text)]
         if not len(ids) == len(ends) == len(places) - 1 or list(ends) != places[:-1] or sorted(places) != places:
             raise DataError(
@@ -287,8 +287,8 @@ class Match:
     """Common prefix of a stored text and a new prompt. ``kind`` is the paper's term; it depends on the texts alone."""
 
     kind: MatchKind
-    tokens: int  # stored tokens that are a prefix of the new prompt
-    matched: int  # characters of the common prefix of both texts
+    tokens: int  # number of stored tokens that are a prefix of the new prompt
+    matched: int  # number of characters of the common prefix of both texts
     rest: str  # text of the new prompt after those tokens, still to be tokenised
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one memory unit, ``(layers, kv_heads, tokens, head_dim)`` each. Keys are stored before RoPE.
 
-    Indexing `PackedRows` (4 or 8 bits) unpacks the indexed layers and rows; `MappedRows` (in a file) verifies them.
+    Indexing `PackedRows` (4 or 8 bits) unpacks the layers and rows; indexing `MappedRows` (in a file) verifies them.
     """
 
     identity: str
@@ -47,7 +47,7 @@ class KVBlock:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the block can be read without disk access. Rows mapped from a file can once all are verified."""
+        """Whether the block can be read without disk access: it is in memory, or all its mapped rows are verified."""
         return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
     def in_memory(self) -> KVBlock:
@@ -73,5 +73,5 @@ class Entry:
 
     key: Any  # hashable
     nbytes: int
-    owner: Hashable = ""  # the namespace or agent whose share of the budget it counts toward
-    timestamp: float = 0.0  # Unix time at which its time to live starts
+    owner: Hashable = ""  # namespace or agent; the bytes count toward its share of the budget
+    timestamp: float = 0.0  # Unix time at which the item's time to live starts

@@ -118,7 +118,7 @@ class BlockStore:
     def __post_init__(self) -> None:
         if (self.budget_bytes or 0) < 0:
             raise ConfigError(f"budget_bytes={self.budget_bytes} is negative: use 0 or more, or null for no limit")
-        self._blocks: dict[str, KVBlock] = {}  # in memory
+        self._blocks: dict[str, KVBlock] = {}  # blocks in memory, by identity
         self.ledger = CacheLedger()
         self._counts = dict.fromkeys(("hits", "misses", "evicted", "rejected"), 0)
 
@@ -129,7 +129,7 @@ class BlockStore:
         return block.to(self.device)
 
     def put(self, block: KVBlock) -> None:
-        """Store a block. A block that is bigger than the whole budget is not stored, and counted as rejected."""
+        """Store a block. A block that is bigger than the whole budget is not stored, but counted as rejected."""
         self.delete(block.identity)
         block = self.form(block)
         entry = Entry(block.identity, block.k.nbytes + block.v.nbytes, block.namespace, block.created)
@@ -180,7 +180,7 @@ class BlockStore:
 
 
 class BlockPool:
-    """Counts of the references to a storage's blocks. Without a reference a block is deleted; any may be evicted."""
+    """Reference counts of a storage's blocks. A block is deleted with its last reference; it may be evicted before."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

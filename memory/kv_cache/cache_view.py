@@ -1,4 +1,4 @@
-"""Cache view: a session's cache as input of a retention stage (which drops rows), and functions that choose rows."""
+"""Cache view: a session's cache as input of a retention stage (which drops rows), and functions to choose rows."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class CacheView:
 
 
 def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:
-    """Return (rows,) bool, the rows to keep: the forced ones, and the best of `CacheView.history`, ``budget`` in all.
+    """Return (rows,) bool, the rows to keep: the forced ones and the best of the others, up to ``budget`` rows in all.
 
-    ``scores`` returns one number per history row; it is not called if all rows fit. Ties go to the later row.
+    ``scores`` returns one number per row of `CacheView.history`, but is not called if all rows fit. Of rows with equal
+    scores, the later are kept.
     ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean score of its rows.
     """
     if view.rows <= budget:

@@ -1,4 +1,4 @@
-"""Dense cache: one tensor for the keys of a prompt and one for its values; and interface and base of other caches."""
+"""Dense cache: one tensor for a prompt's keys and one for its values; and the base classes of other caches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkingCache(KVCache, Protocol):
         ...
 
     def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
-        """Yield all rows that the pass reads, tile by tile. The pass does not use rows before ``first``: any value."""
+        """Yield all rows that the pass reads, tile by tile. Rows before ``first`` are not used: any value will do."""
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Zero the padding after the first ``rows`` rows, which attention reads and masks; return the rows to read."""
+        """Zero the padding after ``rows`` rows, which attention reads and masks; return the number of rows it reads."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -135,7 +135,7 @@ def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
 
 
 class EvictableRows:
-    """Base of caches that drop rows. It has the ``tokens`` of all positions, and the ``positions`` of the live rows."""
+    """Base of caches that drop rows: ``tokens`` of all positions, and ``positions`` of the live (not dropped) rows."""
 
     raw = None  # no unrotated keys are stored
 
@@ -145,7 +145,7 @@ class EvictableRows:
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
-        self.exact = 0  # number of leading positions whose rows are live and equal to those of a plain forward
+        self.exact = 0  # number of leading positions whose rows are live and equal to those of a plain forward pass
         self.requests = 0  # open requests of a scheduler for this cache
 
     @property

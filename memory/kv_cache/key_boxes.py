@@ -18,7 +18,7 @@ class KeyBoxes:
 
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
-        """Make boxes of blocks from their unrotated ``keys`` (all layers, kv_heads, tokens, head_dim) at ``layers``."""
+        """Make one box per block around its unrotated keys (all layers, kv_heads, tokens, head_dim), for ``layers``."""
         device = keys[0].device
         selected = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
         low, high = (torch.stack(side, 2) for side in zip(*(torch.aminmax(k, dim=2) for k in selected), strict=True))

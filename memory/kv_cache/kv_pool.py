@@ -53,7 +53,7 @@ class KVPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser
+        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser, which takes it, too
         self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property

@@ -32,12 +32,12 @@ class StoredRows:
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
         """Copy the layers ``index``; ``dim`` must be 0."""
         if dim != 0:
-            raise ConfigError(f"{self.kind} rows can be selected along dim 0 (layers) only, not {dim}: use rows[:]")
+            raise ConfigError(f"{self.kind} rows are selected by layer (dim 0), not dim {dim}: use the tensor rows[:]")
         return self[index]
 
     def _check_cut(self, dim: int) -> None:
         if dim != 2:
-            raise ConfigError(f"{self.kind} rows can be cut along dim 2 (tokens) only, not {dim}: use rows[:]")
+            raise ConfigError(f"{self.kind} rows are cut by token (dim 2), not dim {dim}: use the tensor rows[:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
-        """Pack ``x`` like a block's keys. With ``along="channel"``, tokens after the last whole group go by token."""
+        """Pack ``x`` (layers, kv_heads, tokens, head_dim); by channel only whole groups of tokens, others by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -143,7 +143,7 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MappedRows(StoredRows):
-    """Rows in a mapped file. Only this class may read ``rows``, since it verifies them before."""
+    """Rows in a mapped file. Only this class may read ``rows``, since it verifies them first."""
 
     kind: ClassVar[str] = "mapped"
     rows: torch.Tensor = field(repr=False)

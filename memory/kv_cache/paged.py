@@ -12,7 +12,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they were computed after dropped rows
+RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they depend on dropped rows
 
 
 class PagedCache(EvictableRows):

@@ -50,7 +50,7 @@ class PinnedPool:
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin the block with identity ``physical`` as ``name``; ``make`` computes a new one. Raises CapacityError."""
+        """Pin block ``physical`` (identity) as ``name``; ``make`` computes a missing block. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)

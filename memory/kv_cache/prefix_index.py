@@ -63,7 +63,7 @@ class PrefixIndex:
         return blocks[::-1]
 
     def insert(self, chain: Sequence[str], first: int, rows: KVBlock, exact: bool) -> None:
-        """Store the blocks of ``chain`` from number ``first`` on, the last one first; ``rows`` are their KV.
+        """Store the blocks of ``chain`` from number ``first`` on, the last first; ``rows`` are their keys and values.
 
         Raises ConfigError if the rows are not exact, or are not as many as the blocks need.
         """
@@ -84,10 +84,10 @@ class _Block:
 
 
 class SlotPrefixIndex:
-    """Index of blocks of ``block_size`` exact rows in slots of ``pool``. It keeps the slots in use after caches end.
+    """Index of blocks of ``block_size`` exact rows in slots of ``pool``. The slots stay in use when caches drop them.
 
     Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Two
-    prompts that diverge within a block have a block each there, and the two share the slots of their common rows.
+    prompts that diverge within a block have a block each there, and the two blocks share the slots of common rows.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
@@ -112,7 +112,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Add blocks, whose rows are in ``slots``. Raises ConfigError if they need more than ``exact`` rows."""
+        """Add blocks, whose rows are in ``slots``; the first ``exact`` are exact. Raises ConfigError for other rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:

@@ -60,7 +60,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
     """Make the cache of a file, for the model it was made with. Whole blocks stay mapped, checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
-    :raises DataError: it lacks a part that this version needs
+    :raises DataError: the file lacks a part that this version needs
     """
     try:
         format, packed = PackFormat(**file.header["format"]), int(file.header["packed"])

@@ -34,7 +34,7 @@ class SegmentEntry:
 class SegmentIndex:
     """Map from segment hashes to rows of a pool's blocks. Several entries may point into one block.
 
-    The pool may lose a block at any time. When `find` meets an entry of a lost block, it drops it and returns None.
+    The pool may lose a block at any time. If `find` meets an entry of a lost block, it drops the entry.
     """
 
     def __init__(self, pool: BlockPool) -> None:

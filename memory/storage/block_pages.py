@@ -49,7 +49,7 @@ class PageFormat:
     def convert(self, block: KVBlock) -> KVBlock:
         """Return ``block`` in memory and in the file's format, so that its bytes can be written as they are.
 
-        :raises ConfigError: the block is another model's, or is quantized although the file is exact
+        :raises ConfigError: the block is another model's, or is quantized although the file is not
         :raises DamagedError: the block is mapped from a file that is damaged
         """
         if PageFormat.of(block, self.format) != self:
@@ -92,7 +92,7 @@ class PageFormat:
 
 
 def save_pages(folder: Path, agent: str, key: str, page_format: PageFormat, blocks: Sequence[KVBlock]) -> None:
-    """Replace the agent's file for ``key`` by one of ``blocks`` from `PageFormat.convert`. Raises CapacityError."""
+    """Replace the agent's file for ``key`` by one of ``blocks``, which `convert` returned. Raises CapacityError."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}

@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Copy blocks (the last used, if not all fit) into the last tier if it outlives the process; flush all."""
+        """Copy blocks (the most recently used, if not all fit) into the last tier, if it persists; flush all tiers."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -170,7 +170,7 @@ class Tiers:
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        Blocks beyond their namespace's quota are evicted first, then others of ``namespace``. Quotas count the new one.
+        Blocks beyond their namespace's quota (the new block counts) are evicted first, then others of ``namespace``.
         """
         try:
             block = self.tiers[level].form(block.in_memory())

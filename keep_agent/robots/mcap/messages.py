@@ -104,7 +104,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
 
 
 def event_messages(event: Event, at: int) -> Iterator[Message]:
-    """Yield the messages for a session event; ``at`` is its time in ns. The memory message is from `Decision.trace`."""
+    """Yield the messages for a session event; ``at`` is its time in ns. `Decision.trace` has the memory message."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")

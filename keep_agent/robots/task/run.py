@@ -53,7 +53,7 @@ class TaskRun:
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
-        self._verdict: Outcome | None = None  # outcome that the planner has not been told yet
+        self._verdict: Outcome | None = None  # outcome that has not been reported to the planner yet
         self._failures = 0
         self._hanging = ""  # skill that may still be running
 
