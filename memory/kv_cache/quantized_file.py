@@ -1,4 +1,4 @@
-"""Quantized cache in a block file. A restored cache reads full blocks of packed rows in the mapped file, uncopied."""
+"""Quantized cache in a block file. A restored cache reads full blocks in the mapped file, without copying them."""
 
 from __future__ import annotations
 
