@@ -32,12 +32,12 @@ class StoredRows:
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
         """Copy the layers ``index``; ``dim`` must be 0."""
         if dim != 0:
-            raise ConfigError(f"{self.kind} rows are selected by layer (dim 0), not dim {dim}: use the tensor rows[:]")
+            raise ConfigError(f"{self.kind} rows are selected by layer (dim 0), not by dim {dim}: read them with [:]")
         return self[index]
 
     def _check_cut(self, dim: int) -> None:
         if dim != 2:
-            raise ConfigError(f"{self.kind} rows are cut by token (dim 2), not dim {dim}: use the tensor rows[:]")
+            raise ConfigError(f"{self.kind} rows are cut by token (dim 2), not by dim {dim}: read them with [:]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,8 +182,8 @@ def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
     if not bool((scale.isfinite() & bias.isfinite()).all()):
         low, high = x.aminmax()
         raise ModelError(
-            f"numbers from {low:g} to {high:g} cannot be packed in {format.bits} bits with a float16 scale and bias: "
-            "check the model's dtype and weights, or keep its memory unpacked"
+            f"numbers from {low:g} to {high:g} cannot be packed, as they have no float16 scale and bias in "
+            f"{format.bits} bits: check the model's dtype and weights, or keep its memory unpacked"
         )
     steps = _by_group(scale)
     codes = (grouped - _by_group(bias)).div_(steps.where(steps > 0, 1)).round_().clamp_(max=levels).to(torch.uint8)

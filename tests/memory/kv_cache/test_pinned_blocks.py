@@ -80,7 +80,7 @@ def test_a_block_that_never_fits_evicts_nothing() -> None:
     assert contained(pool) == "ab"
     prompt = pool.lease()
     pool.find("a", prompt)
-    with pytest.raises(CapacityError, match="beside the 1024 in use"):
+    with pytest.raises(CapacityError, match="beside the 1024 bytes in use"):
         pool.pin("d", "wide", lambda: block(8, name="wide"))
     assert contained(pool) == "ab", "evicting b would not make enough room"
 

@@ -180,7 +180,7 @@ def test_the_same_bytes_every_time() -> None:
 def test_numbers_that_do_not_fit_are_refused(value: float, along: Axis) -> None:
     x = numbers(2, 64, 32).bfloat16()
     x[1, 3, 7] = value
-    with pytest.raises(ModelError, match="cannot be packed in 4 bits with a float16 scale"):
+    with pytest.raises(ModelError, match="have no float16 scale and bias in 4 bits"):
         pack(x, PackFormat(), along)
 
 

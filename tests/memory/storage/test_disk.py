@@ -202,7 +202,7 @@ def test_blocks_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
     disk.open("m")
     disk.open("m")
     disk.put(block("a"))
-    with pytest.raises(ConfigError, match="'m', so 'n' needs its own"):
+    with pytest.raises(ConfigError, match="'m': make another for 'n'"):
         disk.open("n")
     with pytest.raises(ConfigError, match="does not fit into a file of"):
         disk.put(block("b", dtype=torch.bfloat16))
