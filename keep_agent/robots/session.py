@@ -1,4 +1,4 @@
-"""Session of a robot and its planner: tasks or single plans, one at a time, with time limits and stop."""
+"""Session of a robot and its planner: tasks, or single plans (the caller moves the robot), with limits and stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class RobotSession:
-    """Robot and planner, for one task or single plan at a time.
+    """Robot and planner, for one task or single plan at a time: `run` moves the robot, `plan` only names a skill.
 
     :param watch: called with every event, one at a time, from several threads; the task waits for each call
     :param judge: returns the outcome of a task for which the planner has decided "done"; None: a success

@@ -20,7 +20,7 @@ class CacheView:
     """
 
     positions: torch.Tensor  # (rows,) long, ascending
-    tokens: torch.Tensor  # (rows,) long
+    tokens: torch.Tensor  # (rows,) long: token ids
     forced: torch.Tensor  # (rows,) bool
     span: torch.Tensor  # (rows,) bool
     layers: int

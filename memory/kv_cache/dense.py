@@ -146,7 +146,7 @@ class EvictableRows:
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
         self.exact = 0  # number of leading positions whose rows are live and equal to those of a plain forward pass
-        self.requests = 0  # open requests of a scheduler for this cache
+        self.requests = 0  # number of a scheduler's open requests that use this cache
 
     @property
     def length(self) -> int:

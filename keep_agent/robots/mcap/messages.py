@@ -132,7 +132,7 @@ def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
 
 
 def memory(entry: Mapping[str, Any]) -> Message:
-    """Return the memory message of a prompt: token counts, memory units, segments and attention hops."""
+    """Return the memory message of a prompt: token counts, memory units, segments and hops (attention between them)."""
     units = entry["units"]
     fields = {name: entry[name] for name in MEMORY_FIELDS if name in entry}
     counts = {"tokens": len(entry["token_ids"]), "context": entry["context"], "query": entry["query"]}
