@@ -1,4 +1,4 @@
-"""Command-line options shared by all transports: planner, robot and limits."""
+"""Command-line options of the commands that serve a robot (ROS 1, ROS 2, rosbridge): planner, robot and limits."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class RobotSetup:
 
 
 def parser(program: str, description: str | None) -> ArgumentParser:
-    """Make a parser with the options of every transport."""
+    """Make a parser with the options that these commands have in common."""
     options = ArgumentParser(prog=program, description=description)
     options.add_argument("--server", metavar="URL", help="URL of a KEEP Agent server, such as http://localhost:8000")
-    options.add_argument("--agent", default="robot", metavar="ID", help="agent on the server (default: %(default)s)")
+    options.add_argument("--agent", default="robot", metavar="ID", help="agent id on the server (default: %(default)s)")
     options.add_argument("--token", default=os.environ.get(TOKEN), help=f"token for the server (default: ${TOKEN})")
-    planner = "instead of a server: function that makes a planner from the executor; "
+    planner = "instead of --server: function that takes the executor and returns a planner; "
     planner += "keep_agent.robots.scripted:ScriptedPlanning needs no model"
     options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
-    executor = "function that makes your robot's SkillExecutor (default: %(default)s, a symbolic house)"
+    executor = "function that returns your robot's SkillExecutor (default: %(default)s, a symbolic house)"
     options.add_argument("--executor", default=DEFAULT_EXECUTOR, metavar="MODULE:FUNCTION", help=executor)
-    options.add_argument("--name", default="keep_agent", help="node, and prefix of its topics (default: %(default)s)")
+    options.add_argument("--name", default="keep_agent", help="ROS node, prefix of its topics (default: %(default)s)")
     for field in fields(Limits):
         note = f"limit `{field.name}` of a session, see docs/robots.md (default: %(default)s)"
         kind, default = type(field.default), field.default
@@ -55,7 +55,7 @@ def make_setup(arguments: Namespace) -> RobotSetup:
 
 def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:
     if bool(arguments.server) == bool(arguments.planner):
-        raise ConfigError("name either a server (--server URL) or a planner (--planner MODULE:FUNCTION)")
+        raise ConfigError("name a server (--server URL) or a planner (--planner MODULE:FUNCTION), not both")
     if arguments.planner:
         return _load("--planner", arguments.planner)(executor)
     from keep_agent.agent.client import Client  # lazy: --help needs no HTTP
@@ -68,4 +68,4 @@ def _load(option: str, text: str) -> Callable[..., Any]:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{option}={text!r} names nothing ({error}): write MODULE:FUNCTION") from error
+        raise ConfigError(f"{option}={text!r} cannot be imported ({error}): write MODULE:FUNCTION") from error

@@ -16,7 +16,7 @@ class SkillExecutor(Protocol):
     """Robot that carries out one skill at a time. Other threads call `observe` and `cancel` during `execute`."""
 
     def skills(self) -> Sequence[str]:
-        """Return the skills that are possible now, with or without "done"."""
+        """Return the skills that are possible now; "done", which ends a task, may be among them or not."""
 
     def observe(self) -> Iterable[Fact]:
         """Return facts that have changed since the last call; also called during `execute`."""
@@ -24,7 +24,7 @@ class SkillExecutor(Protocol):
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Block until the skill has succeeded or failed. ``feedback`` is called with progress messages.
 
-        Raises `SkillLost` if the skill may still be running; any other error counts as a failure of the robot.
+        Raises `SkillLost` if the skill may still be running. This error, like every other one, ends the task.
         """
 
     def cancel(self) -> None:
@@ -59,11 +59,11 @@ def read_facts(text: str) -> list[Fact]:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"facts are a JSON array of objects, not {text[:80]!r} ({error})") from None
+        raise DataError(f"facts must be a JSON array of objects, not {text[:80]!r} ({error})") from None
     return checked_facts(map(_with_defaults, rows if isinstance(rows, list) else [rows]), lambda id: None)
 
 
 def _with_defaults(row: Any) -> Mapping[str, Any]:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
-        raise DataError(f"a fact is an object with an id such as 'mug_1', not {row!r:.80}")
+        raise DataError(f"a fact must be a JSON object with an id such as 'mug_1', not {row!r:.80}")
     return {"category": "object", "type": row["id"].rpartition("_")[0] or row["id"]} | row

@@ -34,7 +34,7 @@ NANOSECONDS = 10**9  # per second
 
 
 class McapLog:
-    """Watcher of a `RobotSession` that writes an MCAP file; `close` completes it. Thread-safe. Raises NotInstalled."""
+    """Watcher of a `RobotSession`: it writes a file, which `close` completes. Thread-safe. Raises NotInstalled."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._writer = _writer()(stream)
@@ -97,7 +97,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
     """Write the entries of one episode and return their number. ``run`` is the run folder with the episode's pictures.
 
-    A trace has no timestamps. In the log each entry lasts one second, or the TTFT of its decision if that is longer.
+    A trace has no timestamps. In the log each entry lasts one second, or the decision's time to first token if longer.
     """
     at = count = 0
 
@@ -115,7 +115,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
 
 
 def episode_of(run: Path, name: str = "0") -> list[Entry]:
-    """Return the entries of an episode by its id, or by its number in the run. Raises DataError."""
+    """Return the entries of an episode by its id, or by its number in the run from 0. Raises DataError."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} holds no {TRACE}: give the folder of a run")
@@ -135,7 +135,7 @@ def main() -> None:
     """Run the command. Exit code 2: bad input, one line on standard error."""
     parser = ArgumentParser(prog="python -m keep_agent.robots.mcap_log", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("--episode", metavar="ID", default="0", help="id, or number in the run (default: 0)")
+    parser.add_argument("--episode", metavar="ID", default="0", help="id, or number in the run from 0 (default: 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, such as episode.mcap")
     arguments = parser.parse_args()
     if code := guarded(lambda: _convert(arguments)):

@@ -20,12 +20,12 @@ from keep_agent.robots.session import SessionOptions
 
 PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-RESULT_TIMEOUT = 2.0  # seconds in which rospy sends the result of a stopped goal, also on a busy machine
-TASK_END_TIMEOUT = 10.0  # seconds in which the goal of a stopped task ends, also on a busy machine
+RESULT_TIMEOUT = 2.0  # seconds to wait for rospy to send the result of a stopped goal: enough on a busy machine
+TASK_END_TIMEOUT = 10.0  # seconds to wait for the goal of a stopped task to end: enough on a busy machine
 
 
 class Ros1Node:
-    """Node ``name`` with an action, services and topics below its name. Sets no signal handlers.
+    """Node ``name`` with an action, services and topics below its name. It sets no signal handlers.
 
     Raises NotInstalled without ROS 1, ConnectionLost without a master. A process can have only one node.
     """
@@ -55,7 +55,7 @@ class Ros1Node:
             time.sleep(5 * POLL)
 
     def close(self) -> None:
-        """Stop the running task, inform its client, and leave the master."""
+        """Stop the running task, inform its client, and shut the node down."""
         was_active = self.server.is_active()
         clock = Clock(TASK_END_TIMEOUT if self.service.close() else RESULT_TIMEOUT)
         while self.server.is_active() and clock.remaining > 0:

@@ -37,7 +37,7 @@ def ros2(name: str) -> ModuleType:
     except ImportError as error:
         raise NotInstalled(
             f"{name} cannot be imported ({error}): install ROS 2, source its setup.bash, and build {PACKAGE} as "
-            "docs/robots.md shows; or go over a rosbridge (python -m keep_agent.robots.rosbridge_server)"
+            "docs/robots.md shows; or use a rosbridge instead (python -m keep_agent.robots.rosbridge_server)"
         ) from error
 
 
@@ -98,7 +98,7 @@ class Ros2Node:
         goal.execute()
 
     def _cancel(self, goal: Any) -> Any:
-        if goal is self._latest:  # an older goal is being stopped already
+        if goal is self._latest:  # otherwise a newer goal has replaced this one, which is being stopped already
             self._cancelled = goal  # rclpy marks the goal only after this call, but `_execute` may begin earlier
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT

@@ -120,9 +120,9 @@ def main() -> None:
     """Run the command. Exit code 2: bad input or no rosbridge, one line on standard error; 130: interrupted."""
     options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
     options.add_argument("--host", default="localhost", help="host of the rosbridge (default: %(default)s)")
-    options.add_argument("--port", type=int, default=9090, help="(default: %(default)s)")
-    options.add_argument("--timeout", type=float, default=10.0, help="seconds to connect (default: %(default)s)")
-    options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="(default: %(default)s)")
+    options.add_argument("--port", type=int, default=9090, help="port of the rosbridge (default: %(default)s)")
+    options.add_argument("--timeout", type=float, default=10.0, help="seconds to wait for it (default: %(default)s)")
+    options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="ROS version (default: ros1)")
     arguments = options.parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))
 

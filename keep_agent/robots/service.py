@@ -1,4 +1,4 @@
-"""Service of a robot's planner for all transports: tasks, single plans, facts and status."""
+"""Planner service that the ROS 1, ROS 2 and rosbridge servers share: tasks, single plans, facts and status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ServiceReply:
 
 
 class RobotService:
-    """Session whose errors become responses. ``send`` is called with the status, as JSON, whenever it changes."""
+    """`RobotSession` whose errors become responses. ``send`` is called with the status as JSON whenever it changes."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RobotService:
     def run(
         self, instruction: str, feedback: SendText = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
-        """Run a task. ``feedback`` gets progress messages; ``stopped`` returns whether it is cancelled already."""
+        """Run a task. ``feedback`` gets progress messages; ``stopped`` tells whether the task is already cancelled."""
 
         def watch(event: Event) -> None:
             if isinstance(event, Started) and stopped():

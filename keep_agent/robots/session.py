@@ -1,4 +1,4 @@
-"""Session of a robot and its planner: tasks or single plans, one at a time, with time limits and stop."""
+"""Session of a robot and its planner: tasks, or single plans (the caller moves the robot), with limits and stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class RobotSession:
-    """Robot and planner, for one task or single plan at a time.
+    """Robot and planner, for one task or single plan at a time: `run` moves the robot, `plan` only names a skill.
 
     :param watch: called with every event, one at a time, from several threads; the task waits for each call
     :param judge: returns the outcome of a task for which the planner has decided "done"; None: a success
@@ -103,13 +103,13 @@ class RobotSession:
     def report(self, outcome: Outcome) -> None:
         """Report the result of the last planned skill. Without a report the next `plan` counts it as a success.
 
-        Raises RobotError if there is no such skill, and the errors of `plan`.
+        Raises RobotError if there is no such skill, and the same errors as `plan`.
         """
         self._single_plans.next_report(outcome)  # raises an error at once if there is no plan to report on
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
-        """Add facts from another source. The next observation, plan or task passes them to the planner."""
+        """Add facts that do not come from the executor. The next observation or plan passes them to the planner."""
         self._pending.add(facts)
 
     def stop(self, reason: str = "stop was pressed") -> bool:
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a planner call of the single plans with a time limit. ``begin`` makes it, and runs under the lock."""
+        """Run a planner call of the single plans with a time limit. ``begin`` returns it, and runs under the lock."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:
@@ -167,7 +167,7 @@ class RobotSession:
             if self._stop_requested is not None:
                 raise RobotError(TASK_RUNNING)
             if self._calls:
-                raise RobotTimeout(f"an earlier {self._calls[0].name} is still running: try again when it has ended")
+                raise RobotTimeout(f"an earlier call is still running ({self._calls[0].name}): try again when it ends")
             call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)

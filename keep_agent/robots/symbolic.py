@@ -20,8 +20,8 @@ GROUNDED = {"skills": "grounded", "observability": "partial"}  # the default set
 class SymbolicExecutor:
     """Executor of skills in the symbolic house of one episode, for one of its tasks at a time.
 
-    :param seconds: duration of a successful skill
-    :param effect: share of the duration (0 to 1) after which the world changes; an earlier cancellation prevents that
+    :param seconds: duration of a successful skill, in seconds
+    :param effect: share of the duration (0 to 1) after which the world changes, unless the skill was cancelled before
     :raises ConfigError: values out of range
     """
 
@@ -76,7 +76,7 @@ class SymbolicExecutor:
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Carry out a skill. Raises SkillError for an unknown skill, RobotError while another one is running."""
         if not self._skill_lock.acquire(blocking=False):
-            raise RobotError(f"{skill!r} cannot begin while another skill is running: cancel that")
+            raise RobotError(f"{skill!r} cannot begin while another skill is running: cancel that skill")
         try:
             self._cancelled.clear()
             feedback("on the way")

@@ -35,10 +35,10 @@ class AgentRows:
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
-    """Rows in memory by agent and model. Forks share blocks, so bytes are counted only on demand, by `ledger`."""
+    """Rows in memory by agent and model. Forked caches share blocks, so `ledger` counts bytes only on demand."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
-        """Make a ledger of the bytes of each agent; blocks that the ``shared`` caches also use are not counted."""
+        """Make a ledger of the bytes of all rows; blocks that one of the ``shared`` caches has, too, do not count."""
         caches = [rows.cache for rows in shared]
         return CacheLedger(
             Entry(key, rows.cache.unshared_bytes(caches), key, rows.last_use) for key, rows in self.items()
@@ -58,7 +58,7 @@ class DiskCache:
     :param clock: returns Unix time
     :param ttl: seconds after their last use at which files are deleted; None: never
     :param pinned: returns the names of agents whose files are never deleted for size or age
-    :param quota: bytes; an agent's files are not deleted for the budget while all of them together take no more
+    :param quota: bytes; an agent's files are not deleted for the budget while together they take no more than this
     """
 
     folder: Path | None
@@ -88,7 +88,7 @@ class DiskCache:
         return 0 if self.folder is None else disk.total_bytes(self.folder)
 
     def put(self, key: Key, rows: AgentRows) -> None:
-        """Write rows in the background. From now on only forks of the cache may be extended."""
+        """Write rows later, in the background. So from now on only forks of their cache may be extended."""
         rows.changed = False
         if self.folder is not None:
             self._writer.put(key, partial(self._save, key, rows))
@@ -116,13 +116,13 @@ class DiskCache:
             return None
 
     def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
-        """Wait until the rows with the keys that ``select`` accepts are written, or have failed."""
+        """Wait until all pending writes whose keys ``select`` accepts have succeeded or failed."""
         self._writer.wait(select)
 
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
         """Raise the error of a failed write of these agents (None: of any agent).
 
-        While its rows are ``cached`` in memory and not written, an error is raised at every call; otherwise only once.
+        The error is raised at every call while its rows are ``cached`` in memory and not written, otherwise only once.
         """
         with self._lock:
             failed = {key: error for key, error in self._failed.items() if agents is None or key[0] in agents}
@@ -171,5 +171,5 @@ class DiskCache:
             disk.evict(self.folder, self.budget, self.pinned(), self.quota, self._latest_expired())
 
     def _latest_expired(self) -> float:
-        """Return a Unix time: files that were last used then or before are expired."""
+        """Return a Unix time; a file that was not used after it has expired."""
         return -inf if self.ttl is None else self.clock() - self.ttl

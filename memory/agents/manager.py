@@ -112,7 +112,7 @@ class AgentMemories:
     def open(self, agent: str, text: str) -> AgentPrompt:
         """Find the rows of the agent's memory that ``text`` can reuse, and the tokens to compute after them.
 
-        :raises ConfigError: the agent id is no safe name, the agent has an open prompt, or the text is empty
+        :raises ConfigError: the agent id is not a safe file name, the agent has an open prompt, or the text is empty
         :raises TooLongError: the prompt leaves no position of the model for another token
         """
         model = self._model
@@ -135,7 +135,8 @@ class AgentMemories:
         :param text: the text of the generated tokens, if it is known; None: decode them
         :raises ConfigError: the prompt is not open (it was finished or abandoned, or its agent was forgotten), or a
             request still extends its cache (then the prompt stays open)
-        :raises CapacityError: pinned rows, and those within a quota, exceed ``host_bytes``; the prompt is stored anyway
+        :raises CapacityError: shared and pinned rows, and rows within a quota, exceed ``host_bytes`` together; the
+            prompt is stored anyway
         """
         if prompt.cache.requests:
             raise ConfigError(
@@ -181,7 +182,7 @@ class AgentMemories:
     def begin_with(self, agent: str, name: str) -> None:
         """Let an agent's prompts reuse the shared prefix ``name`` if they cannot reuse the agent's own memory.
 
-        :raises ConfigError: nothing is shared under this name, or the agent id is no safe name
+        :raises ConfigError: no prefix is shared under this name, or the agent id is not a safe file name
         """
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"
@@ -191,9 +192,10 @@ class AgentMemories:
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. Rows of the old one stay stored, and are reused after a change back to it.
 
-        Open prompts are finished with the model that they were opened for. Shared texts are computed for the new one.
+        Open prompts are finished with the model that they were opened for. Shared texts are computed for the new model.
 
-        :param coder: tokenizer of the new model; for this and ``start``, None keeps the current value
+        :param coder: tokenizer of the new model; None keeps the current one
+        :param start: tokens in front of every prompt; None keeps the current ones
         """
         old = self._model
         model = AgentModel(engine, coder or old.coder, old.start if start is None else tuple(start))
@@ -204,7 +206,7 @@ class AgentMemories:
         self.engine, self.coder, self.start, self._model = engine, model.coder, model.start, model
 
     def pin(self, agent: str, pinned: bool = True) -> None:
-        """Keep an agent's rows in memory and on the disk, regardless of budgets and age."""
+        """Keep an agent's rows in memory and on the disk, whatever budgets and age; ``pinned=False`` ends this."""
         with self._lock:
             self._pinned = self._pinned | {safe_id(agent)} if pinned else self._pinned - {safe_id(agent)}
 
@@ -225,7 +227,7 @@ class AgentMemories:
                 self._deleting.discard(agent)
 
     def flush(self, agents: Collection[str] | None = None) -> None:
-        """Write changed rows, and wait until they are on the disk; rows of an open prompt are not stored yet.
+        """Write changed rows, and wait until they are on the disk. Rows of a prompt are not written before `finish`.
 
         :param agents: owners of the rows; None: all agents
         :raises Exception: error of a file that could not be written, now or earlier; other files are written
@@ -357,7 +359,7 @@ class AgentMemories:
         return entry.key[0] in self._pinned
 
     def _evict(self, current: Key) -> None:
-        """Evict the least recently used rows of agents above their quota, then if need be the ``current`` prompt's."""
+        """Evict the least recently used rows of agents above their quota; ``current`` only if they free too little."""
         budget = self.host_bytes
         if budget is None:
             return

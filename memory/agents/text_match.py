@@ -1,8 +1,8 @@
 """Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens.
 
 The tokens of a text depend on the characters around it, so the ids of two prompts may differ long before their texts
-do. Texts are compared first, then mapped to tokens (Semantic, "Agent Memory Below the Prompt", section 3.3). A seam is
-a place where separately encoded pieces of text are joined.
+do. So texts are compared, and the common part is mapped to tokens (Semantic, "Agent Memory Below the Prompt", section
+3.3). A seam is a place where separately encoded pieces of text are joined.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SeamRule = Literal["any", "composed", "spaces"]  # allowed seams
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
-WINDOW = 16  # characters on each side of a seam that are tested for composition (NFC)
+WINDOW = 16  # characters before and after a seam that are tested: Unicode composition (NFC) must not join them
 MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
-ANCHORS = ("", "\n", "0", ";", "q")  # a continuation is encoded after the first anchor that shares no token with it
+ANCHORS = ("", "\n", "0", ";", "q")  # a text is encoded after the first of these that shares no token with it
 PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
     ("a\n", "b"), ("a", "\nb"), ("a\n", "\n\nb"), ("a\n", "  b"), ("a", " \n b"), ("a", "."), ("1", "23"), ("x", "🙂"),
@@ -41,9 +41,9 @@ PROBES = (  # (text, continuation): encoded separately, both must decode to the 
 
 
 class EncodedText(NamedTuple):
-    """Tokens of a text and, for each, the number of characters that are complete after it.
+    """Tokens of a text and, for each token, the number of the text's characters that are complete after it.
 
-    A token that ends inside a character has the number of the token before it.
+    A token that ends inside a character has the same number as the token before it.
     """
 
     ids: list[int]
@@ -55,9 +55,9 @@ class TokenizerCoder:
 
     Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
     continuation is encoded after a short text, the anchor, whose tokens are cut off. At an allowed seam, the tokens of
-    both pieces decode to the joined text; this is tested when the coder is made. ``seams``, the allowed places:
-    ``any``; ``composed``: not between characters that compose to one (NFC); ``spaces``: beside a space, tab or newline.
-    Raises ModelError for a tokenizer without seams, DataError for text that is no Unicode.
+    both pieces decode to the joined text; this is tested when the coder is made. ``seams`` tells where seams are
+    allowed: ``any`` place; ``composed``: not between characters that NFC composes to one; ``spaces``: beside a space,
+    tab or newline. Raises ModelError for a tokenizer that allows no seams, DataError for text that is not Unicode.
     """
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
@@ -82,7 +82,7 @@ class TokenizerCoder:
         try:
             encoding = self._tokenizer.encode(anchor + text, add_special_tokens=False)
         except TypeError as error:  # half of a surrogate pair
-            raise DataError(f"{text[:40]!r}... is no valid Unicode; replace lone surrogates") from error
+            raise DataError(f"{text[:40]!r}... is not valid Unicode; replace lone surrogates") from error
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - len(anchor)
         cut = int((offsets[:, 0] < 0).sum())
         if (offsets[:cut, 1] > 0).any():
@@ -93,7 +93,7 @@ class TokenizerCoder:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _probe(self) -> tuple[SeamRule, tuple[str, ...]]:
-        """Choose the least strict seams at which all probes decode correctly, and the anchors that achieve this."""
+        """Choose the least strict seam rule with which all probes decode correctly, and the anchors that achieve it."""
         for seams in get_args(SeamRule):
             probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
@@ -117,7 +117,7 @@ def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenize
     """Copy a tokenizer without truncation, padding and post-processor: offsets of tokens then include spaces."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
-        raise ModelError(f"{type(tokenizer).__name__} does not return the characters of a token; use a fast one")
+        raise ModelError(f"{type(tokenizer).__name__} does not tell the characters of a token; use a fast tokenizer")
     bare = Tokenizer.from_str(inner.to_str())
     bare.no_truncation()
     bare.no_padding()
@@ -152,7 +152,7 @@ _compose = partial(unicodedata.normalize, "NFC")
 class TokenText:
     """Text of a cache, with the tokens of its rows. It grows piece by piece and is never tokenised again.
 
-    ``ends[i]`` characters are complete after token i; a token that completes none repeats the number before it.
+    ``ends[i]`` characters are complete after token i; a token that completes none has the number of the token before.
     ``start`` tokens at the beginning (BOS) cover no text. The last tokens may be part of an incomplete character.
     ``tokenizer``: key of the tokenizer of all tokens.
     """
@@ -220,11 +220,11 @@ class TokenText:
         tokenizer = entry.get("tokenizer", "")  # missing in older files
         words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(SeamRule)
         if not (words and _numbers(ids, ends, [start])):
-            raise DataError(f"the text of a cache lacks a part, or has one of a wrong kind: {sorted(entry)}; remove it")
+            raise DataError(f"a cache's text has missing or invalid fields ({sorted(entry)}); delete the cache's file")
         places = [*([0] * start), *ends[start:], len(text)]
         if not len(ids) == len(ends) == len(places) - 1 or list(ends) != places[:-1] or sorted(places) != places:
             raise DataError(
-                f"{len(ids)} tokens with {len(ends)} ends do not fit {len(text)} characters; remove the cache"
+                f"{len(ids)} tokens with {len(ends)} ends do not fit {len(text)} characters; delete the cache's file"
             )
         token_text = cls(seams, ids[:start], tokenizer)
         token_text._add(EncodedText(ids[start:], ends[start:]), text)
@@ -248,7 +248,7 @@ class TokenText:
         return open_ids
 
     def _complete(self, coder: TokenizerCoder) -> None:
-        """Give incomplete tokens at the end the characters that the decoder outputs for them."""
+        """Give tokens of an incomplete character at the end the text that the decoder outputs for them."""
         ids = self._pop_incomplete()
         if ids:
             text = coder.decode(ids)
@@ -261,7 +261,7 @@ def _numbers(*values: Any) -> bool:
 
 
 def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str]:
-    """Decode ``ids`` one by one to find where characters end; for ids that differ from the encoding of their text."""
+    """Decode ``ids`` one by one to find where characters end; for ids that are not the encoding of their own text."""
     ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
         more = coder.decode(ids[begin:stop])
@@ -284,11 +284,11 @@ def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> En
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Common prefix of a stored text and a new one. ``kind`` is the paper's term, decided by the texts alone."""
+    """Common prefix of a stored text and a new prompt. ``kind`` is the paper's term; it depends on the texts alone."""
 
     kind: MatchKind
-    tokens: int  # stored tokens that are a prefix of the new prompt
-    matched: int  # characters of the common prefix of both texts
+    tokens: int  # number of stored tokens that are a prefix of the new prompt
+    matched: int  # number of characters of the common prefix of both texts
     rest: str  # text of the new prompt after those tokens, still to be tokenised
 
     @property
@@ -301,11 +301,11 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
     If the texts are equal, all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). If the
-    prompt begins with the stored text, all are reused; if it begins with at least the share ``threshold`` of the stored
-    text, the tokens of this part; otherwise none. Reused tokens end at an allowed seam. Raises ConfigError.
+    prompt begins with the stored text, all are reused. If it begins with at least the share ``threshold`` of the stored
+    text, the tokens of this part are; otherwise none. Reused tokens end at an allowed seam. Raises ConfigError.
     """
     if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
+        raise ConfigError(f"threshold={threshold} is not a share of a text: use 0 to 1")
     check_choice("exact", exact, get_args(Exact))
     length, total = common_length(stored.text, text), len(stored.text)
     if length == total:

@@ -1,4 +1,4 @@
-"""KV block: the stored keys and values of one unit, and its entry in the ledger of a storage."""
+"""KV block: the stored keys and values of one memory unit (tokens computed together), and its entry in a ledger."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KVBlock:
-    """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
+    """Keys and values of one memory unit, ``(layers, kv_heads, tokens, head_dim)`` each. Keys are stored before RoPE.
 
-    Indexing `PackedRows` unpacks the indexed layers and rows; indexing `MappedRows` (of a file) verifies them.
+    Indexing `PackedRows` (4 or 8 bits) unpacks the layers and rows; indexing `MappedRows` (in a file) verifies them.
     """
 
     identity: str
@@ -37,7 +37,6 @@ class KVBlock:
 
     @property
     def entry(self) -> Entry:
-        """The block's entry in the ledger of a storage."""
         return Entry(self.identity, self.nbytes, self.namespace, self.created)
 
     def to(self, device: str) -> KVBlock:
@@ -48,7 +47,7 @@ class KVBlock:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether reading the block needs no disk access: mapped rows need none once all of them have been verified."""
+        """Whether the block can be read without disk access: it is in memory, or all its mapped rows are verified."""
         return not isinstance(self.k, Mapped) or self.k.guard.is_verified
 
     def in_memory(self) -> KVBlock:
@@ -63,16 +62,16 @@ class KVBlock:
     def part(self, start: int, stop: int) -> KVBlock:
         """View rows ``start:stop`` as a block without owner and time, whose identity includes ``start:stop``."""
         if (start, stop) == (0, self.tokens):
-            return self  # unchanged, with identity, owner and time
+            return self  # all rows: the block itself, with its identity, owner and time
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))
         return KVBlock(f"{self.identity}[{start}:{stop}]", k, v)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One item in the ledger of a storage or of another cache: key, size, owner and time, without the content."""
+    """Ledger entry of one item of a storage or another cache: the item's key, size, owner and time, not its content."""
 
     key: Any  # hashable
     nbytes: int
-    owner: Hashable = ""  # the namespace or agent whose share of the budget it counts toward
-    timestamp: float = 0.0  # Unix time at which its time to live starts
+    owner: Hashable = ""  # namespace or agent; the bytes count toward its share of the budget
+    timestamp: float = 0.0  # Unix time at which the item's time to live starts

@@ -1,6 +1,6 @@
-"""Block store: KV blocks by identity within a budget of bytes, the ledger of their sizes, and sessions' references.
+"""Block store: KV blocks (stored keys and values) by identity within a byte budget, and sessions' references to them.
 
-Beyond the budget the least recently used blocks are evicted, even referenced ones. Unreferenced blocks are deleted.
+Beyond the budget the least recently used blocks are evicted. Dropping the last reference to a block deletes it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from keep_agent.errors import ConfigError
 from memory.kv_cache.block import Entry, KVBlock
 from memory.stages import Storage
 
-MAX_UNUSED_PROMPTS = 1000  # prompts after which a session drops its reference to an unused block
+MAX_UNUSED_PROMPTS = 1000  # a session drops its reference to a block that this many prompts in a row have not used
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
     """Name a block. Equal names mean equal model, dtype and RoPE (all in ``model_key``), context, tokens and namespace.
 
-    Built on SHA-256 of an unambiguous byte string, so it is the same in every process.
+    The name is the SHA-256 digest of an unambiguous byte string, so it is the same in every process.
     """
     digest = hashlib.sha256()
     for part in (model_key, namespace):
@@ -38,11 +38,11 @@ def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int
 
 
 E = TypeVar("E", bound=Entry)
-EvictionRule = Callable[[E, int], bool]  # (entry, bytes of its owner) -> whether the entry may be evicted
+EvictionRule = Callable[[E, int], bool]  # (entry, total bytes of its owner) -> whether the entry may be evicted
 
 
 class CacheLedger(Generic[E]):
-    """Entries, the least recently used first; ``shares`` are the bytes of each owner."""
+    """Entries of a cache's items, the least recently used first; ``shares`` are the total bytes of each owner."""
 
     def __init__(self, entries: Iterable[E] = ()) -> None:
         self._entries: OrderedDict[Hashable, E] = OrderedDict()
@@ -64,7 +64,7 @@ class CacheLedger(Generic[E]):
         return iter(list(self._entries.values()))  # another thread may delete a damaged block during a loop
 
     def add(self, entry: E) -> None:
-        """Add or replace an entry, as the most recently used."""
+        """Add an entry as the most recently used; it replaces an entry with the same key."""
         self.remove(entry.key)
         self._entries[entry.key] = entry
         self.shares[entry.owner] += entry.nbytes
@@ -78,22 +78,22 @@ class CacheLedger(Generic[E]):
                 del self.shares[entry.owner]
 
     def touch(self, key: Hashable) -> None:
-        """Make an entry the most recently used."""
+        """Mark an entry as the most recently used."""
         self._entries.move_to_end(key)
 
     def make_oldest(self, key: Hashable) -> None:
-        """Make an entry the least recently used, if there is one."""
+        """Mark an entry as the least recently used, if there is one."""
         if key in self._entries:
             self._entries.move_to_end(key, last=False)
 
     def expired(self, latest: float) -> list[E]:
-        """List the entries with a timestamp up to ``latest``; the ledger must be in the order of timestamps."""
+        """List the entries with a timestamp up to ``latest``; the ledger must be sorted by timestamp."""
         return list(takewhile(lambda entry: entry.timestamp <= latest, self))
 
     def victims(self, excess: float, *rules: EvictionRule[E]) -> list[E]:
-        """Choose the least recently used entries that free ``excess`` bytes, or fewer if the rules allow no more.
+        """Choose the least recently used entries that free ``excess`` bytes in all, or less if the rules forbid more.
 
-        Without a rule any entry may be evicted; of several rules, each applies if the ones before it free too little.
+        Without a rule any entry may be chosen. A further rule applies only if the rules before it free too little.
         """
         victims: dict[Hashable, E] = {}
         shares = self.shares.copy() if excess > 0 else self.shares
@@ -109,27 +109,27 @@ class CacheLedger(Generic[E]):
 
 
 class BlockStore:
-    """Base of storages in memory and on a disk. ``budget_bytes=None`` is no limit."""
+    """Base of storages in memory and on a disk. ``budget_bytes=None`` means that there is no limit."""
 
     budget_bytes: int | None
-    device: str | None = None  # to which blocks are moved; None: each stays where it is
+    device: str | None = None  # device to which blocks are moved; None: each block stays on its device
     ledger: CacheLedger[Entry]
 
     def __post_init__(self) -> None:
         if (self.budget_bytes or 0) < 0:
             raise ConfigError(f"budget_bytes={self.budget_bytes} is negative: use 0 or more, or null for no limit")
-        self._blocks: dict[str, KVBlock] = {}  # in memory
+        self._blocks: dict[str, KVBlock] = {}  # blocks in memory, by identity
         self.ledger = CacheLedger()
         self._counts = dict.fromkeys(("hits", "misses", "evicted", "rejected"), 0)
 
     def form(self, block: KVBlock) -> KVBlock:
-        """Return the block as the storage keeps it: on ``device``, and in some subclasses packed."""
+        """Return the block as the storage keeps it: on ``device``, and in some subclasses packed into 4 or 8 bits."""
         if self.device is None or block.k.device == torch.device(self.device):
             return block
         return block.to(self.device)
 
     def put(self, block: KVBlock) -> None:
-        """Store a block; one bigger than the whole budget is rejected, and counted."""
+        """Store a block. A block that is bigger than the whole budget is not stored, but counted as rejected."""
         self.delete(block.identity)
         block = self.form(block)
         entry = Entry(block.identity, block.k.nbytes + block.v.nbytes, block.namespace, block.created)
@@ -165,7 +165,7 @@ class BlockStore:
         return list(self.ledger)
 
     def stats(self) -> dict[str, int]:
-        """Count blocks and bytes, and since the start: hits, misses, evicted, rejected."""
+        """Count the stored blocks and bytes, and the hits, misses, evicted and rejected blocks since the start."""
         return {"blocks": len(self.ledger), "bytes": self.ledger.nbytes, **self._counts}
 
     def _insert(self, block: KVBlock, entry: Entry) -> None:
@@ -180,7 +180,7 @@ class BlockStore:
 
 
 class BlockPool:
-    """References to the blocks of a storage. A block is deleted with its last reference, or evicted by the storage."""
+    """Reference counts of a storage's blocks. A block is deleted with its last reference; it may be evicted before."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -200,14 +200,14 @@ class BlockPool:
 class BlockLease:
     """One session's references to the blocks that it reads from a pool or stores there; `release` drops all of them.
 
-    Stored blocks count toward the share of ``namespace``.
+    Blocks that it stores count toward the byte share of ``namespace``.
     """
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
-        self._last_use: dict[str, int] = {}  # by identity: number of the last prompt that used it; least recent first
+        self._last_use: dict[str, int] = {}  # maps a block's identity to the last prompt that used it; oldest first
         self._prompts = 0
-        self.stored: dict[str, int] | None = None  # tokens of stored blocks by identity; None: not counted
+        self.stored: dict[str, int] | None = None  # maps identities of blocks put here to their tokens; None: no record
 
     def get(self, identity: str) -> KVBlock | None:
         block = self._pool.storage.get(identity)
@@ -219,7 +219,7 @@ class BlockLease:
         return self._pool.storage.contains(identity)
 
     def keep(self, identities: Iterable[str]) -> None:
-        """Count blocks as used by this prompt, even if it does not read them."""
+        """Count blocks as used by the current prompt, even if it does not read them."""
         for identity in identities:
             self._use(identity)
 
@@ -242,7 +242,7 @@ class BlockLease:
         self._pool.storage.delete(identity)
 
     def release(self, delete: bool = True) -> None:
-        """Drop every reference; with ``delete``, blocks without another reference are deleted."""
+        """Drop every reference of this lease; with ``delete``, blocks to which no other lease refers are deleted."""
         while self._last_use:
             self._unreference(self._last_use.popitem()[0], delete)
 

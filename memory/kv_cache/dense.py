@@ -1,4 +1,4 @@
-"""Dense cache: keys and values of one prompt in one tensor each; and the Protocol of caches that the engine writes."""
+"""Dense cache: one tensor for a prompt's keys and one for its values; and the base classes of other caches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from memory.engine.base import KVCache, ReadCounts
 from memory.engine.models.model_spec import ModelSpec
 
 Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
-HEADROOM = 256  # rows kept free after a prompt for candidates and generated tokens
+HEADROOM = 256  # free rows after a prompt, for candidate continuations and generated tokens
 
 
 class WorkingCache(KVCache, Protocol):
-    """Cache as the engine's passes read and write it; tensors have a leading request axis. Keys are rotated."""
+    """Interface that a forward pass needs of a cache. Tensors have a leading request axis; keys are rotated (RoPE)."""
 
     raw: torch.Tensor | None  # unrotated keys besides the rotated ones, if rows will be copied to blocks (harvested)
     observer: AttentionObserver | None  # records the passes that append rows
@@ -43,13 +43,13 @@ class WorkingCache(KVCache, Protocol):
         ...
 
     def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
-        """Read all rows of the pass, tile by tile; rows before ``first`` are not used and may have any value."""
+        """Yield all rows that the pass reads, tile by tile. Rows before ``first`` are not used: any value will do."""
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
 
     def erase(self) -> None:
-        """Zero rows that are not finite, if other requests may read them as padding."""
+        """Zero the rows that hold numbers that are not finite, if other requests may read these rows as padding."""
         ...
 
 
@@ -75,7 +75,7 @@ class DenseCache:
         self.observer = None
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Make the rows just written after ``length`` part of the cache."""
+        """Make the rows that a pass has just written from row ``length`` on part of the cache."""
         self.positions = torch.cat([self.positions, positions])
         self.length += positions.numel()
         self.next_position, self.logits = int(positions[-1]) + 1, logits
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Zero the padding after ``rows``, which attention reads and masks; returns the number of rows to read."""
+        """Zero the padding after ``rows`` rows, which attention reads and masks; return the number of rows it reads."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -110,7 +110,7 @@ class DenseCache:
         return stop
 
     def reserve(self, rows: int, keep: bool = False) -> None:
-        """Make room for ``rows`` more rows after ``length``; grows by copying when there is not enough."""
+        """Make room for ``rows`` more rows after ``length``; without enough room, copy all rows to bigger tensors."""
         more = self.length + rows + KEY_MULTIPLE - self.k.shape[3]
         if more > 0:
             self.k, self.v = (functional.pad(x, (0, 0, 0, more + HEADROOM)) for x in (self.k, self.v))
@@ -122,7 +122,7 @@ class DenseCache:
         :raises ModelError: if the cache was made without unrotated keys.
         """
         if self.raw is None:
-            raise ModelError("these rows cannot be harvested: run the prefill with keep_raw=True.")
+            raise ModelError("rows of this cache cannot be copied to blocks: run the prefill with keep_raw=True.")
         return self.raw[:, 0].index_select(2, rows), self.v[:, 0].index_select(2, rows)
 
 
@@ -135,7 +135,7 @@ def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
 
 
 class EvictableRows:
-    """Base of caches that drop rows: token ids of all positions, and the ``positions`` of the live (kept) rows."""
+    """Base of caches that drop rows: ``tokens`` of all positions, and ``positions`` of the live (not dropped) rows."""
 
     raw = None  # no unrotated keys are stored
 
@@ -145,8 +145,8 @@ class EvictableRows:
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
-        self.exact = 0  # number of leading positions whose rows are live and equal to those of a plain forward
-        self.requests = 0  # open requests of a scheduler for this cache
+        self.exact = 0  # number of leading positions whose rows are live and equal to those of a plain forward pass
+        self.requests = 0  # number of a scheduler's open requests that use this cache
 
     @property
     def length(self) -> int:
@@ -171,7 +171,7 @@ class EvictableRows:
         self.logits = logits
 
     def cut(self, position: int) -> None:
-        """Delete everything from ``position`` on."""
+        """Delete all tokens and rows from ``position`` on."""
         self.positions = self.positions[: int(torch.searchsorted(self.positions, position))]
         del self.tokens[position:]
         self.exact, self.logits = min(self.exact, position), None
@@ -185,9 +185,9 @@ class EvictableRows:
         self.positions, self.logits = torch.cat([self.positions, positions]), logits
 
     def _drop(self, keep: torch.Tensor) -> torch.Tensor:
-        """Remove the positions of live rows where ``keep`` (live rows,) bool is False; returns them."""
+        """Remove from ``positions`` those where ``keep`` (live rows,) bool is False, and return them."""
         if keep.numel() != self.length:
-            raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live ones")
+            raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live rows")
         dropped = self.positions[~keep]
         if dropped.numel():
             self.positions = self.positions[keep]

@@ -1,4 +1,4 @@
-"""Key boxes: upper bounds on a query's attention logits for a block, from a box around the block's keys."""
+"""Key boxes: a box around a KV block's keys gives an upper bound on a query's attention logits for the block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class KeyBoxes:
-    """Axis-aligned bounding boxes of some blocks, ``low, high`` of shape (layers, kv_heads, blocks, head_dim)."""
+    """Axis-aligned bounding boxes of blocks' keys: corners ``low, high`` (layers, kv_heads, blocks, head_dim)."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -18,7 +18,7 @@ class KeyBoxes:
 
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
-        """Bound each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
+        """Make one box per block around its unrotated keys (all layers, kv_heads, tokens, head_dim), for ``layers``."""
         device = keys[0].device
         selected = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
         low, high = (torch.stack(side, 2) for side in zip(*(torch.aminmax(k, dim=2) for k in selected), strict=True))
@@ -26,9 +26,9 @@ class KeyBoxes:
 
 
 class KeyBoxIndex:
-    """Boxes of a growing pool of blocks (section 3.2.1 of MemArt's paper), numbered in order of their insertion.
+    """Boxes of a growing pool of blocks (section 3.2.1 of MemArt's paper). Blocks are numbered in order of insertion.
 
-    ``layers`` are those whose keys are boxed.
+    ``layers`` are the layers whose keys have boxes.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class KeyBoxIndex:
         return len(self.tokens)
 
     def append(self, boxes: KeyBoxes) -> None:
-        """Add blocks after the others; the capacity doubles when it is exhausted."""
+        """Add the boxes of new blocks at the end; the capacity doubles when it is exhausted."""
         first, stop = len(self), len(self) + len(boxes.tokens)
         if stop > self._low.shape[2]:
             room = self._low.new_empty(*self._low.shape[:2], max(stop, 2 * first) - first, self._low.shape[3])
@@ -60,16 +60,17 @@ class KeyBoxIndex:
         self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Remove all blocks but ``numbers`` (ascending), which are renumbered from 0."""
+        """Remove all blocks except ``numbers`` (ascending); these are renumbered from 0."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]
         self.copies = [self.copies[number] for number in numbers]
 
     def bound(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """Return upper bounds of q·k over each block's keys k: (heads, tokens, blocks) for (heads, tokens, head_dim).
+        """Return upper bounds (heads, tokens, blocks) of q·k over each block's keys k.
 
-        A bound is the sum of max(q_d high_d, q_d low_d) over dimensions d. A query head uses the boxes of its KV head.
+        ``query`` is (heads, tokens, head_dim). A bound is the sum of max(q_d high_d, q_d low_d) over dimensions d. A
+        query head uses the boxes of its KV head.
         """
         low, high = (x[self.layers.index(layer), :, : len(self)].mT for x in (self._low, self._high))
         heads, tokens, dim = query.shape

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import CapacityError, ModelError
 
-SENTINEL = 0  # the slot of every dropped position: never free, and read only as masked padding
+SENTINEL = 0  # slot that stands for every dropped position: it is never free, and read only as masked padding
 MARGIN = 32  # rows of the tensors after the last slot, which readers may read as padding
 FIRST_SIZE = 512
 
 
 class SlotOwner(Protocol):
-    """An object that refers to slots."""
+    """Object that refers to slots: a cache or a prefix index."""
 
     @property
     def slots(self) -> torch.Tensor:
@@ -29,11 +29,11 @@ class SlotOwner(Protocol):
 class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
-    A slot is free when no cache and no prefix index refers to it. Every slot holds finite numbers at all times, so that
-    a reader may read past the end of its rows and mask the rest.
+    A slot is free when neither a cache nor a prefix index refers to it. Every slot holds finite numbers at all times,
+    so that a reader may read past the end of its rows and mask the rest.
 
     References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
-    worker writes rows and grows the pool. Hold the lock from a look-up of slots until their new reference is added.
+    worker writes rows and grows the pool. Hold the lock from a look-up of slots until you have added a reference.
 
     :param capacity: maximum number of slots; None: the pool grows as long as there is memory
     """
@@ -53,7 +53,7 @@ class KVPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser
+        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser, which takes it, too
         self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property
@@ -115,7 +115,7 @@ class KVPool:
                 raise ModelError("a slot was released more often than it was referred to")
 
     def check_integrity(self) -> None:
-        """Check that the owners' references account for every slot. Raises ModelError naming the first that differs."""
+        """Check every slot's count against the owners' references. Raises ModelError for the first that differs."""
         with self.lock:
             expected = np.zeros_like(self.references)
             expected[SENTINEL] = 1
@@ -125,8 +125,8 @@ class KVPool:
             if wrong.size:
                 slot = int(wrong[0])
                 raise ModelError(
-                    f"{wrong.size} slots do not add up: slot {slot} is referred to {expected[slot]} times, "
-                    f"but counted {self.references[slot]}"
+                    f"{wrong.size} slots have a wrong reference count: {slot} has {expected[slot]} references, "
+                    f"but its count is {self.references[slot]}"
                 )
 
     def _grow(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Packed rows: keys or values of a block in 4 or 8 bits, of which only the indexed rows are unpacked."""
+"""Packed rows: a KV block's keys or values in 4 or 8 bits, unpacked when indexed; and mapped rows of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Parse ``[layers]`` or ``[layers, :, rows]`` to layers, start and stop; ``what`` names the rows in errors."""
+    """Parse ``[layers]`` or ``[layers, :, start:stop]`` to its parts; ``what`` names the rows in error messages."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
@@ -30,22 +30,22 @@ class StoredRows:
     kind: ClassVar[str]
 
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
-        """Copy some layers (``dim`` 0)."""
+        """Copy the layers ``index``; ``dim`` must be 0."""
         if dim != 0:
-            raise ConfigError(f"{self.kind} rows are selected by layer, dim 0, not by dim {dim}: index them first")
+            raise ConfigError(f"{self.kind} rows are selected by layer (dim 0), not by dim {dim}: read them with [:]")
         return self[index]
 
     def _check_cut(self, dim: int) -> None:
         if dim != 2:
-            raise ConfigError(f"{self.kind} rows are cut by token, dim 2, not by dim {dim}: index them first")
+            raise ConfigError(f"{self.kind} rows are cut by token (dim 2), not by dim {dim}: read them with [:]")
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRows(StoredRows):
     """Rows of ``dtype`` in 4 or 8 bits.
 
-    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim). Pieces hold
-    whole groups of tokens, while a view may begin and end within a group.
+    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim). A piece has
+    whole groups of tokens that share a scale, while a view may begin and end within a group.
     """
 
     kind: ClassVar[str] = "packed"
@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
-        """Pack ``x``. With ``along="channel"``, tokens after the last whole group are packed by token."""
+        """Pack ``x`` (layers, kv_heads, tokens, head_dim); by channel only whole groups of tokens, others by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -87,7 +87,7 @@ class PackedRows(StoredRows):
         return whole.narrow(-2, part.skip, part.tokens)
 
     def narrow(self, dim: int, start: int, length: int) -> PackedRows:
-        """View rows ``start : start + length`` (``dim`` 2), still packed."""
+        """View rows ``start : start + length``, still packed; ``dim`` must be 2."""
         self._check_cut(dim)
         if (start, length) == (0, self.tokens):
             return self
@@ -96,7 +96,7 @@ class PackedRows(StoredRows):
         return PackedRows(tuple(piece for _, piece in parts), self.dtype, length, parts[0][0])
 
     def layers(self, first: int, last: int) -> PackedRows:
-        """View some layers, still packed."""
+        """View layers ``first:last``, still packed."""
         return replace(self, pieces=tuple(piece[first:last] for piece in self.pieces))
 
     def to(self, device: torch.device | str) -> PackedRows:
@@ -104,7 +104,7 @@ class PackedRows(StoredRows):
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
-        """Yield the parts of pieces that hold rows ``first:last``, each after the number of extra rows at its start."""
+        """Yield the parts of pieces that hold rows ``first:last``, as pairs (extra rows at the part's start, part)."""
         place = 0
         for piece in self.pieces:
             start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span
@@ -125,7 +125,7 @@ class DamagedError(CorruptError):
 
 
 class Guard(Protocol):
-    """Check of a block's rows, shared by its keys and values. Any thread may call it."""
+    """Verifier of a block's rows in a file, shared by the block's keys and values. Any thread may call it."""
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
         """Verify rows ``start:stop`` of ``layers`` (number, slice or list). Raises DamagedError if they changed."""
@@ -143,7 +143,7 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MappedRows(StoredRows):
-    """Rows in a mapped file, verified before they are read; only this class may read ``rows``."""
+    """Rows in a mapped file. Only this class may read ``rows``, since it verifies them first."""
 
     kind: ClassVar[str] = "mapped"
     rows: torch.Tensor = field(repr=False)
@@ -174,7 +174,7 @@ class MappedRows(StoredRows):
         return self.rows[index]
 
     def narrow(self, dim: int, start: int, length: int) -> MappedRows:
-        """View rows ``start : start + length`` (``dim`` 2), not verified yet."""
+        """View rows ``start : start + length``, not verified yet; ``dim`` must be 2."""
         self._check_cut(dim)
         return MappedRows(self.rows.narrow(2, start, length), self.guard.part(start, start + length))
 
@@ -183,11 +183,11 @@ class MappedRows(StoredRows):
         return self if self.device == torch.device(device) else self[:].to(device)
 
     def whole(self) -> torch.Tensor:
-        """View all of it, verified."""
+        """Verify all rows and view them."""
         return self[:]
 
     def copy(self) -> torch.Tensor:
-        """Copy all of it, verified; each layer is contiguous token by token, as in the file."""
+        """Verify all rows and copy them; in memory a layer's tokens follow one another, as in the file."""
         return self[:].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
@@ -202,13 +202,13 @@ class MappedPacked(PackedRows):
         return PackedRows.__getitem__(self, index)
 
     def narrow(self, dim: int, start: int, length: int) -> MappedPacked:
-        """View rows ``start : start + length`` (``dim`` 2), still packed, not verified yet."""
+        """View rows ``start : start + length``, still packed, not verified yet; ``dim`` must be 2."""
         part = PackedRows.narrow(self, dim, start, length)
         guard = self.guard.part(start, start + length)
         return MappedPacked(part.pieces, part.dtype, part.tokens, part.skip, guard=guard)
 
     def layers(self, first: int, last: int) -> PackedRows:
-        """View some layers, still packed."""
+        """Verify layers ``first:last`` and view them, still packed."""
         self.guard.check(slice(first, last))
         return PackedRows(tuple(piece[first:last] for piece in self.pieces), self.dtype, self.tokens, self.skip)
 
@@ -217,11 +217,11 @@ class MappedPacked(PackedRows):
         return self if self.device == torch.device(device) else self.whole().to(device)
 
     def whole(self) -> PackedRows:
-        """View all of it, verified."""
+        """Verify all rows and view them, still packed."""
         return self.layers(0, self.shape[0])
 
     def copy(self) -> PackedRows:
-        """Copy all of it, verified."""
+        """Verify all rows and copy them, still packed."""
         whole = self.whole()
         pieces = (piece.map(torch.clone) for piece in whole.pieces)
         return PackedRows(tuple(pieces), whole.dtype, whole.tokens, whole.skip)

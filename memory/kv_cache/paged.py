@@ -12,14 +12,14 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they were computed after other rows
+RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they depend on dropped rows
 
 
 class PagedCache(EvictableRows):
     """One request's rows in a slot pool.
 
-    ``slot_map`` has the slot of every position of the request's tokens; dropped positions have the sentinel's. The
-    engine's rows are the live ones only, in order of their positions, so no row attends to the sentinel. In IntentKV
+    ``slot_map`` maps every position of the request's tokens to a slot, and dropped positions to the sentinel slot. The
+    engine sees the live rows only, in order of their positions, so no row attends to the sentinel. In IntentKV
     (arXiv 2606.09916) rows attend to it, with a key that is meant to make its logit small; docs/retention.md describes
     when that fails.
     """
@@ -41,7 +41,7 @@ class PagedCache(EvictableRows):
         return torch.cat([self._rows, self._spare])
 
     def reserve(self, rows: int, keep: bool = False) -> None:
-        """Make room for ``rows`` more rows."""
+        """Reserve slots for ``rows`` more rows."""
         missing = rows - self._spare.numel()
         if missing > 0:
             self._spare = torch.cat([self._spare, self.pool.allocate(missing)])
@@ -83,7 +83,7 @@ class PagedCache(EvictableRows):
         self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Zero rows that are not finite, reserved ones included, and delete all rows from the first of them on."""
+        """Zero rows with numbers that are not finite, also reserved ones; delete rows from the first of them on."""
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
         valid = finite[0] & finite[1]
@@ -94,11 +94,11 @@ class PagedCache(EvictableRows):
             self.cut(int(self.positions[(~live).long().argmax()]))
 
     def cut(self, position: int) -> None:
-        """Delete everything from ``position`` on, and release reserved slots."""
+        """Delete all tokens and rows from ``position`` on, and release reserved slots."""
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # the renumbered rows are deleted, too
+        if position <= self.exact:  # then all renumbered rows are deleted
             self._rows_forgotten = 0
         super().cut(position)
 
@@ -120,7 +120,7 @@ class PagedCache(EvictableRows):
     def renumber(self, first: int, keys: torch.Tensor) -> None:
         """Give the live rows positions 0, 1, ...; rows from ``first`` on change their positions and move to new slots.
 
-        :param keys: (layers, kv_heads, rows after ``first``, head_dim) rotated for their new positions
+        :param keys: (layers, kv_heads, rows from ``first`` on, head_dim), rotated for their new positions
         """
         old = self._rows[first:]
         self._rows_forgotten += self.dropped
@@ -133,10 +133,10 @@ class PagedCache(EvictableRows):
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
         if self.observer is not None:
-            self.observer.cut(first)  # its queries and weights of the renumbered rows belong to the old positions
+            self.observer.cut(first)  # the queries and weights it recorded from here on belong to the old positions
 
     def fork(self) -> PagedCache:
-        """Make another request that continues from here on the same rows."""
+        """Make the cache of another request, which shares these rows and continues after them."""
         fork = PagedCache(self.pool)
         self.pool.share(self._rows)
         fork.slot_map, fork.positions, fork._rows = self.slot_map.clone(), self.positions, self._rows
@@ -145,7 +145,7 @@ class PagedCache(EvictableRows):
         return fork
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Replace all rows by those of another cache: ``slots`` holds positions 0, 1, ..., of ``tokens``."""
+        """Replace all rows by stored ones: position i has token ``tokens[i]``, and its row is in slot ``slots[i]``."""
         self.cut(0)
         self.pool.share(slots)
         self.slot_map = self._rows = slots

@@ -1,4 +1,4 @@
-"""Pinned blocks: blocks that outlive the sessions that use them, within a budget of their own."""
+"""Pinned blocks: KV blocks that outlive the sessions that use them, within a budget of their own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PinnedStats:
 
 @dataclass
 class PinnedPool:
-    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), beside the storage of a method's other blocks.
+    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2). A method's other blocks have another storage.
 
     Blocks stay when no session refers to them. If a new block would raise the total above ``watermark`` times
     ``capacity_bytes``, the blocks that the fewest prompts have used are evicted; among equals the least recently used.
-    Blocks that a prompt being assembled uses stay. Names are segment hashes; several may refer to one block.
+    A block that is in use for a prompt stays. Names are segment hashes; several names may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20
@@ -35,14 +35,14 @@ class PinnedPool:
 
     def __post_init__(self) -> None:
         if self.capacity_bytes < 1:
-            raise ConfigError(f"capacity_bytes={self.capacity_bytes} holds no block: use 1 or more")
+            raise ConfigError(f"capacity_bytes={self.capacity_bytes} is too small for a block: use 1 or more")
         if not 0 < self.watermark <= 1:
-            raise ConfigError(f"watermark={self.watermark} is a share of the capacity: use more than 0 and at most 1")
+            raise ConfigError(f"watermark={self.watermark} is not a share of the capacity: use above 0 and at most 1")
         self._pool = BlockPool(Ram(budget_bytes=None, device=None))
         self._lease = self._pool.lease()
         self._index = SegmentIndex(self._pool)
         self._ledger: CacheLedger[Entry] = CacheLedger()
-        self._uses: Counter[str] = Counter()  # prompts per block
+        self._uses: Counter[str] = Counter()  # number of prompts that have used each block, by identity
         self._hits = 0
 
     def lease(self) -> BlockLease:
@@ -50,7 +50,7 @@ class PinnedPool:
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin block ``physical`` as ``name``; ``make`` computes it if it is not pinned yet. Raises CapacityError."""
+        """Pin block ``physical`` (identity) as ``name``; ``make`` computes a missing block. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -61,7 +61,7 @@ class PinnedPool:
             self._index.insert(name, physical, 0, self._lease.get(physical).tokens)
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
-        """Return the block of ``name``, None if there is none. From now on ``lease`` refers to it."""
+        """Return the block pinned as ``name``, or None. ``lease`` refers to it from now on, so it is not evicted."""
         block = self._index.find(name, lease)
         if block is not None:
             self._ledger.touch(block.identity)
@@ -94,8 +94,8 @@ class PinnedPool:
         in_use = self._stored_bytes - idle.nbytes
         if in_use + nbytes > self.capacity_bytes:
             raise CapacityError(
-                f"a block of {nbytes} bytes does not fit beside the {in_use} in use into a pinned pool of "
-                f"{self.capacity_bytes}: raise memory.pinned.capacity_bytes, or pin less at once"
+                f"a block of {nbytes} bytes does not fit beside the {in_use} bytes in use into a pinned pool of "
+                f"{self.capacity_bytes} bytes: raise memory.pinned.capacity_bytes, or pin fewer segments at once"
             )
         for entry in idle.victims(self._stored_bytes + nbytes - self.watermark * self.capacity_bytes):
             self._release(entry.key)

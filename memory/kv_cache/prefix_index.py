@@ -1,4 +1,4 @@
-"""Exact prefix index: a hash chain over blocks of tokens. Approximate keys and values never enter it."""
+"""Exact prefix index: a hash chain over blocks of tokens whose keys and values were computed with all tokens before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory.kv_cache.kv_pool import KVPool
 
 
 def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[str]:
-    """Name the full blocks of ``token_ids``: each by a hash of ``root`` and of all tokens up to the block's end."""
+    """Name each full block of ``token_ids`` by a hash of ``root`` and of all tokens up to the block's end."""
     raw, names, parent = np.asarray(token_ids, "<u4").tobytes(), [], root
     step = 4 * block_size
     for stop in range(step, len(raw) + 1, step):
@@ -31,15 +31,15 @@ def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
 class PrefixIndex:
     """Index of the stored prefixes of prompts, in whole blocks of ``block_size`` tokens.
 
-    A block is named by the context and all tokens up to its end: equal names mean equal exact keys and values. No unit
-    that was encoded in isolation has such a name.
+    A block is named by the context and all tokens up to its end: equal names mean equal exact keys and values. Blocks
+    that were computed without the tokens before them have names of another kind.
     """
 
     def __init__(
         self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], namespace: str
     ) -> None:
         if block_size < 1:
-            raise ConfigError(f"block_size={block_size} tokens is no block: use 1 or more")
+            raise ConfigError(f"block_size={block_size} is too small for a block: use 1 token or more")
         self.block_size = block_size
         self._lease = lease
         self._root = identity(f"prefix chain of {model_key}", context, (), namespace).encode()
@@ -49,9 +49,9 @@ class PrefixIndex:
         return chain_names(self._root, token_ids, self.block_size)
 
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
-        """Get the stored blocks of the longest prefix of ``chain``.
+        """Get the stored blocks of the longest stored prefix of ``chain``.
 
-        They are fetched from the last to the first. The last is then the least recently used, evicted first.
+        They are fetched last to first: the last is then the least recently used of them, and is evicted first.
         """
         blocks: list[KVBlock] = []
         for name in reversed(list(takewhile(self._lease.contains, chain))):
@@ -63,13 +63,13 @@ class PrefixIndex:
         return blocks[::-1]
 
     def insert(self, chain: Sequence[str], first: int, rows: KVBlock, exact: bool) -> None:
-        """Store the blocks of ``chain`` from number ``first`` on, the last one first; ``rows`` are their KV.
+        """Store the blocks of ``chain`` from number ``first`` on, the last first; ``rows`` are their keys and values.
 
         Raises ConfigError if the rows are not exact, or are not as many as the blocks need.
         """
         names = chain[first:]
         if not exact:
-            raise ConfigError("approximate keys and values may not enter the exact prefix index")
+            raise ConfigError("approximate keys and values may not enter the exact prefix index: insert exact ones")
         if rows.tokens != len(names) * self.block_size:
             raise ConfigError(f"{len(names)} blocks of {self.block_size} tokens do not fit {rows.tokens} rows")
         keys, values = rows.k.split(self.block_size, 2), rows.v.split(self.block_size, 2)
@@ -84,10 +84,10 @@ class _Block:
 
 
 class SlotPrefixIndex:
-    """Index of blocks of ``block_size`` exact rows; its references keep their slots in use after caches drop them.
+    """Index of blocks of ``block_size`` exact rows in slots of ``pool``. The slots stay in use when caches drop them.
 
     Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Two
-    transcripts that diverge within a block have two blocks, which share the slots of their common rows.
+    prompts that diverge within a block have a block each there, and the two blocks share the slots of common rows.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
@@ -104,7 +104,7 @@ class SlotPrefixIndex:
         return name in self._blocks
 
     def match(self, names: Sequence[str]) -> torch.Tensor:
-        """Find the slots of the longest stored prefix. The caller locks the pool until a cache refers to them."""
+        """Find the slots of the longest stored prefix. The caller holds ``pool.lock`` until a cache refers to them."""
         with self.pool.lock:
             prefix = list(takewhile(self._blocks.__contains__, names))
             for name in reversed(prefix):
@@ -112,7 +112,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Add the blocks ``names``, whose rows are in ``slots``. Raises ConfigError for more than ``exact`` rows."""
+        """Add blocks, whose rows are in ``slots``; the first ``exact`` are exact. Raises ConfigError for other rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -127,10 +127,10 @@ class SlotPrefixIndex:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
-        """Delete the blocks ``names`` and their successors, except blocks whose rows are all in other caches.
+        """Delete the blocks ``names`` whose rows are not all in other caches, and the successors of deleted blocks.
 
-        :param cache_slots: slots of the caller's cache, which is not one of these other caches. A cache with only some
-            of a block's rows does not need the block: it has diverged from it, or dropped rows of it
+        :param cache_slots: slots of the caller's cache, which does not count as another one. A cache with only some of
+            a block's rows does not need the block: it has diverged from the block, or dropped rows of it
         """
         with self.pool.lock:
             references = self.pool.references.copy()  # after the loop: those of other caches

@@ -11,17 +11,17 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 
-Axis = Literal["token", "channel"]  # a group is along one token's numbers, or along the tokens of one channel
+Axis = Literal["token", "channel"]  # whether a group has numbers of one token, or of one channel of several tokens
 MIN_GROUP = 8  # minimum numbers in a group
 
 
 @dataclass(frozen=True, slots=True)
 class PackFormat:
-    """Bits of a code, and the number of values that share a scale and a bias.
+    """Bits of a code, and the size of a group, whose numbers share a scale and a bias.
 
-    With ``keys="token"`` a group lies within a token's flattened KV heads, and may span heads. With "channel" (KIVI,
-    arXiv 2402.02750) it has ``group`` tokens of one channel, because a few channels of keys are far from zero in all
-    tokens. Values are always packed by token.
+    With ``keys="token"`` a group of keys lies within a token's flattened KV heads, and may span heads. With "channel"
+    (KIVI, arXiv 2402.02750) it has ``group`` tokens of one channel, because a few channels of keys are far from zero in
+    all tokens. Values are always packed by token.
     """
 
     bits: int = 4
@@ -30,13 +30,13 @@ class PackFormat:
 
     def __post_init__(self) -> None:
         if self.bits not in (4, 8):
-            raise ConfigError(f"bits={self.bits} is no width of a code: use 4 or 8")
+            raise ConfigError(f"bits={self.bits} is not supported: use 4 or 8")
         if self.group < MIN_GROUP or self.group & (self.group - 1):
-            raise ConfigError(f"group={self.group} is no power of two from {MIN_GROUP} on: use 32, 64 or 128")
+            raise ConfigError(f"group={self.group} is not a power of two above {MIN_GROUP - 1}: use 32, 64 or 128")
         check_choice("keys", self.keys, ("token", "channel"))
 
     def grid(self, numbers: int, along: Axis = "token") -> Grid:
-        """Choose the groups for tokens of ``numbers`` numbers (kv_heads * head_dim).
+        """Choose the division of tokens with ``numbers`` numbers each (kv_heads * head_dim) into groups.
 
         Along a token, the size of a group is the power of two up to ``group`` that takes the fewest bytes when each
         token is padded to whole groups.
@@ -50,7 +50,7 @@ class PackFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A group has ``size`` numbers of each of ``span`` tokens; a token has ``width`` numbers, padding included."""
+    """Division into groups: ``size`` numbers of each of ``span`` tokens. A token has ``width`` numbers with padding."""
 
     width: int
     size: int
@@ -77,7 +77,7 @@ def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
 class Packed:
     """Packed keys or values of shape (..., kv_heads, tokens, head_dim); the tensors are stored token by token.
 
-    ``codes`` (..., tokens, bytes) uint8: in 4 bits byte i holds the numbers i (low) and i + width / 2 (high).
+    ``codes`` (..., tokens, bytes) uint8: with 4 bits, a token's byte i has numbers i (low bits) and i + width / 2.
     ``scale``, ``bias`` (..., tokens / span, groups) float16: a number is ``scale * code + bias``.
     """
 
@@ -92,7 +92,7 @@ class Packed:
     def empty(
         cls, shape: tuple[int, ...], format: PackFormat, along: Axis = "token", device: torch.device | str = "cpu"
     ) -> Packed:
-        """Make room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
+        """Make packed zeros of ``shape`` (..., kv_heads, tokens, head_dim)."""
         *lead, kv_heads, tokens, head_dim = shape
         grid = format.grid(kv_heads * head_dim, along)
         _check_span(tokens, grid.span)
@@ -114,7 +114,6 @@ class Packed:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Codes, scale and bias."""
         return self.codes, self.scale, self.bias
 
     @property
@@ -122,7 +121,7 @@ class Packed:
         return sum(x.nbytes for x in self.tensors)
 
     def with_tensors(self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> Packed:
-        """Make a packed tensor of the same layout with other tensors."""
+        """Make packed numbers in the same grid from other codes, scale and bias."""
         return Packed(codes, scale, bias, self.kv_heads, self.head_dim, self.grid)
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Packed:
@@ -130,14 +129,14 @@ class Packed:
         return self.with_tensors(*map(function, self.tensors))
 
     def __getitem__(self, index: Any) -> Packed:
-        """Index the dimensions in front of heads and tokens, as torch indexes them: ``packed[layer]``."""
+        """Index the dimensions before kv_heads, as torch indexes them: ``packed[layer]``."""
         lead, parts = self.codes.dim() - 2, len(index) if isinstance(index, tuple) else 1
         if parts > lead:
-            raise ConfigError(f"index {index!r} has {parts} parts, packed {self.shape} {lead} dimensions in front")
+            raise ConfigError(f"index {index!r} has {parts} parts: {self.shape} has {lead} dimensions before kv_heads")
         return self.map(lambda x: x[index])
 
     def part(self, start: int, stop: int) -> Packed:
-        """View tokens ``start:stop``; by channel only whole groups of tokens."""
+        """View tokens ``start:stop``; of numbers packed by channel, only whole groups of tokens."""
         span = self.grid.span
         _check_span(start, span)
         _check_span(stop, span)
@@ -145,7 +144,7 @@ class Packed:
         return self.with_tensors(self.codes[..., start:stop, :], self.scale[..., rows, :], self.bias[..., rows, :])
 
     def write(self, start: int, new: Packed) -> None:
-        """Put the tokens of ``new`` at ``start``."""
+        """Overwrite the tokens from ``start`` on with those of ``new``."""
         if new.grid != self.grid:  # torch would broadcast one scale over all groups
             raise ConfigError(f"groups {new.grid} do not fit into {self.grid}: pack both in the same format")
         for target, source in zip(self.part(start, start + new.tokens).tensors, new.tensors, strict=True):
@@ -162,12 +161,12 @@ class Packed:
 
 
 def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
-    """Pack ``x`` (..., kv_heads, tokens, head_dim): keys along ``format.keys``, values along "token".
+    """Pack ``x`` (..., kv_heads, tokens, head_dim). For keys pass ``along=format.keys``, for values "token".
 
     The same input gives the same bytes. Unpacked numbers differ from the input by at most half a scale, plus rounding
     and underflow of float32.
 
-    :raises ConfigError: if ``along`` is "channel" and the tokens are no multiple of the group.
+    :raises ConfigError: if ``along`` is "channel" and the number of tokens is not a multiple of the group.
     :raises ModelError: if numbers are not finite, or too large for a float16 scale and bias.
     """
     kv_heads, tokens, head_dim = x.shape[-3:]
@@ -183,8 +182,8 @@ def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
     if not bool((scale.isfinite() & bias.isfinite()).all()):
         low, high = x.aminmax()
         raise ModelError(
-            f"numbers from {low:g} to {high:g} have no float16 scale and bias in {format.bits} bits: "
-            "check the model's dtype and weights, or keep its memory unpacked"
+            f"numbers from {low:g} to {high:g} cannot be packed, as they have no float16 scale and bias in "
+            f"{format.bits} bits: check the model's dtype and weights, or keep its memory unpacked"
         )
     steps = _by_group(scale)
     codes = (grouped - _by_group(bias)).div_(steps.where(steps > 0, 1)).round_().clamp_(max=levels).to(torch.uint8)
@@ -198,8 +197,8 @@ def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
 def _check_span(tokens: int, span: int) -> None:
     if tokens % span:
         raise ConfigError(
-            f"{tokens} tokens are no multiple of {span}, the group of keys packed by channel: "
-            f"keep the last {tokens % span} as they are until the group is full, or use keys='token'"
+            f"{tokens} tokens are not a multiple of {span}, the group of keys packed by channel: "
+            f"keep the last {tokens % span} unpacked until the group is full, or use keys='token'"
         )
 
 

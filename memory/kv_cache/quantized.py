@@ -21,10 +21,10 @@ PAGE = 64  # tokens that are packed together; an incomplete last page stays unpa
 
 @dataclass
 class Extent:
-    """Blocks of packed keys and values, (blocks, layers, kv_heads, BLOCK, head_dim) each, in a file or in memory.
+    """Run of blocks: packed keys and values, (blocks, layers, kv_heads, BLOCK, head_dim) each, in a file or in memory.
 
     ``check(first, last)`` is called before blocks ``first:last`` are read. The first ``used_rows`` rows never change,
-    so that several caches may share an extent; a cache whose rows end there may extend it.
+    so that several caches may share an extent. A cache whose last row is the last of these may write rows after it.
     """
 
     k: Packed
@@ -52,8 +52,7 @@ class Extent:
         return Extent(*(side.map(lambda x: x[first:last].clone()) for side in (self.k, self.v)))
 
     @property
-    def capacity(self) -> int:
-        """Number of rows that it has room for."""
+    def capacity(self) -> int:  # in rows
         return self.blocks * BLOCK
 
     @property
@@ -72,7 +71,7 @@ class Extent:
         return k, v
 
     def write(self, layers: slice, start: int, k: Packed, v: Packed) -> None:
-        """Put packed rows (layers, kv_heads, rows, head_dim) of some layers at row ``start``; both at page borders."""
+        """Put packed rows (layers, kv_heads, rows, head_dim) at row ``start``; start and stop are at page borders."""
         done = 0
         while done < k.tokens:
             block, at = divmod(start + done, BLOCK)
@@ -99,14 +98,14 @@ class QuantizedCache(EvictableRows):
         self, spec: ModelSpec, format: PackFormat, device: torch.device, observer: AttentionObserver | None = None
     ) -> None:
         if PAGE % format.grid(spec.kv_heads * spec.head_dim, format.keys).span:
-            raise ConfigError(f"keys packed by channel in groups of {format.group} do not fill pages of {PAGE} tokens")
+            raise ConfigError(f"groups of {format.group} keys by channel do not fill pages of {PAGE} rows: use {PAGE}")
         super().__init__(observer, device)
         self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
         self.tail = self._empty_rows(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): k, v of the last rows
-        self._next: torch.Tensor | None = None  # ``tail`` after the current pass, if that packs pages
-        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # one layer's k and v, in a pass without ``keep``
+        self._next: torch.Tensor | None = None  # replaces ``tail`` after the current pass, if the pass fills a page
+        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # one layer's new k and v, if they are not kept
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,) not dropped
         self._keep, self._count = False, 0  # whether `extend` will store the current pass's rows, and their number
 
@@ -117,7 +116,7 @@ class QuantizedCache(EvictableRows):
         return round(row * self.packed) + (self.next_position - self.packed) * self.spec.bytes_per_token
 
     def unshared_bytes(self, caches: Iterable[QuantizedCache]) -> int:
-        """Count the bytes of its rows without those in blocks that one of the ``caches`` shares."""
+        """Count the bytes of the rows, except rows in extents that one of the ``caches`` shares."""
         pointers = {extent.k.codes.data_ptr() for cache in caches for extent in cache.extents}
         shared = (
             extent.row_bytes * min(self.packed - base, extent.capacity)
@@ -162,16 +161,17 @@ class QuantizedCache(EvictableRows):
                 self._next[i, layer, :, :, : x.shape[2] - whole] = x[:, :, whole:]
 
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
-        """Read keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
+        """Yield keys and values (1, kv_heads, n, head_dim) of the live rows and then of the current pass's rows.
 
-        Tiles wholly before ``first`` are zeros that take no memory. On a GPU, tiles without dropped rows stay packed.
+        Tiles before row ``first`` are zeros that take no memory. For the Triton kernel, tiles without dropped rows stay
+        packed.
         """
         yield from self._kept_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:
             yield self._new
 
     def _kept_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
-        """Read tiles of stored rows, and of new ones to keep; ``packed``: tiles without dropped rows stay packed."""
+        """Yield tiles of stored rows and of new rows to keep; if ``packed``, tiles without dropped rows stay packed."""
         open_rows, pages, tail = self.next_position - self.packed, self.packed, self.tail
         if self._next is not None:
             total = open_rows + self._count
@@ -205,7 +205,7 @@ class QuantizedCache(EvictableRows):
         if self._next is not None:
             self.tail, self._next = self._next, None
             self.packed += total // PAGE * PAGE
-        elif total == PAGE:  # all layers are packed before anything changes: an error leaves the cache as it was
+        elif total == PAGE:  # pack all layers before changing anything: an error then leaves the cache as it was
             self._grow(self.packed + PAGE)
             self._put(slice(None), *self.tail[:, :, 0, :, :PAGE])
             self.packed += PAGE
@@ -218,7 +218,7 @@ class QuantizedCache(EvictableRows):
 
     @torch.inference_mode()
     def cut(self, position: int) -> None:
-        """Delete everything from ``position`` on. A page that is cut through is unpacked again."""
+        """Delete all tokens and rows from ``position`` on. The rest of a page that is cut through is unpacked again."""
         if position < self.packed:
             whole = position // PAGE * PAGE
             if position > whole:
@@ -235,7 +235,7 @@ class QuantizedCache(EvictableRows):
         self.live[self._drop(keep)] = False
 
     def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
-        """Begin with rows that are in the extents and in ``tail`` already."""
+        """Begin with rows that are already stored: ``packed`` rows in the extents, and the other rows in ``tail``."""
         self.tokens, self.packed = list(tokens), packed
         self.live = torch.ones(len(tokens), dtype=torch.bool, device=self.device)
         self.live[torch.tensor(list(dropped), dtype=torch.long, device=self.device)] = False
@@ -305,7 +305,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _unshare_last_extent(self) -> None:
-        """Split the last extent if another cache extends it: share its full blocks, unless few, and copy the rest."""
+        """Split the last extent if another cache extended it: share its full blocks, unless few, and copy the rest."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()
@@ -318,7 +318,7 @@ class QuantizedCache(EvictableRows):
         self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []
 
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Pack whole pages (layers, kv_heads, rows, head_dim) after the existing ones."""
+        """Pack rows (layers, kv_heads, rows, head_dim) that fill whole pages, and append them to the packed rows."""
         packed = pack(k, self.format, self.format.keys), pack(v, self.format)
         done = 0
         for base, extent in self.bases():
@@ -329,7 +329,7 @@ class QuantizedCache(EvictableRows):
                 done += count
 
     def _unpacked(self, start: int, stop: int) -> torch.Tensor:
-        """Unpack rows of one page, (2, layers, 1, kv_heads, rows, head_dim)."""
+        """Unpack rows ``start:stop`` of the page that begins at ``start``: (2, layers, 1, kv_heads, rows, head_dim)."""
         layers = [self._tile(layer, start, start + PAGE) for layer in range(self.spec.layers)]
         sides = [torch.stack([pair[side].unpack(self.spec.dtype) for pair in layers]) for side in (0, 1)]
         return torch.stack(sides)[..., : stop - start, :]

@@ -1,4 +1,4 @@
-"""Quantized cache in a block file. A restored cache reads whole packed blocks in the mapped file, without a copy."""
+"""Quantized cache in a block file. A restored cache reads full blocks in the mapped file, without copying them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def header_of(cache: QuantizedCache) -> dict[str, Any]:
 
 
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the unquantized last rows.
+    """Collect the packed rows by name, in blocks (blocks, layers, ...), and the unquantized last rows.
 
-    Blocks are copied, because forks may extend the last one before it is written. Rows after the packed ones are zeros.
-    The cache itself must not be extended.
+    Blocks are copied, because forks may extend the last block before it is written. Rows of this block after the packed
+    ones are zeros. The cache itself must not be extended until its rows are written.
     """
     blocks = -(-cache.packed // BLOCK)
     for extent in cache.extents:
@@ -45,7 +45,7 @@ def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str
 
 
 def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
-    """Copy the first ``blocks`` of all parts, and of the last one only its first ``last`` rows (0: all rows)."""
+    """Copy the first ``blocks`` blocks of all ``parts``; of the last block only its first ``last`` rows (0: all)."""
     pieces, base = [], 0
     for part in parts:
         pieces.append(part[: max(0, blocks - base)])  # a failed pass may have left unused blocks
@@ -60,20 +60,20 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
     """Make the cache of a file, for the model it was made with. Whole blocks stay mapped, checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
-    :raises DataError: it lacks a part that this version needs
+    :raises DataError: the file lacks a part that this version needs
     """
     try:
         format, packed = PackFormat(**file.header["format"]), int(file.header["packed"])
         ids, dropped, open_rows = list(file.header["ids"]), file.header["dropped"], file.extra(OPEN)
     except (KeyError, TypeError, ConfigError) as error:
-        raise DataError(f"{file.path} holds no packed rows of this version ({error!r}); delete it") from error
+        raise DataError(f"{file.path} is not a quantized cache of this version ({error!r}); delete it") from error
     cache = QuantizedCache(spec, format, device)
     room = list(cache.tail.shape)
     room[-2] = len(ids) - packed
     if file.blocks != -(-packed // BLOCK) or list(open_rows.shape) != room or open_rows.dtype != spec.dtype:
         raise CorruptError(
-            f"{file.path}: {file.blocks} blocks and unquantized last rows {list(open_rows.shape)} of {open_rows.dtype} "
-            f"do not hold {packed} and {len(ids) - packed} rows of this model; delete it"
+            f"{file.path}: {file.blocks} blocks and unquantized rows {list(open_rows.shape)} of {open_rows.dtype} do "
+            f"not fit {packed} packed and {len(ids) - packed} unquantized rows of this model; delete it"
         )
     if packed:
         _add_blocks(cache, file, packed)
@@ -83,7 +83,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
 
 
 def _add_blocks(cache: QuantizedCache, file: BlockFile, packed: int) -> None:
-    """Add the file's whole blocks as they are, and a copy of the last one if it has room."""
+    """Add the file's full blocks without a copy, and a copy of the last block if it is not full."""
     empty = Extent.empty(1, cache.spec, cache.format, cache.device)
     k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))
     whole = packed // BLOCK

@@ -1,6 +1,6 @@
-"""Approximate segment index: rows found by a hash of their own tokens, at any position.
+"""Approximate segment index: it finds stored rows by a hash of their own tokens, at any position of a prompt.
 
-The exact prefix has an index of its own: `memory.kv_cache.prefix_index`.
+Rows that were computed with the full prompt before them have an exact index: `memory.kv_cache.prefix_index`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from memory.kv_cache.block_store import BlockLease, BlockPool, identity
 
 
 def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", before: Sequence[int] = ()) -> str:
-    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores the position and the context.
+    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which does not depend on the position.
 
     Equal hashes mean equal model, tokens, extra key and tokens ``before``. A hash is the same in every process.
     """
@@ -23,7 +23,7 @@ def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """Rows ``start:stop`` of a physical block."""
+    """Rows ``start:stop`` of a stored KV block."""
 
     physical: str  # identity of the block
     start: int
@@ -34,14 +34,14 @@ class SegmentEntry:
 class SegmentIndex:
     """Map from segment hashes to rows of a pool's blocks. Several entries may point into one block.
 
-    The pool may lose a block at any time; `find` then returns None for the block's entries, and drops them.
+    The pool may lose a block at any time. If `find` meets an entry of a lost block, it drops the entry.
     """
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._entries: dict[str, SegmentEntry] = {}
         self._numbers = count()
-        self._prune_above = 1024  # entries beyond which those without a block are dropped
+        self._prune_above = 1024  # number of entries above which entries of lost blocks are dropped
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,7 +59,7 @@ class SegmentIndex:
             self._prune_above = 2 * len(self._entries) + 1024
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
-        """Return a view of the rows, None if they are not stored. From now on ``lease`` refers to their block."""
+        """Return a view of the rows of ``name``, None if they are not stored; ``lease`` then refers to their block."""
         entry = self._entries.get(name)
         if entry is None:
             return None

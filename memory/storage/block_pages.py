@@ -1,8 +1,8 @@
-"""Block pages: blocks of one model in one file, their rows layer by layer in pages with a checksum each.
+"""Block pages: a file of one model's KV blocks. It has their rows layer by layer, in pages with a checksum each.
 
 One layer of a KV block is one contiguous range of each tensor, however long the block, and can be read without the
-other layers. With ``pages`` pages per layer, page ``p`` of layer ``l`` is block ``l * pages + p`` of a `BlockFile`; one
-checksum covers its keys and values. The header has each KV block's rows, namespace and time of creation.
+other layers. With ``pages`` pages per layer, page ``p`` of layer ``l`` has number ``l * pages + p`` in a `BlockFile`;
+one checksum covers the page's keys and values. The header has each KV block's rows, namespace and time of creation.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class PageFormat:
     def convert(self, block: KVBlock) -> KVBlock:
         """Return ``block`` in memory and in the file's format, so that its bytes can be written as they are.
 
-        :raises ConfigError: the block is another model's, or is quantized although the file is exact
+        :raises ConfigError: the block is another model's, or is quantized although the file is not
         :raises DamagedError: the block is mapped from a file that is damaged
         """
         if PageFormat.of(block, self.format) != self:
             raise ConfigError(f"a block of {PageFormat.of(block, self.format)} does not fit into a file of {self}")
         if self.format is None and isinstance(block.k, PackedRows):
-            raise ConfigError("a quantized block cannot be stored as exact: set the disk storage's `bits`")
+            raise ConfigError("a quantized block cannot be stored in an unquantized file: set the storage's `bits`")
         block = block.in_memory()
         packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
         if self.format is None or packed:
@@ -64,7 +64,7 @@ class PageFormat:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Return a converted block's tensors by name, (layers, tokens, ...) each."""
+        """Return the tensors of a block that `convert` has returned, by name, (layers, tokens, ...) each."""
         tensors = {}
         for side, x in (("k", block.k), ("v", block.v)):
             x = x.whole() if isinstance(x, Mapped) else x
@@ -77,7 +77,7 @@ class PageFormat:
         return tensors
 
     def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
-        """View the keys or values (``side``) in tensors as `split` returns them; ``guard`` verifies rows when read."""
+        """View tensors named as by `split` as keys (``side`` "k") or values ("v"). ``guard`` verifies what is read."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
             return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)
@@ -92,7 +92,7 @@ class PageFormat:
 
 
 def save_pages(folder: Path, agent: str, key: str, page_format: PageFormat, blocks: Sequence[KVBlock]) -> None:
-    """Replace the agent's file for ``key`` by one of converted blocks. Raises CapacityError if the disk is full."""
+    """Replace the agent's file for ``key`` by one of ``blocks``, which `convert` returned. Raises CapacityError."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -109,7 +109,7 @@ def save_pages(folder: Path, agent: str, key: str, page_format: PageFormat, bloc
 
 
 class Pages:
-    """Blocks of a mapped file, read and verified when they are sliced; ``report`` is called for each damaged one."""
+    """Blocks of a mapped file, read and verified when they are sliced; ``report`` is called for each damaged block."""
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report
@@ -162,7 +162,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class PageGuard:
-    """Guard of rows ``start:stop`` of a file, which are all or a part of the block ``identity``."""
+    """Verifier of rows ``start:stop`` of a file, which are all or some of the rows of the block ``identity``."""
 
     pages: Pages = field(repr=False)
     identity: str

@@ -1,4 +1,4 @@
-"""Disk storage: blocks in a file that outlives the process, mapped, and verified layer by layer when read."""
+"""Disk storage: KV blocks in a file that outlives the process; it is mapped, and verified layer by layer when read."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ LAYOUT = 2  # version of the file's layout, to raise with every change
 class Disk(BlockStore):
     """One file for each agent, model and format. New blocks wait in memory until they are flushed.
 
-    ``flush`` writes all live blocks to a new file that replaces the old one, which is valid until then. ``put`` flushes
-    when more than ``buffer_bytes`` wait; a crash loses the blocks put since the last flush. If two processes write one
-    file, the last one wins: give each its own ``agent``.
+    ``flush`` writes all blocks to a new file that replaces the old one, which is valid until then. ``put`` flushes when
+    more than ``buffer_bytes`` wait; a crash loses the blocks put since the last flush. If two processes write one file,
+    the last write replaces the other's blocks: give each process its own ``agent``.
 
     A layer of a block is read and verified when it is sliced: in a prefill, when it is transferred to the device. A
     block with a wrong checksum is logged, counted and deleted. If `get` has already returned the block, slicing it
     raises `DamagedError`.
 
-    The least recently used blocks are evicted when the blocks take more than ``budget_bytes``. ``bits`` 4 or 8 packs
-    them by token.
+    The least recently used blocks are evicted when the blocks take more than ``budget_bytes``. With ``bits`` 4 or 8,
+    blocks are packed by token.
     """
 
     folder: Path | str | None = None  # None: in the user's cache folder
     agent: str = "shared"  # owner of the file: 1 to 64 letters, digits, '.', '_' or '-'
     bits: Literal[4, 8] | None = None  # None: unpacked
-    group: int = 64  # values that share a scale and a bias
+    group: int = 64  # packed numbers that share a scale and a bias
     budget_bytes: int | None = 8 << 30
     buffer_bytes: int = 256 << 20
 
@@ -73,7 +73,7 @@ class Disk(BlockStore):
         :raises DataError: a newer version wrote the file
         """
         if self._model not in ("", model_key):
-            raise ConfigError(f"storage Disk is in use for model {self._model!r}, so {model_key!r} needs its own")
+            raise ConfigError(f"this Disk is in use for model {self._model!r}: make another for {model_key!r}")
         if self._model:
             return
         self._model = model_key
@@ -84,7 +84,7 @@ class Disk(BlockStore):
             self._map()
         except CorruptError as error:
             self._counts["corrupt"] += 1
-            log.warning("stored memory is lost and will be computed again, the next flush replaces it: %s", error)
+            log.warning("the stored blocks are lost and will be computed again; a flush replaces them: %s", error)
             return
         for entry in self._pages.entries():
             self.ledger.add(entry)
@@ -130,13 +130,13 @@ class Disk(BlockStore):
         self._blocks, self._waiting = {}, 0
 
     def stats(self) -> dict[str, int]:
-        """Count blocks, bytes (``waiting``: unflushed), file_bytes; hits, misses, evicted, rejected, corrupt so far."""
+        """Add corrupt blocks so far, bytes ``waiting`` for a flush, and the file's bytes to `BlockStore.stats`."""
         file_bytes = 0 if self._pages is None else self._pages.nbytes
         return super().stats() | {"waiting": self._waiting, "file_bytes": file_bytes}
 
     @property
     def _key(self) -> str:
-        """Key of the file, different for each model and format."""
+        """Key that names the file, different for each model and format."""
         return f"{self._model} in blocks, layout {LAYOUT}, {self.format}"
 
     def _map(self) -> None:
@@ -154,7 +154,7 @@ class Disk(BlockStore):
         return self._pages.read(identity)
 
     def _verified(self, identity: str) -> KVBlock | None:
-        """Verify all of a block, and return it."""
+        """Verify all rows of a block and return it; None if it is missing or damaged."""
         block = self.peek(identity)
         try:
             if block is not None and identity not in self._blocks:

@@ -14,15 +14,15 @@ from memory.storage.ram import Ram
 
 @dataclass
 class Quantized(Ram):
-    """Format of Semantic ("Agent Memory Below the Prompt"): numbers in groups, with a scale and a bias for each.
+    """Blocks in Semantic's format ("Agent Memory Below the Prompt"): groups of numbers, each with a scale and a bias.
 
     ``budget_bytes`` counts packed bytes: 4 bits hold 3.5 times as many tokens as 16-bit numbers in `Ram`.
     ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Only whole
-    groups are packed by channel; the remaining tokens of a block, and all values, by token.
+    groups are packed by channel; the remaining keys of a block, and all values, are packed by token.
     """
 
     bits: Literal[4, 8] = 4
-    group: int = 64  # values that share a scale and a bias
+    group: int = 64  # numbers that share a scale and a bias
     keys: Axis = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, in_memory=True)
 
@@ -31,7 +31,7 @@ class Quantized(Ram):
         self.format = PackFormat(self.bits, self.group, self.keys)
 
     def form(self, block: KVBlock) -> KVBlock:
-        """Pack a block unless it is packed, so that no block is rounded twice."""
+        """Pack a block unless it is packed already, so that no block is rounded twice."""
         if not isinstance(block.k, PackedRows):
             k, v = PackedRows.of(block.k, self.format, self.keys), PackedRows.of(block.v, self.format)
             block = replace(block, k=k, v=v)

@@ -17,15 +17,15 @@ from memory.storage.ram import BlockStore
 
 @dataclass
 class Tiers:
-    """Storage of tiers: new blocks and blocks that are read go into the first; the least recently used move down.
+    """Storage of tiers: blocks go into the first tier when they are stored or read; the least recently used move down.
 
     A block on a disk is read from there, layer by layer, and copied up only when all of it has been read. A lower tier
-    keeps its copy until it needs the space, so a block may be in several. A block that fits into no tier is rejected,
-    and counted. ``flush`` copies all missing blocks into the last tier, if that persists.
+    keeps its copy until it needs the space, so a block may be in several tiers. A block that fits into no tier is
+    rejected, and counted as rejected. ``flush`` copies all blocks into the last tier, if that outlives the process.
 
-    ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives namespaces a share of every
-    tier's budget: as long as its blocks take no more, none is evicted for another namespace. A block expires
-    ``ttl_seconds`` after it was stored, also while no process runs.
+    ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives each namespace a share of
+    every tier's budget: while the namespace's blocks take no more than that, none of them is evicted for another
+    namespace. A block expires ``ttl_seconds`` after it was stored, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -107,7 +107,7 @@ class Tiers:
     def stats(self) -> dict[str, int]:
         """Count blocks and bytes, those of each tier as ``tier0_bytes``, and events since the beginning.
 
-        Copies in several tiers are one block. Evicted, rejected and expired blocks are lost."""
+        Copies in several tiers count as one block. Evicted, rejected and expired blocks are lost."""
         tiers = {}
         for level, tier in enumerate(self.tiers):
             tiers |= {f"tier{level}_blocks": len(tier.ledger), f"tier{level}_bytes": tier.ledger.nbytes}
@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Copy blocks (if not all fit, the most recently used) into the last tier, if it persists; flush every tier."""
+        """Copy blocks (the most recently used, if not all fit) into the last tier, if it persists; flush all tiers."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -130,15 +130,14 @@ class Tiers:
             tier.flush()
 
     def _problems(self) -> list[str]:
-        """Return the reasons why these settings cannot work."""
         if not self.tiers:
             return ["tiers is empty: name at least one storage"]
         lacking = [type(tier).__name__ for tier in self.tiers if not hasattr(tier, "form")]
         if lacking:
-            return [f"{lacking[0]} is no tier, it has no form(): use Ram, Quantized or Disk"]
+            return [f"{lacking[0]} cannot be a tier, as it has no form(): use Ram, Quantized or Disk"]
         problems = [
-            f"tier {type(below).__name__} would store as exact what {type(above).__name__} above it has rounded: let "
-            "it round too, or swap the two"
+            f"tier {type(below).__name__} stores numbers unrounded, but {type(above).__name__} above it rounds them: "
+            "quantize the lower tier too, or swap the two"
             for above, below in pairwise(self.tiers)
             if below.capabilities.exact and not above.capabilities.exact
         ]
@@ -149,7 +148,6 @@ class Tiers:
         return problems
 
     def _levels(self, identity: str) -> list[int]:
-        """Return the numbers of the tiers with a copy of a block, fastest first."""
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _add_stored(self) -> None:
@@ -172,14 +170,14 @@ class Tiers:
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
         """Put a block into one tier, if enough others may be evicted for ``namespace``.
 
-        Blocks beyond their namespace's quota are evicted first, then others of ``namespace``. The new block counts.
+        Blocks beyond their namespace's quota (the new block counts) are evicted first, then others of ``namespace``.
         """
         try:
             block = self.tiers[level].form(block.in_memory())
         except DamagedError:  # read from a disk tier, where it is damaged
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # before demotions: they may evict the block's copy in a lower tier, as it is not the last one
+        ledger.add(new)  # before others move down: if that evicts the block's copy in a lower tier, it is not the last
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:
@@ -199,7 +197,7 @@ class Tiers:
         return True
 
     def _promote(self, level: int, block: KVBlock) -> None:
-        """Put a block into the first tier; its copy in tier ``level`` is evicted first for blocks that move down."""
+        """Put a block into the first tier; its copy in tier ``level`` becomes the first to be evicted there."""
         self.tiers[level].ledger.make_oldest(block.identity)
         if self._store_in(0, block, block.namespace):
             self._counts["promoted"] += 1

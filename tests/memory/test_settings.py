@@ -66,7 +66,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "storage.quantized.Quantized": [
         ({"bits": 3}, "bits=3"), ({"keys": "head"}, "keys='head' is unknown"), ({"budget_bytes": -1}, "-1"),
-        ({"group": 48}, "group=48 is no power of two"), ({"group": 4}, "group=4"),
+        ({"group": 48}, "group=48 is not a power of two"), ({"group": 4}, "group=4"),
     ],
     "storage.ram.Ram": [({"budget_bytes": -1}, "-1")],
     "storage.disk.Disk": [
@@ -74,8 +74,8 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"buffer_bytes": -1}, "buffer_bytes=-1"),
     ],
     "storage.tiers.Tiers": [
-        ({"tiers": []}, "tiers is empty"), ({"tiers": [NESTED]}, "Tiers is no tier"),
-        ({"tiers": [QUANTIZED, RAM]}, "tier Ram would store as exact what Quantized above it has rounded"),
+        ({"tiers": []}, "tiers is empty"), ({"tiers": [NESTED]}, "Tiers cannot be a tier"),
+        ({"tiers": [QUANTIZED, RAM]}, "tier Ram stores numbers unrounded, but Quantized above"),
         ({"tiers": [RAM], "quotas": {"a": 0.7, "b": 0.7}}, "'b': 0.7} are shares"),
         ({"tiers": [RAM], "quotas": {"a": -0.1}}, "use 0 or more"),
         ({"tiers": [RAM], "ttl_seconds": 0}, "ttl_seconds=0"),

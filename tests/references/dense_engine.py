@@ -120,7 +120,7 @@ class DenseEngine:
 
     def harvest(self, cache: RowCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
         if not cache.raw:
-            raise ModelError("these rows cannot be harvested: run the prefill with keep_raw=True.")
+            raise ModelError("rows of this cache cannot be copied to blocks: run the prefill with keep_raw=True.")
         return self._block(cache, torch.as_tensor(rows), identity)
 
     def query_states(

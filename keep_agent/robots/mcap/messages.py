@@ -1,4 +1,4 @@
-"""MCAP channels with their JSON schemas, and messages of trace entries and session events.
+"""MCAP channels with their JSON schemas, and the messages for entries of a trace and events of a session.
 
 ``foxglove.Log`` and ``foxglove.CompressedImage`` follow Foxglove's published schemas: https://docs.foxglove.dev/docs/visualization/message-schemas
 """
@@ -86,10 +86,10 @@ def timestamp(at: int) -> dict[str, int]:
 
 
 def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """Yield the messages of a trace entry. ``at``: time in ns; ``read`` returns a picture file's bytes, or None."""
+    """Yield the messages for a trace entry. ``at``: time in ns; ``read`` returns a picture file's bytes, or None."""
     match entry["event"]:
         case "episode":
-            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none in an agent's trace
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent's trace has none
             yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)
@@ -104,7 +104,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
 
 
 def event_messages(event: Event, at: int) -> Iterator[Message]:
-    """Yield the messages of a session event; ``at`` is its time in ns. `Decision.trace` gives the memory message."""
+    """Yield the messages for a session event; ``at`` is its time in ns. `Decision.trace` has the memory message."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")
@@ -132,7 +132,7 @@ def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
 
 
 def memory(entry: Mapping[str, Any]) -> Message:
-    """Return the memory message of a prompt: token counts, units, segments and attention hops."""
+    """Return the memory message of a prompt: token counts, memory units, segments and hops (attention between them)."""
     units = entry["units"]
     fields = {name: entry[name] for name in MEMORY_FIELDS if name in entry}
     counts = {"tokens": len(entry["token_ids"]), "context": entry["context"], "query": entry["query"]}

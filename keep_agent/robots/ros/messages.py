@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 def ignore_invalid(topic: str, listener: Listener) -> Listener:
-    """Wrap ``listener`` so that invalid messages are logged and ignored: a topic has no response that could say so."""
+    """Wrap ``listener`` so that invalid messages are logged and ignored: a topic has no response for an error."""
 
     def listen(message: Any) -> None:
         try:
@@ -71,13 +71,13 @@ def field_at(message: Any, *names: str) -> Any:
     value = message
     for name in names:
         if not isinstance(value, Mapping) or name not in value:
-            raise DataError(f"{message!r:.80} has no field {'.'.join(names)!r}; send one that has it")
+            raise DataError(f"{message!r:.80} has no field {'.'.join(names)!r}; send a message that has it")
         value = value[name]
     return value
 
 
 def text_of(message: Any, name: str) -> str:
-    """Return a field's text, "" for a missing one. "?" replaces unpaired surrogates."""
+    """Return the text of a field, or "" if it is missing. "?" replaces unpaired surrogates."""
     value = message.get(name) if isinstance(message, Mapping) else None
     return "" if value is None else str(value).encode("utf-8", "replace").decode()
 

@@ -97,7 +97,7 @@ def _definition_of(name: str) -> str:
 
 
 def _generate(definitions: Mapping[str, str]) -> dict[str, type[Any]]:
-    """Return the message classes by type name. ``definitions``: text by type name; the first uses the other types."""
+    """Return the message classes by type name. ``definitions`` maps type names to texts; the first uses the others."""
     dynamic = ros1("genpy.dynamic")
     names = list(definitions)
     text = SEPARATOR.join([definitions[names[0]], *(f"MSG: {name}\n{definitions[name]}" for name in names[1:])])

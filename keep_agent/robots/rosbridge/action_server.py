@@ -62,7 +62,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals. Wait up to ``seconds`` for the current goal, which the caller has stopped."""
+        """Reject waiting and later goals; wait up to twice ``seconds`` for the current goal, which has been stopped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class BridgeActionServer:
             self._end(goal, end)
 
     def _on_cancel(self, message: Any) -> None:
-        """Cancel the goal with the message's id; without an id, all goals. The stamp is ignored."""
+        """Cancel the goal with the message's id; without an id, all goals. The message's time stamp is ignored."""
         name = text_of(message, "id")
         with self._changed:
             goal = self._next if self._next is not None and _matches(self._next, name) else None

@@ -27,10 +27,10 @@ def roslibpy() -> ModuleType:
 
 
 class Bridge(AbstractContextManager["Bridge"]):
-    """One connection. After a break roslibpy reconnects, and restores all advertisements and subscriptions.
+    """Connection to a rosbridge. When it breaks, roslibpy reconnects and restores advertisements and subscriptions.
 
     Without a connection nothing is sent: roslibpy would send messages after the reconnection, moving the robot late.
-    roslibpy's asyncio transport is used: the other one, Twisted, starts only once per process and outlives `main`.
+    roslibpy runs on asyncio. With Twisted, its other choice, it starts only once per process and outlives `main`.
     """
 
     def __init__(self, host: str = "localhost", port: int = 9090, timeout: float = 10.0, secure: bool = False) -> None:
@@ -84,7 +84,7 @@ class Bridge(AbstractContextManager["Bridge"]):
         self.library.Topic(self.ros, name, kind).subscribe(ignore_invalid(name, listener))
 
     def on_operation(self, operation: str, listener: Listener) -> None:
-        """Pass messages of a rosbridge operation to ``listener``: roslibpy's handler fails on unexpected fields."""
+        """Pass a rosbridge operation's messages to ``listener``: roslibpy's own handler fails on unexpected fields."""
         self._listeners.setdefault(operation, []).append(ignore_invalid(operation, listener))
         self.ros.factory.on_ready(self._attach)
 

@@ -69,7 +69,7 @@ class RosbridgeExecutor:
         bridge.on_ready(lambda: Thread(target=self._cancel_lost, daemon=True).start())
 
     def skills(self) -> Sequence[str]:
-        """Return the possible skills. Raises ConnectionLost, or RobotTimeout if the robot has not sent them."""
+        """Return the possible skills. Raises ConnectionLost, or RobotTimeout if the robot sends none in time."""
         self.bridge.check()
         with self._changed:
             if not self._changed.wait_for(lambda: self._skills is not None, self.timeout):
@@ -77,7 +77,7 @@ class RosbridgeExecutor:
             return self._skills or ()
 
     def observe(self) -> Sequence[Fact]:
-        """Return new facts. Raises ConnectionLost: the task ends, and a disconnected robot is not moved."""
+        """Return new facts. Raises ConnectionLost, which ends the task: a disconnected robot must not be moved."""
         self.bridge.check()
         with self._changed:
             facts, self._facts = self._facts, deque(maxlen=MAX_FACTS)
@@ -88,7 +88,7 @@ class RosbridgeExecutor:
         pending = PendingSkill(skill, feedback)
         with self._changed:
             if self._pending is not None:
-                raise RobotError(f"{skill!r} cannot begin before {self._pending.skill!r} has ended: cancel that")
+                raise RobotError(f"{skill!r} cannot begin before {self._pending.skill!r} has ended: cancel that skill")
             self._pending = pending
         try:
             self.bridge.check()
@@ -113,7 +113,7 @@ class RosbridgeExecutor:
             pending.start_timer(self.silence)
 
     def _cancel_lost(self) -> None:
-        """Cancel a lost skill if there is a connection. The lock keeps other skills from beginning in between."""
+        """Cancel a lost skill if there is a connection. The lock keeps other skills from beginning before that."""
         with self._send_lock:
             if self._skill_lost and self.bridge.connected:
                 self._skill_lost = False
@@ -145,7 +145,7 @@ def read_skills(text: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         skills = None
     if not isinstance(skills, list) or not all(isinstance(text, str) and text and is_one_line(text) for text in skills):
-        raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
+        raise DataError(f"skills must be a JSON array of texts without line breaks, not {text:.80}")
     return tuple(skills)
 
 

@@ -1,4 +1,4 @@
-"""Skill clients over a rosbridge: ROS 2 action, ROS 1 action, and service."""
+"""Skill clients: they send a skill to a robot over a rosbridge, as a ROS 2 action, ROS 1 action or service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keep_agent.robots.ros.messages import Listener, field_at, flag_of, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
-CANCEL_TIMEOUT = 2.0  # timeout in seconds of the cancel service
+CANCEL_TIMEOUT = 2.0  # seconds to wait for the response of the cancel service
 SkillProtocol = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # in action_msgs/GoalStatus of ROS 2, and in actionlib_msgs/GoalStatus of ROS 1
 NO_SUCCESS = "succeeded, but its success field is false"
@@ -51,7 +51,7 @@ class Fields:
         try:
             ok = ended_well and (self.ok is None or flag_of(values, self.ok))
         except DataError as error:
-            return failed(f"the robot does not say whether it worked: {error}, or name its field with Fields(ok=...)")
+            return failed(f"the robot does not report success or failure: {error}, or set its field: Fields(ok=...)")
         fields = values if isinstance(values, Mapping) else {self.message: values or None}
         message = text_of(fields, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
@@ -130,7 +130,7 @@ class ActionClient:
 
 
 class Ros2Action(ActionClient):
-    """Client of a ROS 2 action, by the operations ``send_action_goal`` and ``cancel_action_goal``."""
+    """Client of a ROS 2 action, by the rosbridge operations ``send_action_goal`` and ``cancel_action_goal``."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         super().__init__(bridge, fields, "id")
@@ -201,7 +201,7 @@ class ServiceCall:
 
         def on_response(outcome: Outcome) -> None:
             if not outcome.ok:
-                log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
+                log.warning("service %s did not cancel the skill: %s", self._cancel.name, outcome.message)
             response_event.set()
 
         self._call(self._cancel, {}, TRIGGER_FIELDS, on_response)

@@ -63,7 +63,7 @@ class Dialogue:
                 self._report(outcome)
 
     def end(self, outcome: Outcome) -> None:
-        """End the planner's task and wait for that; a decision without a report is reported with ``outcome`` first.
+        """End the planner's task and wait for its end. A decision without a report is first reported with ``outcome``.
 
         Errors of the planner are logged, since callers cannot act on them.
         """
@@ -133,12 +133,12 @@ class PendingFacts:
             for id in dropped:
                 del self._facts[id]
         if dropped:
-            log.warning("%d facts dropped that no planner accepted: at most %d are kept", len(dropped), MAX_PENDING)
+            log.warning("%d facts dropped before a planner accepted them: at most %d wait", len(dropped), MAX_PENDING)
 
     def pass_to(self, dialogue: Dialogue) -> tuple[FactView, ...]:
         """Pass the facts to the planner and return those that it accepted. An invalid fact is logged and dropped.
 
-        Once the planner's storage is full, only facts about removed things are passed, since these free room. The other
+        Once the planner's storage is full, only facts with ``gone=True`` are passed, since they free room. The other
         facts stay pending, and the error is raised at the end. Other errors of the planner are raised at once.
         """
         accepted: list[FactView] = []

@@ -49,11 +49,11 @@ class TaskRun:
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._observed_side: Literal["executor", "planner"] = "executor"  # side that the running observation calls
+        self._observed_side: Literal["executor", "planner"] = "executor"  # the one that the observation is calling
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
-        self._verdict: Outcome | None = None  # outcome that the planner has not been told yet
+        self._verdict: Outcome | None = None  # outcome that has not been reported to the planner yet
         self._failures = 0
         self._hanging = ""  # skill that may still be running
 
@@ -90,14 +90,14 @@ class TaskRun:
         clock = Clock(self.limits.answer)
         decision = self._wait_for("planner", self._start_call("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
-            raise TaskEnd("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
+            raise TaskEnd("planner_error", f"the planner's plan returned {decision!r}, which is not a Decision")
         self.watch(events.Planned(decision, clock.elapsed))
         return decision
 
     def _conclude(self) -> None:
         outcome = SUCCESS if self.judge is None else self._wait_for("executor", self._start_call("judge", self.judge))
         if not isinstance(outcome, Outcome):
-            raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
+            raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is not an Outcome")
         self._report(outcome)
         raise TaskEnd("done", outcome.message, outcome.ok)
 
@@ -166,7 +166,7 @@ class TaskRun:
     def _outcome(self, skill_call: BoundedCall[Outcome]) -> Outcome:
         outcome = self._result_of("executor", skill_call)
         if not isinstance(outcome, Outcome):
-            raise TaskEnd("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
+            raise TaskEnd("executor_error", f"the executor's execute returned {outcome!r}, which is not an Outcome")
         return outcome
 
     def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
@@ -194,8 +194,6 @@ class TaskRun:
         return call
 
     def _start_observation(self, skill: str = "") -> BoundedCall[None]:
-        """Begin an observation; ``skill`` is the running skill."""
-
         def observe() -> None:
             self._observed_side = "executor"
             self.pending.add(self.executor.observe())
@@ -206,20 +204,22 @@ class TaskRun:
         return self._start_call("observe", observe)
 
     def _wait_for(self, side: str, call: BoundedCall[T]) -> T:
-        """Wait for a call and return its result. Errors name ``side``; "" is the side that an observation calls."""
+        """Wait for a call and return its result. ``side`` is "executor" or "planner", and errors name it.
+
+        An observation calls first the executor, then the planner: with ``side=""``, errors name the current one.
+        """
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
         return self._result_of(side or self._observed_side, call)
 
     def _check_stop(self) -> None:
-        """Raises TaskEnd after a stop or the task's time limit."""
         if self.stop_requested.done():
             raise TaskEnd("stopped", self.stop_requested.result())
         if self.clock.remaining <= 0:
             raise TaskEnd("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
     def _result_of(self, side: str, call: BoundedCall[T]) -> T:
-        """Return the result of a call of ``side``. Raises TaskEnd if the call raised an error or has not returned."""
+        """Return the result of a call of ``side``. Raises TaskEnd if the call raised an error or is still running."""
         if not call.done:
             raise TaskEnd(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
         if call.error is not None:

@@ -170,7 +170,7 @@ def test_failed_cancellation_by_a_service_is_logged(
     monkeypatch.setattr(skill_clients, "CANCEL_TIMEOUT", WAIT)
     robot.services["/halt"] = lambda args: {"success": False, "message": "the brake is broken"}
     RosbridgeExecutor(bridge, WAVE, cancel="/halt", **SERVICE)._client.cancel()
-    assert "service /halt does not cancel: the brake is broken" in caplog.text
+    assert "service /halt did not cancel the skill: the brake is broken" in caplog.text
 
 
 def test_missing_service_is_a_failure(robot: StandIn, bridge: Bridge) -> None:

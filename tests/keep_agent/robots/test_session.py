@@ -133,8 +133,8 @@ def test_dialogue_makes_no_calls_after_its_end() -> None:
     ("skills", "plan", "outcome", "verdict", "stop", "text"),
     [
         (None, "wave", OK, OK, "executor_error", "skills"),
-        (["wave"], None, OK, OK, "planner_error", "no Decision"),
-        (["wave"], "done", OK, True, "executor_error", "no Outcome"),
+        (["wave"], None, OK, OK, "planner_error", "not a Decision"),
+        (["wave"], "done", OK, True, "executor_error", "not an Outcome"),
         (["wave"], "wave", None, OK, "executor_error", "None"),
     ],
 )

@@ -143,7 +143,7 @@ def test_numbers_that_cannot_be_packed_are_refused(engine_of: GetEngine) -> None
 
 
 def test_formats_whose_groups_fill_no_page_are_refused(engine_of: GetEngine) -> None:
-    with pytest.raises(ConfigError, match="groups of 128 do not fill pages of 64"):
+    with pytest.raises(ConfigError, match="groups of 128 keys by channel do not fill pages of 64 rows"):
         packed(engine_of(), PackFormat(4, 128, "channel"))
 
 

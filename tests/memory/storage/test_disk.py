@@ -202,12 +202,12 @@ def test_blocks_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
     disk.open("m")
     disk.open("m")
     disk.put(block("a"))
-    with pytest.raises(ConfigError, match="'m', so 'n' needs its own"):
+    with pytest.raises(ConfigError, match="'m': make another for 'n'"):
         disk.open("n")
     with pytest.raises(ConfigError, match="does not fit into a file of"):
         disk.put(block("b", dtype=torch.bfloat16))
     packing = Quantized(bits=8)
-    with pytest.raises(ConfigError, match="cannot be stored as exact"):
+    with pytest.raises(ConfigError, match="cannot be stored in an unquantized file"):
         disk.put(packing.form(block("c")))
     assert str(Disk().folder).endswith("kv")
 
