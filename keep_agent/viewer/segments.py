@@ -38,7 +38,7 @@ class SegmentView:
 
 
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:
-    """Return the segments of a step's prompt, in its order. Raises KeyError or TypeError for an invalid entry."""
+    """Return the segments of a step in prompt order. Raises KeyError or TypeError for an invalid trace entry."""
     spans, units = entry.get("segments", ()), entry.get("units", ())
     ranks, newer = ranks_of(entry.get("hops", ())), Counter(span["id"] for span in spans)
     views = []
@@ -70,7 +70,7 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     known = versions[: len(versions) - newer]
     step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
-        state = RECOMPUTED if last_layer > 0 else HIT  # a row's KV at layer 0 depend on its token only
+        state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 alone changes nothing: its KV depend on the token only
     else:
         state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(

@@ -161,7 +161,7 @@ def _kernel_attention(
 def _matmul_attention(
     query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
-    """Do the same as `_kernel_attention` by matrix products; a single one covers all slots' queries and memory keys."""
+    """Compute `_kernel_attention` by matrix products; one product covers all slots' queries and the memory's keys."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)

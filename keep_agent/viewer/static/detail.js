@@ -1,4 +1,4 @@
-// Panel of the selected segment: text, unit and block, and its rank at every layer that chose it.
+// Panel of the selected segment: text, unit (part encoded as a whole), block, and rank at every layer that chose it.
 
 import { STATES, absent, count, html, panel, svg, ticks, widthOf } from "./draw.js";
 import { unit } from "./memory.js";

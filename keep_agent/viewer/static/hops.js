@@ -1,4 +1,5 @@
-// Multi-hop path: edges from the query to segments, and from these to others. Each chosen segment has one incoming edge.
+// Path of attention in several hops: from the query to segments, and from these segments to further segments. Each
+// chosen segment has one incoming edge.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 
