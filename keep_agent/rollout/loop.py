@@ -100,7 +100,7 @@ def run_episode(
     """Run one episode; return its result and its trace entries.
 
     An error of ``env.reset`` means invalid data and is raised, except EpisodeError. An EpisodeError, or any error after
-    the reset, makes the episode fail, with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
+    the reset, makes the episode fail, with a traceback in the trace. ModelError and KeyboardInterrupt always pass.
 
     :param skills: name of the set of skills, for the planner and the trace
     :param demonstrate: takes the first ``info`` of a task and returns how many skills the expert needs for the task

@@ -50,7 +50,7 @@ class StepNumbers:
 
     @property
     def request_tokens(self) -> int:
-        """Rows of the longest prompt. Older runs recorded only the sum over a step's prompts, which is returned then."""
+        """Rows of the longest prompt; in older runs, which did not record them, the sum over the step's prompts."""
         return self.longest_tokens or self.prompt_tokens
 
     @property

@@ -87,10 +87,7 @@ def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> 
         (json.dumps(step(timings={"ttft": 10**400})), "trace.jsonl:3 is no entry .*OverflowError"),
         (json.dumps(step(goal=[0, float("inf")])), "trace.jsonl:3 is no entry .*OverflowError"),
         (json.dumps(step(**prompt() | {"active_rows": [float("inf")] * 2})), "trace.jsonl:3 .*inf is not finite"),
-        (
-            json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"),
-            "trace.jsonl:3 is no entry .*inf is not finite",
-        ),
+        (json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"), "trace.jsonl:3 is no entry .*inf is not"),
         (json.dumps(opening("f", tasks="put")), "trace.jsonl:3 is no entry .*must be a list of mappings"),
         (json.dumps(opening("f", tasks=[1])), "trace.jsonl:3 is no entry"),
         (json.dumps(end(True) | {"met": None}), "trace.jsonl:3 is no entry"),
