@@ -247,7 +247,7 @@ class KVPlanner:
     def finish_task(self, result: TaskResult, following: str | None) -> None:
         """End the task: write segments for its turns that are not yet in the memory, and for the task itself."""
         self.write(self._log.finish(result.instruction, result.success, result.steps))
-        self.session.advance()  # segments of the next task come after those of this one
+        self.session.advance()  # segments of the next task come after the segments of this task
         self.begin(following or "", self._skills)
 
     @property
@@ -290,7 +290,7 @@ class KVPlanner:
         return self._format.opening(self._skills, instruction, self._agent_line, self._log.tasks > 0)
 
     def _query(self) -> list[int]:
-        """Return the token ids after the memory; in a transcript only the new ones."""
+        """Return the token ids after the memory; in a transcript, those after the ids that it already has."""
         if not self._appends or self._restarted:
             return self._full_query()
         if self._log.length:

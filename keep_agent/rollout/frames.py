@@ -15,7 +15,7 @@ import numpy as np
 from keep_agent.errors import DataError, KeepError
 from memory.files.atomic import create_folder
 
-FRAMES = "frames"  # name of a folder in the run folder
+FRAMES = "frames"  # name of the folder of pictures in a run folder
 EXTENSIONS = {"jpeg": "jpg", "png": "png"}
 QUALITY = 90  # quality of JPEG files, 0 to 100
 MAX_NAME = 200  # maximum characters of a folder's name; file systems allow 255
@@ -67,7 +67,7 @@ def folder_name(episode: str) -> str:
     """
     name = quote(episode, safe="")
     if name.startswith("."):
-        name = f"%2E{name[1:]}"  # otherwise the folder is hidden, or is a parent folder
+        name = f"%2E{name[1:]}"  # otherwise ".a" is a hidden folder, and ".." the parent folder
     if len(name) > MAX_NAME:
         digest = sha256(episode.encode()).hexdigest()[:32]
         return f"{name[: MAX_NAME - len(digest) - 2]}%.{digest}"

@@ -46,7 +46,7 @@ class Rollout:
         return len(self.outcomes)
 
     def simulator_fields(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields ``frame``, a picture's path, and ``restarted``: the simulator restarted since last time."""
+        """Return ``frame``, a picture's path, and ``restarted`` if the simulator has restarted since the last call."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         fields: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:
@@ -100,7 +100,7 @@ def run_episode(
     """Run one episode; return its result and its trace entries.
 
     An error of ``env.reset`` means invalid data and is raised, except EpisodeError. An EpisodeError, or any error after
-    the reset, makes the episode fail, with a traceback in the trace. ModelError and KeyboardInterrupt always pass.
+    the reset, fails the episode, with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
     :param skills: name of the set of skills, for the planner and the trace
     :param demonstrate: takes the first ``info`` of a task and returns how many skills the expert needs for the task

@@ -21,7 +21,7 @@ class StepNumbers:
     """Cost of one decision, explained in docs/evaluation.md. `_tokens`: rows; `_token_layers`: rows x layers."""
 
     task: int = 0
-    layers: int = 0  # 0 without a model
+    layers: int = 0  # layers of the model; 0 without a model
     parts: Mapping[str, float] | None = None  # time in ms of each of PARTS; their sum is ttft_ms
     ttft_ms: float = 0.0
     ttft_overlapped_ms: float = 0.0
@@ -80,7 +80,7 @@ class TaskOutcome:
     met: int  # goal conditions that hold at the end
     total: int  # goal conditions
     steps: int
-    expert_steps: int  # skills of the demonstration; 0 without one
+    expert_steps: int  # number of skills in the expert's demonstration; 0 without a demonstration
     stop: str
 
 

@@ -1,4 +1,4 @@
-"""Run folder: config, one committed line per episode, the trace, and the summary written last.
+"""Run folder: config, one committed line per episode, the trace, and the summary, which is written last.
 
 The lines of a file are a hash chain: each line has a checksum over all lines up to it. A chain begins with the config,
 which holds a random id of the run, so that files of another run are rejected. A small file beside ``episodes.jsonl``,
@@ -200,7 +200,7 @@ def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def bind_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
-    """Return the config to save, with a random run id, and the start of its files' hash chains."""
+    """Return the config to save, with a random run id, and the start of the hash chains of the run's files."""
     saved = {**config, RUN_ID: token_hex(8)}
     return saved, Chain.for_owner(encode_json(saved))
 
@@ -222,7 +222,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders at or below ``path``, sorted, without temporary folders. Raises DataError if none."""
+    """Return the run folders at or below ``path``, sorted, but no temporary ones. Raises DataError if none exists."""
     folders = [file.parent for file in path.rglob(CONFIG) if not file.parent.name.endswith(SUFFIX)]
     runs = [run for run in folders if (run / EPISODES).exists() or any(m.count for m in read_marks(run / EPISODES))]
     if not runs:
@@ -231,7 +231,7 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def read_committed(path: Path, name: str) -> list[Line]:
-    """Return the committed lines of a run's file. Raises CorruptError if one is damaged, missing or of another run."""
+    """Return the committed lines of a file. Raises CorruptError if a line is damaged, missing or of another run."""
     start = chain_start(path)
     if start.sealed:
         return read_marked(path / name, start, f"{CONFIG} beside it", RESTORE)
@@ -239,7 +239,7 @@ def read_committed(path: Path, name: str) -> list[Line]:
 
 
 def trace_lines(trace: Path) -> Iterator[Line]:
-    """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or of another run."""
+    """Yield the lines of a run's trace. Raises CorruptError if a line is damaged, missing or of another run."""
     path, number = trace.parent, 0
     lines = read_committed(path, EPISODES) if _has_episodes(path) else []
     for line in read_lines(trace, RESTORE, chain_start(path)):
@@ -262,7 +262,7 @@ def _has_episodes(path: Path) -> bool:
 
 
 def _committed_trace(lines: Iterable[Line]) -> int | None:
-    """Return the largest number of trace lines that a committed line records, if any does."""
+    """Return the largest number of trace lines that a committed line records; None if no line records a number."""
     return max((line.value[TRACE_COUNT] for line in lines if TRACE_COUNT in line.value), default=None)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
 SCHEMA = 1
-Entry = dict[str, Any]  # a line of JSON
+Entry = dict[str, Any]  # one line of the trace
 
 
 def _entry(event: str, episode: str, **fields: Any) -> Entry:
@@ -30,14 +30,14 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
 
 
 def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
-    """Return the entry that opens an episode. ``notes``: how a simulator's start differs from the data's, as JSON."""
+    """Return the entry that opens an episode. ``notes``: how the start in a simulator differs from that in the data."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
     noted = {"notes": dict(notes)} if notes else {}
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
 
 
 def agent_entry(name: str) -> Entry:
-    """Return the entry that opens an agent's trace, before its tasks are known."""
+    """Return the entry that opens the trace of a server's agent, whose tasks are not yet known."""
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 
@@ -83,7 +83,7 @@ def step_entry(
 
 
 def prompt_entry(prefill: Prefill) -> Entry:
-    """Return the fields of a prompt: tokens, units (parts encoded as a whole), segments, hops, and times.
+    """Return the fields of a prompt: tokens, units (parts encoded as a whole), segments, hops of attention, times.
 
     Rows are numbered within the prompt. Times are in ms since the first load or computation began. Edges of hops lead
     from a segment id, or "" for the query, to the id of a segment that receives attention from it.

@@ -59,7 +59,7 @@ class WandbLog(NoLog):
 
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
-    """Return the metrics of one episode; times and the computed ratio only with a model."""
+    """Return the metrics of one episode; times and the computed ratio are included only if the planner has a model."""
     decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,

@@ -59,7 +59,7 @@ class Field:
         return f"{self.place}.{key}" if self.place else key
 
     def text(self) -> str:
-        """Return a text that ends with one newline."""
+        """Return the text with exactly one newline at its end."""
         if not isinstance(self.value, str) or not self.value.strip():
             raise self.error(f"{self.value!r} is not text; write some text after a | or in quotes")
         return self.value.strip("\r\n") + "\n"
@@ -68,7 +68,7 @@ class Field:
         return " ".join(self.text().split())
 
     def word(self, mark: str = "_") -> str:
-        """Return a name of small letters, digits and ``mark``."""
+        """Return a name, which may contain lower-case letters, digits and ``mark``."""
         pattern = rf"[a-z][a-z0-9{mark}]{{0,{MAX_KEY_LENGTH - 1}}}"
         if not isinstance(self.value, str) or not re.fullmatch(pattern, self.value):
             characters = f"up to {MAX_KEY_LENGTH} characters of a-z, 0-9 and {mark}, the first a letter"

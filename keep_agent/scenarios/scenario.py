@@ -172,7 +172,7 @@ def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Ph
             raise field.error(f"{phase!r} is not an earlier phase; the earlier phases are: {known}")
         listeners = [reader for reader in earlier[phase].participants if earlier[phase].reaches(reader)]
         if agent not in listeners:
-            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; agents that did: {', '.join(listeners)}")
+            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; it was heard by: {', '.join(listeners)}")
         if to != (agent,):
             raise field.error(f"{', '.join(to)} would read what {agent} heard; put it in instructions.{agent}")
 

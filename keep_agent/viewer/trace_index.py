@@ -138,7 +138,7 @@ class EpisodeIndex:
         return self.opening["episode"]
 
     def add(self, position: LinePosition, entry: Entry) -> None:
-        """Add the next step; an invalid one leaves the index unchanged."""
+        """Add the next step; an invalid step leaves the index unchanged."""
         number, summary = len(self.positions), summarize_step(entry)
         texts = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
         facts = [(str(fact["id"]), fact) for fact in entry.get("facts", ())]
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = chain_start(self.path.parent)
                 self._trace_file.forget(start)
                 self._results_file.forget(start)
-            end = episodes_mark(self.path.parent)  # read before episodes and trace, as it is written after them
+            end = episodes_mark(self.path.parent)  # read first, since it is written after episodes and trace
             for _, line in self._results_file.new_lines():
                 self._committed = line.get(TRACE_COUNT, self._committed)
             if end is not None:

@@ -1,4 +1,4 @@
-"""Prompt formats: token ids of a prompt's parts for a given model.
+"""Prompt formats: encoders of a prompt's parts as token ids of a given model.
 
 A prompt is ``[context][memory segments][query]`` (`memory` layout) or a growing transcript (`append` layout). Its parts
 are encoded one by one and joined as ids. Each segment ends with a newline, which is a separate token.
@@ -76,12 +76,12 @@ class Format(Protocol):
     def goal(self, skills: str, instruction: str) -> Ids:
         """Encode the query for which the model generates the goal of an instruction; empty for formats without goals.
 
-        Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
+        A goal is a plain restatement ("find mug put desk"). Later queries contain only the goal, transcripts both.
         """
         return []
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
-        """Encode a task in an `append` transcript, before its first cue; ``after_task``: another task precedes it."""
+        """Encode a task in an `append` transcript, before its first cue; ``after_task``: it follows another task."""
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.

@@ -39,7 +39,7 @@ def entity_text(text: str) -> str:
 
 
 def entity_names(skill: str) -> tuple[str, ...]:
-    """Return the entities of a skill, spelled as in memory lines; none for a type-level skill."""
+    """Return the entities of a skill, spelled as in memory lines; none for a skill that names only types."""
     return tuple(f"{kind}_{number}" for kind, number in _INSTANCE.findall(clean(skill)))
 
 
@@ -96,9 +96,9 @@ def goal_or_instruction(instruction: str, goal: str) -> str:
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "") -> str:
-    """Return the query of the `memory` layout, which rebuilds the prompt at every step; it ends with the cue.
+    """Return the query of the `memory` layout, which rebuilds the prompt at every step. A query ends with the cue.
 
-    ``turns`` are the latest ones; ``agent_line`` states where the agent is, what it holds and what it sees.
+    ``turns`` are the task's latest; ``agent_line`` states where the agent is, what it holds and what it sees.
     """
     return task_line(skills, instruction) + "".join(turn.text for turn in turns) + agent_line + CUE
 

@@ -155,5 +155,5 @@ def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where:
         raise ModelError(f"weights in {str(where)!r} do not fit its config.json ({error}); {RESTORE}") from error
     odd = sorted({*result.missing_keys, *result.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
     if odd:
-        raise ModelError(f"weights in {str(where)!r} do not fit its config.json, as tensor {odd[0]}; {RESTORE}")
+        raise ModelError(f"weights in {str(where)!r} do not fit its config.json, for example {odd[0]}; {RESTORE}")
     model.tie_weights()

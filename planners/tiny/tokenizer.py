@@ -60,7 +60,7 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
     """Add a token for each entity, and each word that occurs `MIN_COUNT` times in ``texts``, if it has several pieces.
 
-    Existing ids are kept, so that weights can be trained further. Returns new token -> ids of its pieces.
+    Existing ids are kept, so that weights can be trained further. Returns the ids of the pieces of each new token.
     """
     words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
     frequent = sorted(word for word, count in words.items() if count >= MIN_COUNT)

@@ -30,7 +30,7 @@ class Level:
     plans: float  # share of batches with plan and goal slots only; some of these slots follow a memory
     recall: int  # maximum lines in the memory of a recall probe; 0 for no recall probes
     judged_kind: str  # kind of slot whose running accuracy must reach ``pass_mark``
-    pass_mark: float  # above 1: the last level
+    pass_mark: float  # above 1 for the last level, which is never passed
 
 
 LEVELS = (

@@ -61,7 +61,7 @@ def read_lessons(path: Path) -> Iterator[Lesson]:
 
 
 def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[PackedExample]:
-    """Pack lessons, sorted by length, as slots without a memory: up to ``tokens`` padded rows a pack, or one slot."""
+    """Pack lessons as slots without a memory, sorted by length; a pack has up to ``tokens`` padded rows or one slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
         return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)

@@ -17,7 +17,7 @@ class Optimizers:
     """The optimisers of a model behind one interface; their state is a flat mapping of tensors.
 
     ``muon``: orthogonalised momentum (torch.optim.Muon, torch 2.9 or newer) scaled to AdamW's step size, so that
-    the same learning rate serves both.
+    the same learning rate serves both optimisers.
     """
 
     def __init__(self, model: nn.Module, kind: str, lr: float) -> None:

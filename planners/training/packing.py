@@ -29,7 +29,7 @@ from planners.training.task_replay import TaskMemory, TaskReplay, TextPart
 
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
-VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # weights of drawn steps by the skill's verb, else 1
+VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # chance of a step to be drawn, by its verb; else 1
 LATER_OBJECT_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
 
 
@@ -166,10 +166,9 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps, nearest first: neighbouring steps' slots have similar lengths, so pad little.
+        """Draw a step; return all steps, nearest first: slots of similar length need little padding.
 
-        In tasks with several objects, steps after the first put are drawn more often: there, models often pick up the
-        first object again.
+        With several objects, steps after the first put are drawn more often: models often pick the first object again.
         """
         steps = range(len(task.steps))
         weights = [VERB_WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
@@ -180,7 +179,7 @@ class Packer:
         return sorted(steps, key=lambda index: abs(index - middle))
 
     def _sample_lines(self, memory: list[Segment], used_ids: set[str]) -> list[Segment]:
-        """Drop random lines until ``mix.memory_lines`` are left, but none that the task or another line left needs."""
+        """Drop random lines until ``mix.memory_lines`` are left, but no line that the task or a kept line needs."""
         spare = [line for line in memory if line.id.split("/")[0] not in used_ids]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
@@ -246,13 +245,13 @@ class Packer:
 
 
 def _pick_count(task: TaskRecord) -> int:
-    """Count the expert's successful pick-ups. Labels alone are too many: after a perturbed step, a label repeats."""
+    """Count the expert's successful pick-ups. There may be more labels: after a perturbed step, a label repeats."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 
 
 def _questions(facts: Sequence[FactRecord], ids: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield (question, answer) about the facts in ``ids``: place of an object, state of its place, of a receptacle."""
+    """Yield (question, answer) about the facts in ``ids``: an object's place, its state, a receptacle's state."""
     state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
     for fact in facts:
         if fact.id not in ids or fact.gone:

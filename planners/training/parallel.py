@@ -52,7 +52,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(group, *args)`` in ``size`` new processes, or in this one if ``size`` is 1; a failure ends all.
+    """Call ``work(group, *args)`` in ``size`` new processes, in this one if ``size`` is 1. One failure ends all.
 
     Returns the exit code. If a process ended with an exception, the exception is raised.
     """

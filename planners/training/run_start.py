@@ -116,7 +116,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
     try:
         start = RunStart(model, tokenizer, Progress(**history["progress"]), history["calls"], checkpoint)
     except (LookupError, TypeError) as error:
-        raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
+        raise ModelError(f"{source / HISTORY} is not a training record ({error!r}); {RESTORE}") from error
     if checkpoint:
         _check_init(args, start.calls)
         load_weights(model, read_tensors(checkpoint / MASTER_WEIGHTS), checkpoint / MASTER_WEIGHTS)

@@ -36,7 +36,7 @@ class TaskMemory:
         return changed
 
     def ordered(self) -> list[Segment]:
-        """Return facts, sorted by last change and creation, then the skills since the last finished task."""
+        """Return the segments sorted by last change and creation; skills since the last finished task come last."""
         finished = self.store.last_finished
 
         def key(segment: Segment) -> tuple[bool, int, int]:

@@ -178,7 +178,7 @@ class Trainer:
         """Set the features' mean and deviation from the first sessions, in which the rule alone evicts."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
-            raise ConfigError(f"no first session has more rows than --budgets {self.args.budgets}: lower the budgets")
+            raise ConfigError(f"the first sessions never exceed --budgets {self.args.budgets} rows: lower the budgets")
         features = torch.cat(examples)
         self.head.center.copy_(features.mean(0))
         self.head.spread.copy_(features.std(0).clamp(min=1e-6))
@@ -195,7 +195,7 @@ class Trainer:
             surprisals = list(self._surprisals(self.held_out))
             if not surprisals:
                 budgets = f"--budgets {self.args.budgets}"
-                raise ConfigError(f"no held-out session has more rows than {budgets}: lower the budgets")
+                raise ConfigError(f"the held-out sessions never exceed {budgets} rows: lower the budgets")
             row = {"alpha": round(float(self.head.alpha.detach()), 5), "nats": round(fmean(surprisals), 4)}
             self.progress.weighed.append(row)
             print(json.dumps(row), flush=True)

@@ -109,7 +109,7 @@ def test_invalid_fields_are_refused_with_their_place(content: dict[str, Any], pl
     [
         ("${lunch.messages[ben]}", "'lunch' is not an earlier phase; the earlier phases are: tea"),
         ("${walk.messages[ben]}", "'walk' is not an earlier phase; the earlier phases are: tea"),
-        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
+        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; it was heard by: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
         ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
         ("${tea.words[ben]}", "names 'words'"),
@@ -131,7 +131,7 @@ def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
         make_scenario(changed("agents", "ben", "system", to="${tea.messages[ben]}"))
     deaf = changed("phases", 0, "speakers", to=["ada"])
     deaf["phases"][0]["audience"] = {"ada": ["ada"]}
-    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; agents that did: ada"):
+    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; it was heard by: ada"):
         make_scenario(deaf)
 
 
