@@ -251,7 +251,7 @@ def _pick_count(task: TaskRecord) -> int:
 
 
 def _questions(facts: Sequence[FactRecord], ids: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield (question, answer) about the facts in ``ids``: where an object is, the state of its place or a receptacle."""
+    """Yield (question, answer) about the facts in ``ids``: where an object is, its place's or a receptacle's state."""
     state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
     for fact in facts:
         if fact.id not in ids or fact.gone:
