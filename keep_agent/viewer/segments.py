@@ -27,7 +27,7 @@ class SegmentView:
     stop: int
     first_unit: int  # first and last unit that contain its rows, -1 for none
     last_unit: int
-    kind: str  # static: a static group; dynamic: a single segment; otherwise the kind of its unit
+    kind: str  # static: in a group of unchanged segments; dynamic: a single segment; otherwise the kind of its unit
     block: str  # shortened identity of its unit's block; "" for none or several
     from_block: int  # number of rows served from blocks
     last_layer: int  # last layer that computed one of its rows, -1: none did

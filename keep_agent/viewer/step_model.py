@@ -32,7 +32,7 @@ class PromptView:
     loads: tuple[Sequence[Any], ...]  # first layer, layer after the last, start, end, bytes
     computes: tuple[Sequence[Any], ...]  # layer, attention | importance | mlp, start, end
     flips: tuple[Entry, ...]  # segment groups that became static or dynamic
-    cold: bool
+    cold: bool  # first prompt after a reset
     parts: tuple[tuple[str, float], ...]  # name and ms of the parts of the time to the first token
     ttft_ms: float
     score_ms: float

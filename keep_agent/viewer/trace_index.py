@@ -90,8 +90,8 @@ class Outline:
     goal: tuple[int, int] | None  # goal conditions met, and their total
     ttft_ms: float | None
     computed: float | None  # computed share of rows x layers
-    cold: bool
-    flips: int
+    cold: bool  # first prompt after a reset
+    flips: int  # number of segment groups that became static or dynamic
     restarted: bool
 
 

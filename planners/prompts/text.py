@@ -1,4 +1,4 @@
-"""Texts of a prompt: segments of facts in two styles, log of the task, and the query.
+"""Texts of a prompt: memory segments, which are lines about facts, in two styles; the log of a task; the query.
 
 Segments are whole lines, so that parts of a prompt can be tokenised separately and joined by token ids.
 

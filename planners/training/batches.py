@@ -1,4 +1,4 @@
-"""Endless batches of training data from rollout files, and the curriculum that sets their difficulty."""
+"""Endless batches of packs (a memory and query slots) from rollout files, and the curriculum of their difficulty."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from planners.training.packing import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Counts of target lines by kind of slot; a line is right if all its tokens are."""
+    """Counts of target lines by kind of slot (query after the memory); a line is right if all its tokens are."""
 
     right: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)

@@ -1,5 +1,4 @@
-// Slider with marks above it: computed share, failed skills, task borders, differences, and flips (groups of segments
-// that became static or dynamic).
+// Slider with marks above it: computed share, failed skills, task borders, differences, groups that became static or dynamic.
 
 import { html, legend, svg, widthOf } from "./draw.js";
 

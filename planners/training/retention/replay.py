@@ -1,4 +1,4 @@
-"""Replay of sessions under a row budget, with features and labels for a retention head at every turn."""
+"""Replay of sessions under a budget of cache rows, with features and labels for IntentKV's head at every turn."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.js
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD_NEGATIVES = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried weights of the head, as shares of its trained alpha
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried shares of the trained alpha, the head's weight
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
