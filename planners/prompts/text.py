@@ -232,7 +232,7 @@ class LinkedStyle(PromptStyle):
             return _agent(fact)
         words = [fact.type, fact.id, REMOVED] if fact.gone else _words(fact)
         line = _line("now", *words)
-        if fact.id in self._first_lines:  # parent is the entity's first line, so that a prompt has both or neither
+        if fact.id in self._first_lines:  # its parent is the first line: a prompt with this line has both
             return Edit(f"{fact.id}{UPDATE_SUFFIX}", fact.category, line, parent=fact.id)
         self._first_lines[fact.id] = False
         return Edit(fact.id, fact.category, line)

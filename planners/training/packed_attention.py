@@ -25,7 +25,7 @@ class PackedBatch:
     """B padded packs as tensors, each with M = ``memory`` rows of memory, then S = ``slots`` slots of Q rows.
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), each slot's additive mask over memory and slot.
-    ``causal``: a causal mask suffices, since the batch is one pack without hidden lines; slot_bias is empty.
+    ``causal``: a causal mask replaces slot_bias: one pack without hidden lines, with one slot or with long slots.
     memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """
 
