@@ -142,7 +142,7 @@ def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
         ("about: 2024-02-30\n", "is no YAML .*day is out of range"), ("about: !!bool perhaps\n", "is no YAML"),
         ("about: !!timestamp later\n", "is no YAML"), ("about: !!int ''\n", "is no YAML"),
-        ("!!map [a]\n", "is no YAML"), (f"about: {':'.join(['1'] * 200)}.5\n", "is no YAML"), ("- tea\n", "not a mapping"),
+        ("!!map [a]\n", "is no YAML"), (f"about: {':'.join(['1'] * 200)}.5\n", "is no YAML"), ("- tea\n", "a mapping"),
         ("", "None is not a mapping"), ("\xff", "is not UTF-8 text"),
     ],
 )  # fmt: skip
