@@ -47,7 +47,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of the state on the CPU, by name: parameter and key, as ``lm_head.weight.exp_avg``."""
+        """Return the tensors of the state on the CPU, by name: parameter and key, as ``model.norm.weight.exp_avg``."""
         return {
             f"{self._names[parameter]}.{key}": value.detach().cpu()
             for optimizer in self._members
