@@ -23,8 +23,8 @@ class Decision:
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # skill and score of the best candidates, best first
     prefill: Prefill | None = None  # report on this step's prompt: logits, cache, counts and timings
-    score_ms: float = 0.0  # time of scoring or decoding, after the logits of the last prompt row
-    score_tokens: int = 0  # rows of the candidates' trie, or decoded tokens; rows of the prompt are not included
+    score_ms: float = 0.0  # time of scoring or decoding, which begins when the prefill has ended
+    score_tokens: int = 0  # rows computed to score the candidates, plus decoded tokens; without the prompt's rows
     extra: Mapping[str, Any] = field(default_factory=dict)  # additional JSON values for the trace
 
 
@@ -38,9 +38,9 @@ class TaskResult:
 
 
 class Planner(Protocol):
-    """Planner of one agent: reset, then observe, decide and feedback at every step; finish_task after each task.
+    """Planner of one agent. Order of calls: `reset`, then `observe`, `decide` and `feedback` at every step.
 
-    A subclass without a memory only needs `decide`.
+    `finish_task` follows the last step of each task. A subclass without a memory only needs `decide`.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Planner(Protocol):
         """Hash of the model's weights; None for a planner without a model."""
 
     def reset(self, instruction: str, skills: str) -> None:
-        """Clear the memory and begin an episode in a new house. ``skills`` names the skill set: lota or grounded."""
+        """Clear the memory, begin an episode in a new house. ``skills``: lota (of types) or grounded (of instances)."""
 
     def observe(self, facts: Sequence[FactView]) -> None:
         """Record the facts that have changed since the last call."""
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        """Choose one of ``admissible``; ``info``: the environment's info, which only the baselines read."""
+        """Choose one of the skills ``admissible``. ``info``: the environment's info, which only the baselines read."""
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """Record the result of the executed skill. ``message``: reason of a failure; may be empty."""
@@ -81,7 +81,7 @@ class ExpertPlanner(Planner):
 
 
 class RandomPlanner(Planner):
-    """Planner that draws skills uniformly, by seed, episode, task and step, so that a resumed run repeats the draws."""
+    """Planner that draws skills uniformly. Seed, episode, task and step set the draw, so a resumed run repeats it."""
 
     name = "random"
 

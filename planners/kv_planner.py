@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planners.prompts.formats import Format
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
-GOAL_SEGMENTS = 40  # maximum segments in the prompt of a goal; with 80, 1 to 2 of 100 goals differ
+GOAL_SEGMENTS = 40  # maximum segments in a goal's prompt; a maximum of 80 changes only 1 to 2 of 100 goals
 TRACED_CANDIDATES = 5  # candidates kept for the trace
 MAX_SITUATIONS = 2000  # maximum number of situations and world states that are remembered
 
@@ -39,7 +39,7 @@ class AttemptedSkills:
         self._skill: str | None = None
 
     def futile(self, world: Hashable, agent: Hashable) -> set[str]:
-        """Judge the last recorded skill by the current situation; return the skills that are futile in it."""
+        """Judge the last recorded skill by the situation (world, agent); return the skills that are futile in it."""
         previous, self._situation = self._situation, (world, agent)
         if previous is not None and self._skill is not None and self._situation in self._futile:
             self._touch(previous if self._situation == previous else previous[0]).add(self._skill)
@@ -48,7 +48,7 @@ class AttemptedSkills:
         return in_world | self._touch(self._situation)
 
     def _touch(self, key: Hashable) -> set[str]:
-        """Return the skills of ``key`` and make it the most recent key; drop the oldest beyond `MAX_SITUATIONS`."""
+        """Return the skills of ``key``, now the most recent key; drop the oldest of more than `MAX_SITUATIONS` keys."""
         self._futile[key] = skills = self._futile.pop(key, set())
         if len(self._futile) > MAX_SITUATIONS:
             del self._futile[next(iter(self._futile))]
@@ -68,13 +68,13 @@ class KVPlanner:
     """Planner whose prompts reuse a KV cache. Layout `memory` rebuilds the prompt at every step, `append` extends it.
 
     :param session: the agent's memory, which prefills and scores prompts
-    :param format: token ids of a prompt's parts, for the session's model
+    :param format: encoder of a prompt's parts as token ids of the session's model
     :param style: wording of facts, one of `planners.prompts.text.STYLES`
     :param policy: ``score``: choose the admissible skill of highest log-likelihood, the first one in a tie;
         ``generate``: decode greedily, and fall back to ``score`` if the text is not an admissible skill
     :param reduce: ``sum`` or ``mean`` of the log-likelihoods of a skill's tokens
     :param max_new_tokens: maximum tokens of a generated skill
-    :param retry: allow skills that had no effect in the same situation, since a real robot's skills fail at random
+    :param retry: allow skills that had no effect in the same situation: on a real robot a second try may succeed
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class KVPlanner:
         self._log = text.TaskLog()
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
-        self._edits: dict[str, str | None] = {}  # text (None: removed) of segments changed since the last decision
+        self._edits: dict[str, str | None] = {}  # new texts since the last decision, by segment id; None: removed
         self._acting = False  # the last decision is being executed
-        self._restarted = False  # the transcript's next query repeats the task and its turns
+        self._restarted = False  # after `load`, a transcript's next query repeats the task and its turns
 
     @property
     def weights(self) -> str:
@@ -128,7 +128,7 @@ class KVPlanner:
 
     @property
     def retrieval_text(self) -> str:
-        """Query text of the retrieval for the next prompt."""
+        """Text for which the segments of the next prompt are retrieved."""
         return text.clean(text.with_goal(self._instruction, self.goal))
 
     def reset(self, instruction: str, skills: str) -> None:
@@ -171,7 +171,7 @@ class KVPlanner:
     def generate_goal(self) -> Prefill | None:
         """Generate the goal of a new instruction, once per task; return the prefill of its separate prompt.
 
-        Returns None if the goal is known, a skill was executed, or the format has no goals.
+        Returns None if the goal is known, a skill of the task was executed, or the prompt format uses no goals.
         """
         query = [] if self.goal or self._log.length else self._format.goal(self._skills, self._instruction)
         if not query:
@@ -183,14 +183,14 @@ class KVPlanner:
         return prefill
 
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
-        """Choose one of ``admissible`` after the prompt and a generated focus: type, name and place of the target.
+        """Generate the focus (type, name and place of the target), then choose one of the skills ``admissible``.
 
         If the best skill is futile, or ends the task although the focus names a target, the best other skill is chosen.
         """
         start = time.perf_counter()
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from; give at least one")
-        # history segments grow with every skill: with them, no situation would recur
+        # without history segments: every skill adds one, so that no situation would recur
         world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
         futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
         if count := self._format.focus(self._skills):
@@ -222,12 +222,12 @@ class KVPlanner:
         return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
 
     def adopt(self, leader: KVPlanner) -> None:
-        """Take over the last decision, its focus and the goal of another planner, so that the transcripts agree."""
+        """Copy goal, last decision and focus from ``leader``, another planner, so that both transcripts agree."""
         self.goal = leader.goal
         self._last_skill, self._last_focus = leader._last_skill, list(leader._last_focus)
 
     def act(self) -> None:
-        """Mark the start of execution: later changes belong to the next step. `feedback` calls it if needed."""
+        """Mark the start of execution: later changes belong to the next step. `feedback` calls this if needed."""
         if not self._acting:
             self._acting = True
             self.session.advance()
@@ -245,9 +245,9 @@ class KVPlanner:
             self.session.append_turn(self._format.answer(turn, focus))
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
-        """End the task: write segments for every executed skill and for the task itself."""
+        """End the task: write segments for its turns that are not yet in the memory, and for the task itself."""
         self.write(self._log.finish(result.instruction, result.success, result.steps))
-        self.session.advance()  # segments of the next task come after those of this one
+        self.session.advance()  # segments of the next task come after the segments of this task
         self.begin(following or "", self._skills)
 
     @property
@@ -278,7 +278,7 @@ class KVPlanner:
             raise
 
     def close(self) -> None:
-        """Stop the engine and flush the storage. If planners share them, close only the last planner."""
+        """Stop the engine and flush the storage. If several planners share both, close only the last planner."""
         try:
             self.session.engine.close()
         finally:
@@ -290,7 +290,7 @@ class KVPlanner:
         return self._format.opening(self._skills, instruction, self._agent_line, self._log.tasks > 0)
 
     def _query(self) -> list[int]:
-        """Return the token ids after the memory; in a transcript only the new ones."""
+        """Return the token ids after the memory; in a transcript, those after the ids that it already has."""
         if not self._appends or self._restarted:
             return self._full_query()
         if self._log.length:

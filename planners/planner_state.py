@@ -40,13 +40,13 @@ TYPES = {
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     """Parse a saved state. Raises DataError if it is invalid, or of another prompt style than ``style``."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # versions 0.1 and 0.2 lack these
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # versions 0.1, 0.2 lack both keys
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
-            raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give a saved one")
+            raise DataError(f"this is not a saved planner memory: {key} must be a {kind.__name__}; give a saved one")
     if state["style"] != style:
         raise DataError(
-            f"this memory is written in prompt.style={state['style']}, the planner reads {style}; load it with "
+            f"this memory was saved with prompt.style={state['style']}, but the planner has {style}; load it with "
             f"prompt.style={state['style']}"
         )
     log = TaskLog([_turn(turn) for turn in state["turns"]], *(state[key] for key in ("past", "told", "done", "tasks")))
@@ -55,20 +55,20 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
         or not 0 <= min(log.numbered_turns, log.tasks) <= max(log.numbered_turns, log.tasks, log.archived) < 1 << 53
     ):
         raise DataError(
-            f"this is no planner's memory: told={log.archived} of past={log.dropped} + {len(log.turns)} turns, "
-            f"done={log.numbered_turns} and tasks={log.tasks} do not fit together; give a saved one"
+            f"this is not a saved planner memory: told={log.archived} of past={log.dropped} + {len(log.turns)} turns, "
+            f"done={log.numbered_turns} and tasks={log.tasks} contradict each other; give a saved one"
         )
     texts = (state[key] for key in ("instruction", "skills", "goal", "now"))
     return PlannerState(style, *texts, log, state["acting"], Snapshot.from_json(state["memory"]))
 
 
 def _turn(value: Any) -> Turn:
-    """Parse a turn: skill, success and message; versions up to 0.2 saved skill and failure message ("": success)."""
+    """Parse a turn [skill, success, message]; up to version 0.2 it was [skill, failure message], "" after success."""
     match value:
         case [str(skill), bool(ok), str(message)]:
             return Turn(skill, ok, message)
         case [str(skill), str(failure)]:
             return Turn(skill, not failure, failure)
     raise DataError(
-        f"this is no planner's memory: the turn {value!r:.80} is not skill, success and message; give a saved one"
+        f"this is not a saved planner memory: a turn is [skill, success, message], not {value!r:.80}; give a saved one"
     )

@@ -1,7 +1,7 @@
 """Trainer command of planner-tiny: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
 The command needs only torch, transformers, tokenizers and safetensors. A training example is one memory with several
-queries. A new model starts with heads that look up words; a curriculum leads from a dozen memory lines to whole houses.
+queries. A new model starts with attention heads that look up words; memories grow from a dozen lines to whole houses.
 RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
 """
 
@@ -27,14 +27,14 @@ NUMBERS = (
     Option("batch-tokens", int, 2304, (1, ANY), "maximum rows of a batch, padding included"),
     Option("transcript", int, TRANSCRIPT_TOKENS, (0, ANY), "maximum tokens of a transcript"),
     Option("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
-    Option("apart", float, 0.0, (0, 1), "share of batches with separately encoded memory lines, as in reused blocks"),
-    Option("deepen", int, 0, (0, 1024), "layers with --init; new ones start as identities, 0 adds none"),
+    Option("apart", float, 0.0, (0, 1), "share of batches whose memory lines are encoded separately, as in KV blocks"),
+    Option("deepen", int, 0, (0, 1024), "total layers after adding some to --init (as identities); 0 adds none"),
     Option("lr", float, 6e-4, None, "learning rate"),
-    Option("decay", float, 0.4, (0, 1), "share of the time in which the learning rate decays"),
-    Option("average", float, 0.998, (0, 1), "decay of the running mean of the weights (the published model)"),
+    Option("decay", float, 0.4, (0, 1), "last share of the time, in which the learning rate decays"),
+    Option("average", float, 0.998, (0, 1), "decay of the weights' running mean, which is the published model"),
     Option("seed", int, 0, SEEDS, "seed of the model and the batches"),
-    Option("vocab", int, VOCAB, (128, 2**20), "tokens of a new tokenizer; at least the alphabet and some words"),
-    Option("corpus", int, 2000, (1, ANY), "rollouts of each file that the tokenizer is trained on"),
+    Option("vocab", int, VOCAB, (128, 2**20), "maximum tokens of a new tokenizer, entity names and alphabet included"),
+    Option("corpus", int, 2000, (1, ANY), "number of rollouts per file on which the tokenizer is trained"),
     Option("report", float, 30, (0, ANY), "seconds between two reports"),
     Option("save", float, 300, (0, ANY), "seconds between checkpoints"),
     Option("hidden", int, SHAPE.hidden, (1, 2**16), "width of a new model"),
@@ -60,7 +60,7 @@ def check_options(args: argparse.Namespace) -> None:
     options.check_common(args, RANGES)
     if args.init and not is_planner(Path(args.init)):
         raise ConfigError(
-            f"--init {args.init} is no planner's folder, which has a {HISTORY}; name one, or leave it out"
+            f"--init {args.init} is not a planner's folder: it has no {HISTORY}; name another, or leave --init out"
         )
     if not args.init and not is_planner(Path(args.out)):  # a new model
         Shape(args.hidden, args.layers, args.heads, args.intermediate).check()

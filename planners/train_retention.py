@@ -4,8 +4,8 @@ The model is frozen. Sessions are replayed turn by turn under a budget of cache 
 a positive example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section
 3.5). Sessions are JSONL files, written by `python -m eval.sessions`, or chat messages with tool calls.
 
-The head's output is added to the score of IntentKV's rule. At the end, its weight is chosen by the likelihood of the
-next tokens in the held-out sessions (--held-out). The setting `memory.retention.head` takes ``RUN/head.safetensors``.
+The head's output is added to the score of IntentKV's rule. At the end, the weight of this output is chosen by the
+likelihood of the next tokens in the sessions of --held-out. Set `memory.retention.head` to ``RUN/head.safetensors``.
 RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
 """
 
@@ -29,10 +29,10 @@ NUMBERS = (
     Option("epochs", int, 2, (1, ANY), "passes over the sessions"),
     Option("lr", float, 1e-3, None, "learning rate"),
     Option("accumulate", int, 8, (1, ANY), "turns of an optimiser step"),
-    Option("decay", float, 0.5, (0, 1), "decay of the query memory per turn"),
-    Option("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn, drawn for every session"),
+    Option("decay", float, 0.5, (0, 1), "decay per turn of the query memory, a weighted sum of past turns' queries"),
+    Option("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn; one number is drawn per session"),
     Option("shortest", int, 3, (1, ANY), "minimum letters of a positive token, since short ones occur everywhere"),
-    Option("held-out", int, 8, (0, ANY), "last sessions, which choose the weight of the head"),
+    Option("held-out", int, 8, (0, ANY), "number of last sessions used only to choose the weight of the head's output"),
     Option("save", int, 20, (1, ANY), "sessions between checkpoints"),
     Option("seed", int, 42, SEEDS, "seed of the head and of the order of sessions"),
 )

@@ -1,4 +1,4 @@
-"""Frames of an episode: pictures that are encoded at every step and written into the run folder, all or none."""
+"""Frames of an episode: pictures that are encoded at every step, then written into the run folder all together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 from keep_agent.errors import DataError, KeepError
 from memory.files.atomic import create_folder
 
-FRAMES = "frames"  # name of a folder in the run folder
+FRAMES = "frames"  # name of the folder of pictures in a run folder
 EXTENSIONS = {"jpeg": "jpg", "png": "png"}
-QUALITY = 90  # of JPEG
-MAX_NAME = 200  # characters of a folder's name; file systems take 255
+QUALITY = 90  # quality of JPEG files, 0 to 100
+MAX_NAME = 200  # maximum characters of a folder's name; file systems allow 255
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Frames:
         path = run / self.folder
         try:
             if path.exists():
-                shutil.rmtree(path)  # left by an uncommitted attempt
+                shutil.rmtree(path)  # left by an attempt at this episode that was not completed
             with create_folder(path) as folder:
                 for name, content in self.files.items():
                     (folder / name).write_bytes(content)
@@ -63,11 +63,11 @@ class Frames:
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    Special cases get names with ``%.``, ``%2E`` or only ``%``. `quote` never returns these, so all names are unique.
+    Long ids, ids with a leading dot, and "" get names with ``%.``, ``%2E`` and ``%``, which `quote` never returns.
     """
     name = quote(episode, safe="")
     if name.startswith("."):
-        name = f"%2E{name[1:]}"  # otherwise the folder is hidden, or is a parent folder
+        name = f"%2E{name[1:]}"  # otherwise ".a" is a hidden folder, and ".." the parent folder
     if len(name) > MAX_NAME:
         digest = sha256(episode.encode()).hexdigest()[:32]
         return f"{name[: MAX_NAME - len(digest) - 2]}%.{digest}"

@@ -33,11 +33,11 @@ class Rollout:
     index: int
     id: str
     plan: tuple[Any, ...]  # the episode's tasks
-    frames: Frames | None = None  # receives the pictures
+    frames: Frames | None = None  # receives the pictures of the observations
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    expert_lengths: list[int] = field(default_factory=list)  # number of skills in the demonstration of each task so far
+    expert_lengths: list[int] = field(default_factory=list)  # number of skills in each begun task's demonstration
     error: str = ""
     restarts: int = 0  # restarts of the simulator so far
 
@@ -46,7 +46,7 @@ class Rollout:
         return len(self.outcomes)
 
     def simulator_fields(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return fields of an entry: path of the picture, and whether the simulator restarted since the last entry."""
+        """Return ``frame``, a picture's path, and ``restarted`` if the simulator has restarted since the last call."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         fields: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:
@@ -64,7 +64,7 @@ class Rollout:
     def crash(self, error: Exception, met: int, total: int) -> None:
         """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        If all tasks have ended, the last one becomes a failure. ``met`` of ``total`` goal conditions hold now.
+        If all tasks have ended, the last task becomes a failure. ``met`` of ``total`` goal conditions hold now.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
@@ -99,11 +99,11 @@ def run_episode(
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
 
-    Errors of the reset mean invalid data and are raised, except EpisodeError. An EpisodeError and errors after the
-    reset make a failed episode, with the traceback in the trace. ModelError and KeyboardInterrupt are always raised.
+    An error of ``env.reset`` means invalid data and is raised, except EpisodeError. An EpisodeError, or any error after
+    the reset, fails the episode, with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
     :param skills: name of the set of skills, for the planner and the trace
-    :param demonstrate: takes the first ``info`` of a task and returns the number of skills of its demonstration
+    :param demonstrate: takes the first ``info`` of a task and returns how many skills the expert needs for the task
     :param frames: receives the pictures in the observations (key "frame")
     """
     start = time.perf_counter()
@@ -128,7 +128,7 @@ def run_episode(
     except ModelError:
         raise
     except Exception as error:  # of any type, from planner or world
-        is_current = info["task_index"] == rollout.task  # info is of the step before the failed one
+        is_current = info["task_index"] == rollout.task  # the last info may be about the task that has just ended
         rollout.crash(error, *(info["goal"] if is_current else (0, 1)))
     return rollout.result(start), rollout.entries
 

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Row = TypeVar("Row")
-PARTS = ("update", "embed", "encode", "retrieve", "ask", "load", "prefill")
+PARTS = ("update", "embed", "encode", "retrieve", "ask", "load", "prefill")  # parts of the time to first token
 STOPS = ("success", "done", "max_steps", "crash")
 
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Cost of one decision: `_ms` in ms, `_tokens` in rows, `_token_layers` in rows x layers; 0 without a model."""
+    """Cost of one decision, explained in docs/evaluation.md. `_tokens`: rows; `_token_layers`: rows x layers."""
 
     task: int = 0
-    layers: int = 0  # 0 without a model
+    layers: int = 0  # layers of the model; 0 without a model
     parts: Mapping[str, float] | None = None  # time in ms of each of PARTS; their sum is ttft_ms
     ttft_ms: float = 0.0
     ttft_overlapped_ms: float = 0.0
@@ -37,12 +37,12 @@ class StepNumbers:
     score_tokens: int = 0
     loaded_bytes: int = 0
     prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, including the context
-    live_tokens: int = 0  # rows that survive the turn (retention)
+    live_tokens: int = 0  # rows that a retention method keeps after the turn
     longest_tokens: int = 0  # rows of the step's longest prompt; a generated goal needs a second prompt
     raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
     live_reads: int = 0  # rows of KV that the forward passes read
     cold: bool = False  # first prompt since the session was reset
-    flips: int = 0  # groups that became static or dynamic
+    flips: int = 0  # number of segment groups that became static or dynamic
 
     @property
     def decision_ms(self) -> float:
@@ -50,7 +50,7 @@ class StepNumbers:
 
     @property
     def request_tokens(self) -> int:
-        """Rows of the longest prompt; older runs recorded only the sum over a step's prompts."""
+        """Rows of the longest prompt; in older runs, which did not record them, the sum over the step's prompts."""
         return self.longest_tokens or self.prompt_tokens
 
     @property
@@ -80,7 +80,7 @@ class TaskOutcome:
     met: int  # goal conditions that hold at the end
     total: int  # goal conditions
     steps: int
-    expert_steps: int  # skills of the demonstration; 0 without one
+    expert_steps: int  # number of skills in the expert's demonstration; 0 without a demonstration
     stop: str
 
 
@@ -110,7 +110,7 @@ class EpisodeResult:
         values = dict(row)
         values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
         if not values["tasks"]:
-            raise ValueError("an episode has a task")
+            raise ValueError("an episode must have a task")
         values["steps"] = tuple(StepNumbers(**step) for step in values["steps"])
         return cls(**values)
 
@@ -128,7 +128,7 @@ def check_types(result: Row) -> Row:
 
 
 def field_dict(value: Any) -> dict[str, Any]:
-    """Return a dataclass's fields without copying them; for ``default`` of `json.dumps`."""
+    """Return a dataclass's fields without copying their values; for the argument ``default`` of `json.dumps`."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -1,8 +1,8 @@
-"""Run folder: config, one committed line per episode, the trace, and the summary written last.
+"""Run folder: config, one committed line per episode, the trace, and the summary, which is written last.
 
-The lines of a file are a hash chain: each has a checksum over all lines up to it. The chains begin with the config,
+The lines of a file are a hash chain: each line has a checksum over all lines up to it. A chain begins with the config,
 which holds a random id of the run, so that files of another run are rejected. A small file beside ``episodes.jsonl``,
-the mark, holds the number of committed lines; the summary holds the checksum of the last one.
+the mark, holds the number of committed lines. The summary holds the checksum of the last committed line.
 
 A line in ``episodes.jsonl`` commits its episode: pictures and trace are written and synced before the line, which
 holds the number of trace lines. Resuming an interrupted run drops all uncommitted data, so that a run may be killed
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
-    """One result of a run, such as that of an episode, with an index and a JSON form."""
+    """One result of a run, such as the result of an episode, with an index and a JSON form."""
 
     index: int
     id: str
@@ -62,7 +62,7 @@ class RunFolder(AbstractContextManager):
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     def _open_files(self, start: Chain, line: Line | None = None, trace_line: Line | None = None) -> None:
-        """Prepare to append after the last committed lines of both files; None: the file has none."""
+        """Prepare to append to both files after their last committed lines, given as ``line`` and ``trace_line``."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
         self._trace = LineFile(self.path / TRACE, trace_line, start)
@@ -89,7 +89,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Open an existing run with its finished episodes. Uncommitted lines are cut off, and this is logged."""
+        """Open an existing run with its finished episodes. Lines that were not committed are cut off with a warning."""
         run = cls(path, cls.saved(path))._lock()
         try:
             run._restore()
@@ -108,7 +108,7 @@ class RunFolder(AbstractContextManager):
         self._open_files(start, lines[-1] if lines else None, _last_committed(self.path / TRACE, start, lines, ids))
         for file in (self._lines, self._trace):
             if over := file.cut():
-                log.warning("%s: %d bytes without a commit mark are cut off", file.path, over)
+                log.warning("%s: the last %d bytes were not committed and are cut off", file.path, over)
         keep_frames(self.path, ids)
 
     def _lock(self) -> Self:
@@ -117,7 +117,7 @@ class RunFolder(AbstractContextManager):
         self._release = weakref.finalize(self, os.close, folder)
         if lock_is_held(folder):
             self.release()
-            raise ConfigError(f"{self.path} is being played by another process; wait for it, or stop it")
+            raise ConfigError(f"another process is writing {self.path}; wait until it ends, or stop it")
         return self
 
     @classmethod
@@ -126,7 +126,7 @@ class RunFolder(AbstractContextManager):
         config = read_config(path)
         foreign = sorted(file.name for file in path.glob("*.jsonl") if file.name not in (cls.lines, TRACE))
         if foreign:
-            raise DataError(f"{path} holds {foreign[0]}, so another command made it; resume it with that one")
+            raise DataError(f"{path} holds {foreign[0]}, so another command made it; resume it with that command")
         return config
 
     @classmethod
@@ -137,7 +137,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def _committed(cls, path: Path) -> list[Line]:
-        """Return the committed lines. Raises CorruptError if one or the summary is damaged, lost or of another run."""
+        """Return the committed lines. Raises CorruptError if a line or the summary is damaged or of another run."""
         lines = read_committed(path, cls.lines)
         if (path / SUMMARY).exists():
             _check_summary(path, lines, chain_start(path))
@@ -149,9 +149,9 @@ class RunFolder(AbstractContextManager):
         return frozenset(result.index for result in self.results)
 
     def check_weights(self, weights: str | None, trained: str | None = None) -> None:
-        """Raises ConfigError if the run was made with other weights, given by their hash.
+        """Raises ConfigError if the run was made with weights of another hash.
 
-        :param trained: hash of the weights trained for the memory method
+        :param weights: hash of the model's weights; ``trained``: hash of the weights trained for the memory method
         """
         if self.config.get("weights", weights) != weights:
             raise ConfigError(f"{self.path} was made by a model with other weights; start a new run")
@@ -200,13 +200,13 @@ def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def bind_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
-    """Return the config to save, with a random run id, and the start of its files' hash chains."""
+    """Return the config to save, with a random run id, and the start of the hash chains of the run's files."""
     saved = {**config, RUN_ID: token_hex(8)}
     return saved, Chain.for_owner(encode_json(saved))
 
 
 def chain_start(path: Path) -> Chain:
-    """Return the start of the hash chains of a run's files; empty for an older version, or without a config."""
+    """Return the start of the hash chains of a run's files: an empty chain for an older run, or without a config."""
     config = _saved_config(path) if (path / CONFIG).exists() else {}
     return Chain.for_owner(encode_json(config)) if RUN_ID in config else Chain()
 
@@ -217,12 +217,12 @@ def _saved_config(path: Path) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return a finished run's summary. Raises DataError."""
+    """Return a finished run's summary. Raises DataError if it is missing or damaged."""
     return read_sealed(path / SUMMARY, _write_again(path), key=LAST_SUM)
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Return the run folders at or below ``path``, sorted, without temporary ones. Raises DataError if none."""
+    """Return the run folders at or below ``path``, sorted, but no temporary ones. Raises DataError if none exists."""
     folders = [file.parent for file in path.rglob(CONFIG) if not file.parent.name.endswith(SUFFIX)]
     runs = [run for run in folders if (run / EPISODES).exists() or any(m.count for m in read_marks(run / EPISODES))]
     if not runs:
@@ -231,7 +231,7 @@ def find_runs(path: Path) -> list[Path]:
 
 
 def read_committed(path: Path, name: str) -> list[Line]:
-    """Return the committed lines of a run's file. Raises CorruptError if one is damaged, missing or of another run."""
+    """Return the committed lines of a file. Raises CorruptError if a line is damaged, missing or of another run."""
     start = chain_start(path)
     if start.sealed:
         return read_marked(path / name, start, f"{CONFIG} beside it", RESTORE)
@@ -239,7 +239,7 @@ def read_committed(path: Path, name: str) -> list[Line]:
 
 
 def trace_lines(trace: Path) -> Iterator[Line]:
-    """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or of another run."""
+    """Yield the lines of a run's trace. Raises CorruptError if a line is damaged, missing or of another run."""
     path, number = trace.parent, 0
     lines = read_committed(path, EPISODES) if _has_episodes(path) else []
     for line in read_lines(trace, RESTORE, chain_start(path)):
@@ -262,14 +262,14 @@ def _has_episodes(path: Path) -> bool:
 
 
 def _committed_trace(lines: Iterable[Line]) -> int | None:
-    """Return the largest number of trace lines that a committed line records, if any does."""
+    """Return the largest number of trace lines that a committed line records; None if no line records a number."""
     return max((line.value[TRACE_COUNT] for line in lines if TRACE_COUNT in line.value), default=None)
 
 
 def check_trace(path: Path, lines: int, committed: int) -> None:
     """Raises CorruptError if the trace of a run has fewer lines than were committed."""
     if lines < committed:
-        raise CorruptError(f"{path / TRACE} has {lines} whole lines of the {committed} that were committed; {RESTORE}")
+        raise CorruptError(f"{path / TRACE} has {lines} whole lines, but {committed} were committed; {RESTORE}")
 
 
 def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
@@ -278,11 +278,11 @@ def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
     count = summary.get(LINE_COUNT)
     if count is not None and (type(count) is not int or not 0 <= count <= len(lines)):
         raise CorruptError(
-            f"{path} has {len(lines)} of the {count} results in {SUMMARY}; restore the file, or "
-            f"delete {SUMMARY} and resume the run"
+            f"{path} has {len(lines)} results, but {SUMMARY} counts {count}; restore the missing ones, or delete "
+            f"{SUMMARY} and resume the run"
         )
     if start.sealed and summary.get(LAST_SUM) != f"{lines[count - 1].chain.sum if count else start.sum:08x}":
-        raise CorruptError(f"{path / SUMMARY} belongs to another run, or another state of it; {_write_again(path)}")
+        raise CorruptError(f"{path / SUMMARY} does not belong to these results; {_write_again(path)}")
 
 
 def _write_again(path: Path) -> str:
@@ -299,7 +299,7 @@ def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]
 
 
 def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: set[str]) -> Line | None:
-    """Return the last committed line of a trace. Raises CorruptError if it or an earlier line is damaged."""
+    """Return the last committed line of a trace. Raises CorruptError if a committed line is damaged."""
     count = _committed_trace(committed)
     if count is None and not start.sealed:  # older versions did not count the lines of the trace
         lines = (line for line in read_lines(path, RESTORE) if line.value.get("episode") in ids)

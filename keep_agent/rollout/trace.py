@@ -1,7 +1,7 @@
 """Trace of a rollout: JSON lines of a versioned schema, for viewers.
 
-Each line has ``v`` (SCHEMA), ``event`` and ``episode`` (its id). Events: ``episode`` (one begins), ``step``, ``task``
-(one has ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
+Each line has ``v`` (SCHEMA), ``event`` and ``episode`` (the episode's id). Events: ``episode`` (an episode begins),
+``step``, ``task`` (a task has ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planners.prompts.text import FactView
 
 SCHEMA = 1
-Entry = dict[str, Any]  # a line of JSON
+Entry = dict[str, Any]  # one line of the trace
 
 
 def _entry(event: str, episode: str, **fields: Any) -> Entry:
@@ -30,14 +30,14 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
 
 
 def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
-    """Return the entry that opens an episode. ``notes``: deviations of a simulator from its start, as plain JSON."""
+    """Return the entry that opens an episode. ``notes``: how the start in a simulator differs from that in the data."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
     noted = {"notes": dict(notes)} if notes else {}
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
 
 
 def agent_entry(name: str) -> Entry:
-    """Return the entry that opens an agent's trace, before its tasks are known."""
+    """Return the entry that opens the trace of a server's agent, whose tasks are not yet known."""
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 
@@ -83,10 +83,10 @@ def step_entry(
 
 
 def prompt_entry(prefill: Prefill) -> Entry:
-    """Return the fields of a prompt: tokens, units, segments, hops, and the times of loads and computations.
+    """Return the fields of a prompt: tokens, units (parts encoded as a whole), segments, hops of attention, times.
 
     Rows are numbered within the prompt. Times are in ms since the first load or computation began. Edges of hops lead
-    from a segment id, or "" for the query, to the id of a segment that receives attention.
+    from a segment id, or "" for the query, to the id of a segment that receives attention from it.
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]
@@ -139,7 +139,7 @@ def check_schema(entry: Entry, path: Path, number: int) -> Entry:
     """Return a trace entry unchanged. Raises DataError for another schema."""
     version = entry.get("v")
     if version != SCHEMA:
-        raise DataError(f"{path}:{number} has schema {version!r}, this reads {SCHEMA}: run it again")
+        raise DataError(f"{path}:{number} has schema {version!r}, this version reads {SCHEMA}: repeat the run")
     return entry
 
 
@@ -148,8 +148,8 @@ def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
 
     Unmeasured work before the logits (writing facts as text, tokenizing the query) is added to the part ``update``,
     so that ``ttft_ms`` is complete. Storing new blocks and scoring come after the logits and are excluded.
-    ``ttft_overlapped_ms`` also excludes the encoding of missing blocks, which can be done while the robot moves; at a
-    cold start it is included.
+    ``ttft_overlapped_ms`` also excludes the encoding of missing blocks, which can be done while the robot moves, except
+    for the first prompt after a reset.
 
     :param wall_ms: wall time of the calls `observe` and `decide` of the planner
     """

@@ -40,7 +40,7 @@ class WandbLog(NoLog):
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # W&B's default is the last value
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B's summary has the last values
 
     def episode(self, result: EpisodeResult) -> None:
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
@@ -59,7 +59,7 @@ class WandbLog(NoLog):
 
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
-    """Return the metrics of one episode; times and the computed ratio only with a model."""
+    """Return the metrics of one episode; times and the computed ratio are included only if the planner has a model."""
     decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,

@@ -18,7 +18,7 @@ MAX_KEY_LENGTH = 24  # characters of a key: an agent's id (memory.files.agent_fi
 
 @dataclass(frozen=True)
 class Field:
-    """A value and its place in a file. `text`, `word` and others return it, and raise DataError for other types."""
+    """A value and its place in a file. `text`, `word`, ... return the value, or raise DataError for a wrong type."""
 
     value: Any
     file: str
@@ -39,16 +39,16 @@ class Field:
 
     def items(self) -> Iterator[tuple[str, Field]]:
         if not isinstance(self.value, dict):
-            raise self.error(f"{self.value!r} is no mapping; write KEY: VALUE lines")
+            raise self.error(f"{self.value!r} is not a mapping; write KEY: VALUE lines")
         for key, value in self.value.items():
             if not isinstance(key, str):
-                raise self.error(f"key {key!r} is no text; put it in quotes, or use a word")
+                raise self.error(f"key {key!r} is not text; put it in quotes, or use a word")
             yield key, Field(value, self.file, self._below(key))
 
     def elements(self) -> Iterator[Field]:
         """Yield the items of a non-empty list."""
         if not isinstance(self.value, list) or not self.value:
-            raise self.error(f"{self.value!r} is no list of one or more; write [A, B], or one - item per line")
+            raise self.error(f"{self.value!r} is not a list with an item; write [A, B], or one - item per line")
         for number, value in enumerate(self.value):
             yield Field(value, self.file, f"{self.place}[{number}]")
 
@@ -59,30 +59,30 @@ class Field:
         return f"{self.place}.{key}" if self.place else key
 
     def text(self) -> str:
-        """Return a text that ends with one newline."""
+        """Return the text with exactly one newline at its end."""
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.error(f"{self.value!r} is no text; write some after a | or in quotes")
+            raise self.error(f"{self.value!r} is not text; write some text after a | or in quotes")
         return self.value.strip("\r\n") + "\n"
 
     def line(self) -> str:
         return " ".join(self.text().split())
 
     def word(self, mark: str = "_") -> str:
-        """Return a name of small letters, digits and ``mark``."""
+        """Return a name, which may contain lower-case letters, digits and ``mark``."""
         pattern = rf"[a-z][a-z0-9{mark}]{{0,{MAX_KEY_LENGTH - 1}}}"
         if not isinstance(self.value, str) or not re.fullmatch(pattern, self.value):
             characters = f"up to {MAX_KEY_LENGTH} characters of a-z, 0-9 and {mark}, the first a letter"
-            raise self.error(f"{self.value!r} is no name; use {characters}")
+            raise self.error(f"{self.value!r} is not a name; use {characters}")
         return self.value
 
     def switch(self) -> bool:
         if not isinstance(self.value, bool):
-            raise self.error(f"{self.value!r} is no switch; use true or false")
+            raise self.error(f"{self.value!r} is neither true nor false; write one of them")
         return self.value
 
     def count(self) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
-            raise self.error(f"{self.value!r} is no count; use 1 or more")
+            raise self.error(f"{self.value!r} is not a count; use 1 or more")
         return self.value
 
     def names(self, known: Collection[str], what: str) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Field:
         for field in self.elements():
             field.one_of(known, what)
             if field.value in names:
-                raise field.error(f"{field.value} occurs twice; name each once")
+                raise field.error(f"{field.value} occurs twice; list each name once")
             names.append(field.value)
         return tuple(names)
 

@@ -29,7 +29,7 @@ from memory.kv_cache.quantization import PackFormat
 def play(
     scenario: Scenario, config: DictConfig, console: Console, folder: Path | None = None, bits: int = 4
 ) -> ScenarioFolder:
-    """Play a scenario with the model of ``config``; return the run folder. ``folder`` stores permanent agents' rows."""
+    """Play a scenario with the model of ``config``; return the run folder. ``folder`` holds permanent agents' rows."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # an unusable folder fails before anything is computed
     if config.eval.threads is not None:
@@ -56,7 +56,7 @@ def play(
 
 
 def _play(player: Player, run: ScenarioFolder, console: Console) -> None:
-    """Play and print all turns. Each is committed when it is complete, so that an interrupted run keeps it."""
+    """Play and print all turns. A turn is committed when it is complete, so that an interrupted run keeps it."""
     columns = TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("turns", total=player.scenario.turns)

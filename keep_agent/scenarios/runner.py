@@ -30,13 +30,13 @@ class GeneratedText(TurnCost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. Tokens ``stops`` end a turn. Memory keys of non-permanent agents hold ``run_id``."""
+    """One scenario on one engine. Tokens ``stops`` end a turn. ``run_id`` is in non-permanent agents' memory keys."""
 
     scenario: Scenario
     memories: AgentMemories
     stops: Collection[int]
     run_id: str
-    max_tokens: int | None = None  # maximum per turn; None: that of the phase
+    max_tokens: int | None = None  # maximum generated tokens per turn; None: the phase's maximum
 
     def play(self, transcripts: Transcripts | None = None) -> Generator[Turn, None, None]:
         """Yield each turn when it is complete. After each phase the rows of permanent agents are written to disk."""
@@ -66,10 +66,10 @@ class Player:
         )  # fmt: skip
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> GeneratedText:
-        """Prefill the new part of the prompt ``text``, generate, store the rows. A subclass may use a scheduler."""
+        """Prefill the new part of the prompt ``text``, generate, store the rows. A subclass may call a scheduler."""
         engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
-        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits until the device is done
         computed = time.perf_counter()
         room = engine.info.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
@@ -84,7 +84,7 @@ class Player:
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:
-    """Return the tokens that end a turn (one line): those with a newline, and all special tokens."""
+    """Return the tokens that end a turn, which is one line: tokens with a newline, and all special tokens."""
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     return (special.ends | special.hidden).union(token for token, text in enumerate(texts) if "\n" in text)
 

@@ -25,7 +25,7 @@ class Agent:
     """An agent. ``permanent``: its memory persists over all phases; otherwise each phase starts from ``system``."""
 
     key: str
-    name: str  # prefix in the other agents' transcripts
+    name: str  # prefix of the agent's lines in the other agents' transcripts
     system: str
     permanent: bool = True
 
@@ -161,7 +161,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Check templates: the phase is an earlier one, the agent heard it and is the only reader. Raises DataError."""
+    """Check that a template names an earlier phase, and an agent that heard it and alone reads the text."""
     try:
         templates = list(template_references(field.text()))
     except ValueError as error:
@@ -169,10 +169,10 @@ def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Ph
     for phase, agent in templates:
         if phase not in earlier:
             known = ", ".join(earlier) or "none"
-            raise field.error(f"{phase!r} is no earlier phase; the earlier ones are: {known}")
+            raise field.error(f"{phase!r} is not an earlier phase; the earlier phases are: {known}")
         listeners = [reader for reader in earlier[phase].participants if earlier[phase].reaches(reader)]
         if agent not in listeners:
-            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; agents that did: {', '.join(listeners)}")
+            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; it was heard by: {', '.join(listeners)}")
         if to != (agent,):
             raise field.error(f"{', '.join(to)} would read what {agent} heard; put it in instructions.{agent}")
 
@@ -182,7 +182,7 @@ def template_references(text: str) -> Iterator[tuple[str, str]]:
     for match in TEMPLATE_LIKE.findall(text):
         parts = TEMPLATE.fullmatch(match)
         if parts is None:
-            raise ValueError(f"{match} is no template; write {TEMPLATE_EXAMPLE}")
+            raise ValueError(f"{match} is not a template; write {TEMPLATE_EXAMPLE}")
         if parts[2] != MESSAGES:
             raise ValueError(f"{match} names {parts[2]!r}, which a phase does not have; write {TEMPLATE_EXAMPLE}")
         yield parts[1], parts[3]

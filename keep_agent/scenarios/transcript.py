@@ -1,4 +1,4 @@
-"""Transcripts: an agent's append-only prompt has the lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
+"""Transcripts: each agent's append-only prompt of all lines it hears ("Agent Memory Below the Prompt", section 3.5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keep_agent.scenarios.scenario import SELF_NAME, Phase, Scenario, fill_templates
 
 CUE = f"{SELF_NAME}:"  # ends a prompt; the model continues it
-SILENCE = "(says nothing)"
+SILENCE = "(says nothing)"  # text of an empty answer
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Transcripts:
         self._texts: dict[str, str] = {}
 
     def begin(self, phase: Phase) -> None:
-        """Add the phase's notes to their recipients' texts. The text of a permanent agent goes on, others restart."""
+        """Add the phase's notes to the agents' texts. A permanent agent's text goes on, other agents' texts restart."""
         for key in phase.participants:
             agent = self.scenario.agents[key]
             if not agent.permanent or key not in self._texts:

@@ -1,4 +1,4 @@
-"""Records of turns: text and cost of each, a run folder of turns, and sums over a run."""
+"""Records of turns: text and cost of each turn, a run folder of turns, and sums over a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Turn(TurnCost):
     name: str
     text: str
     audience: tuple[str, ...]
-    memory: str  # id of the agent's rows
+    memory: str  # id of the agent's stored KV rows
 
     @property
     def hit(self) -> bool:

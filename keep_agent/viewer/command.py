@@ -36,8 +36,8 @@ def main(arguments: Sequence[str], console: Console) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keep-agent view", description=__doc__)
-    parser.add_argument("run", type=Path, help="run folder, or a folder of runs, which may still grow")
-    host = "address to listen on, of this machine only, since the pages have no password (%(default)s)"
+    parser.add_argument("run", type=Path, help="run folder, or folder of runs, finished or not")
+    host = "address to listen on; it must be of this machine, since the pages have no password (%(default)s)"
     parser.add_argument("--host", default="127.0.0.1", help=host)
     parser.add_argument("--port", type=int, default=8088, help="port to listen on (%(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
@@ -60,7 +60,7 @@ def _export(options: argparse.Namespace, console: Console) -> None:
 
 
 def _episode(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
-    """Return the run and the episode with a key, or the first episode."""
+    """Return the episode with this key and its run; without a key, the first episode."""
     runs = RunLibrary(root).runs()
     episodes = [(run, episode) for run in runs for episode in run.index.refresh().values()]
     for run, episode in episodes:
@@ -69,7 +69,7 @@ def _episode(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
     known = ", ".join(episode.key for _, episode in episodes[:10])
     problems = "".join(f"; {run.index.problem}" for run in runs if run.index.problem)
     what = "episode" if key is None else f"episode {key!r}"
-    raise DataError(f"no {what} under {root}; there are: {known or 'none'}{problems}")
+    raise DataError(f"no {what} under {root}; the episodes there are: {known or 'none'}{problems}")
 
 
 def _serve(options: argparse.Namespace, console: Console) -> None:

@@ -17,7 +17,7 @@ class History(Generic[Value]):
     changes: dict[str, list[tuple[int, Value | None]]] = field(default_factory=dict)
 
     def add(self, step: int, id: str, value: Value | None) -> None:
-        """Add a change. Steps must be in order; of several values in one step the last counts."""
+        """Add a change. Steps must be in order; of several values in one step the last value counts."""
         self.changes.setdefault(id, []).append((step, value))
 
     def at(self, step: int) -> Iterator[tuple[str, Value]]:

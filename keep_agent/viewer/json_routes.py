@@ -1,4 +1,4 @@
-"""JSON routes of the viewer: episodes, steps, pictures. Importing this needs the extra `server`.
+"""JSON routes of the viewer: episodes, steps, pictures. The module needs the extra `server`.
 
 Requests name runs and episodes by key, never by path.
 """

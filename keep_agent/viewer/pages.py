@@ -1,4 +1,4 @@
-"""Pages of the viewer: the list of episodes, and the steps of one or two of them. Needs the extra `server`."""
+"""Pages of the viewer: the list of episodes, and the steps of one or two episodes. Needs the extra `server`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBER_COLUMNS = ("goal", "steps", "failures")
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSource:
-    """One episode to show, given by the keys of run and episode."""
+    """One episode to show: the keys of its run and of itself, and its heading."""
 
     run: str
     episode: str
@@ -39,7 +39,7 @@ class StepPlayer(Element, component="static/step_view.js", esm={"keep-viewer": "
     """Player as a NiceGUI element: slider, keys and panels for one episode, or two side by side."""
 
     def __init__(self, base: str, sources: Sequence[EpisodeSource], step: int = 0, segment: str = "") -> None:
-        """``base``: address of the data routes."""
+        """``base``: address of the data routes; ``step``: number of the step to show; ``segment``: key to select."""
         super().__init__()
         self._props |= {"base": base, "sources": list(map(asdict, sources)), "step": step, "segment": segment}
 

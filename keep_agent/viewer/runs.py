@@ -18,7 +18,7 @@ MEDIA_TYPES = {".jpg": "image/jpeg", ".png": "image/png"}
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder; ``key`` is its path from the root, "." for the root itself."""
+    """One run folder; ``key`` is its path below the library's root, "." for the root itself."""
 
     key: str
     path: Path
@@ -26,7 +26,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Name of the planner in the run's config; empty without one."""
+        """Name of the planner in the run's config; empty if the config names no planner."""
         try:
             planner = read_config(self.path).get("planner")
         except (DataError, OSError, AttributeError):
@@ -36,7 +36,7 @@ class Run:
 
 
 class RunLibrary:
-    """Runs below a root, searched at every call of `runs`. Indexes are cached while their runs exist."""
+    """Runs below a root, searched at every call of `runs`. A run's trace index is cached while the run exists."""
 
     def __init__(self, root: Path | Callable[[], Path]) -> None:
         self._root = root
@@ -74,9 +74,9 @@ class RunLibrary:
 def check_root(root: Path) -> None:
     """Raise DataError for a path without runs."""
     if not root.is_dir():
-        raise DataError(f"{root} is no folder: name a run folder, or one that holds some")
+        raise DataError(f"{root} is not a folder: name a run folder, or a folder of runs")
     if next(_trace_folders(root), None) is None and not (root / CONFIG).exists():
-        raise DataError(f"no run under {root}: name a folder with a {TRACE} in it, as eval prints it")
+        raise DataError(f"no run under {root}: name a run folder, which eval prints and which has a {TRACE}")
 
 
 def _trace_folders(root: Path) -> Iterator[Path]:
@@ -92,7 +92,7 @@ def picture(run: Path, name: str) -> Path:
     folder = (run / FRAMES).resolve()
     path = (run / name).resolve()  # resolves links, so that none leads out of the folder
     if path.suffix not in MEDIA_TYPES or not path.is_relative_to(folder) or folder.parent != run.resolve():
-        raise DataError(f"the trace names {name!r}, which is no picture in {run / FRAMES}; it is not shown")
+        raise DataError(f"the trace names {name!r}, which is not a picture in {run / FRAMES}; it is not shown")
     if not path.is_file():
-        raise DataError(f"{run / name} is not there: copy the run together with its {FRAMES}")
+        raise DataError(f"{run / name} is missing: copy the run together with its {FRAMES}")
     return path

@@ -27,7 +27,7 @@ class SegmentView:
     stop: int
     first_unit: int  # first and last unit that contain its rows, -1 for none
     last_unit: int
-    kind: str  # static: a static group; dynamic: a single segment; otherwise the kind of its unit
+    kind: str  # static: in a group of unchanged segments; dynamic: a single segment; otherwise the kind of its unit
     block: str  # shortened identity of its unit's block; "" for none or several
     from_block: int  # number of rows served from blocks
     last_layer: int  # last layer that computed one of its rows, -1: none did
@@ -38,7 +38,7 @@ class SegmentView:
 
 
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:
-    """Return the segments of a step's prompt, in its order. Raises KeyError or TypeError for an invalid entry."""
+    """Return the segments of a step in prompt order. Raises KeyError or TypeError for an invalid trace entry."""
     spans, units = entry.get("segments", ()), entry.get("units", ())
     ranks, newer = ranks_of(entry.get("hops", ())), Counter(span["id"] for span in spans)
     views = []
@@ -70,7 +70,7 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     known = versions[: len(versions) - newer]
     step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
-        state = RECOMPUTED if last_layer > 0 else HIT  # a row's KV at layer 0 depend on its token only
+        state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 alone changes nothing: its KV depend on the token only
     else:
         state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(

@@ -22,7 +22,7 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
 
     Every client that can open ``path`` sees all runs: restrict access by a middleware in front of the mount.
 
-    :param root: a run folder, a folder of runs, or a function that returns one and is called at every search
+    :param root: a run folder, a folder of runs, or a function that returns such a folder, called at every search
     :raises ConfigError: without the extra `server`, and for a second mount in a process, which NiceGUI cannot do
     """
     try:

@@ -31,8 +31,8 @@ class PromptView:
     hops: tuple[Entry, ...]  # with the keys layer, hops, edges
     loads: tuple[Sequence[Any], ...]  # first layer, layer after the last, start, end, bytes
     computes: tuple[Sequence[Any], ...]  # layer, attention | importance | mlp, start, end
-    flips: tuple[Entry, ...]
-    cold: bool
+    flips: tuple[Entry, ...]  # segment groups that became static or dynamic
+    cold: bool  # first prompt after a reset
     parts: tuple[tuple[str, float], ...]  # name and ms of the parts of the time to the first token
     ttft_ms: float
     score_ms: float
@@ -49,14 +49,14 @@ class StepView:
     skill: str
     ok: bool
     message: str
-    goal: tuple[int, int] | None
+    goal: tuple[int, int] | None  # goal conditions met after the step, and their total
     understood: str  # the goal that the model wrote for the instruction
     focus: str  # type, name and place of the next target, as the model wrote them
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None if the planner has no model
     world: KnownWorld
-    before: int | None  # step of the picture before the skill, -1: at the reset; None without one
-    after: int | None  # step of the picture after the skill
+    before: int | None  # number of the picture before the skill: the step that it followed, -1 for the reset
+    after: int | None  # number of the picture after the skill; None: there is no picture
     restarted: bool
     end: Entry | None  # outcome of the task if it ended here
     crash: str  # traceback if the episode crashed after this step

@@ -1,6 +1,6 @@
-"""Index of a trace: episodes, file positions of their steps, and the known state at each step.
+"""Index of a trace: episodes, file positions of their steps, and the segments and facts known at each step.
 
-It grows with the file; indexing reads each byte once.
+The index grows with the file; indexing reads each byte once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REMEDY = "restore the file, or run it again"
 
 @dataclass(frozen=True, slots=True)
 class LinePosition:
-    """Position of a line: offset and size in bytes without line break, number from 1, and the hash chain before it."""
+    """Position of a line: offset and size in bytes without line break, number from 1, hash chain up to the line."""
 
     start: int
     size: int
@@ -52,7 +52,7 @@ class GrowingFile:
         return self._end > 0 and ((status.st_dev, status.st_ino) != self._file or status.st_size < self._end)
 
     def forget(self, start: Chain | None = None) -> None:
-        """Read from the first line again. ``start``: start of the file's hash chain."""
+        """Let the next read begin at the first line again. ``start``: start of the file's hash chain."""
         self.count, self._end, self._chain = 0, 0, replace(start or Chain())
 
     def new_lines(self) -> Iterator[tuple[LinePosition, dict[str, Any]]]:
@@ -90,8 +90,8 @@ class Outline:
     goal: tuple[int, int] | None  # goal conditions met, and their total
     ttft_ms: float | None
     computed: float | None  # computed share of rows x layers
-    cold: bool
-    flips: int
+    cold: bool  # first prompt after a reset
+    flips: int  # number of segment groups that became static or dynamic
     restarted: bool
 
 
@@ -114,7 +114,7 @@ def summarize_step(entry: Entry) -> Outline:
 
 def _finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise ValueError(f"{value} is no number")
+        raise ValueError(f"{value} is not finite")
     return value
 
 
@@ -127,8 +127,8 @@ class EpisodeIndex:
     instruction: str = ""  # of the first step
     positions: list[LinePosition] = field(default_factory=list)  # of its steps' lines
     outlines: list[Outline] = field(default_factory=list)
-    texts: History[str] = field(default_factory=History)  # of segments
-    facts: History[Entry] = field(default_factory=History)
+    texts: History[str] = field(default_factory=History)  # by segment id
+    facts: History[Entry] = field(default_factory=History)  # by the id of the fact's object, receptacle or agent
     task_ends: list[Entry] = field(default_factory=list)  # entries of ended tasks
     crash: Entry | None = None
     frames: dict[int, str] = field(default_factory=dict)  # path of the picture after each step, -1: at the reset
@@ -138,7 +138,7 @@ class EpisodeIndex:
         return self.opening["episode"]
 
     def add(self, position: LinePosition, entry: Entry) -> None:
-        """Add the next step; an invalid one leaves the index unchanged."""
+        """Add the next step; an invalid step leaves the index unchanged."""
         number, summary = len(self.positions), summarize_step(entry)
         texts = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
         facts = [(str(fact["id"]), fact) for fact in entry.get("facts", ())]
@@ -189,7 +189,7 @@ class TraceIndex:
     def entry(self, episode: EpisodeIndex, step: int) -> Entry:
         """Read the line of a step. Raises DataError for a step that does not exist."""
         if not 0 <= step < len(episode.positions):
-            raise DataError(f"episode {episode.key!r} has {len(episode.positions)} steps, none has number {step}")
+            raise DataError(f"episode {episode.key!r} has {len(episode.positions)} steps, from 0, but no step {step}")
         position = episode.positions[step]
         return check_schema(self._trace_file.line_at(position), self.path, position.number)
 
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = chain_start(self.path.parent)
                 self._trace_file.forget(start)
                 self._results_file.forget(start)
-            end = episodes_mark(self.path.parent)  # read before episodes and trace, as it is written after them
+            end = episodes_mark(self.path.parent)  # read first, since it is written after episodes and trace
             for _, line in self._results_file.new_lines():
                 self._committed = line.get(TRACE_COUNT, self._committed)
             if end is not None:
@@ -238,5 +238,5 @@ def _checked_opening(entry: Entry) -> Entry:
     """Check the first entry of an episode. Raises TypeError for invalid tasks."""
     tasks = entry.get("tasks") or []
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise TypeError(f"tasks are {tasks!r:.80}")
+        raise TypeError(f"tasks must be a list of mappings, not {tasks!r:.80}")
     return entry | {"tasks": tasks}

@@ -1,4 +1,4 @@
-"""Known world at a step: containment tree of things, place of the agent, and things it holds."""
+"""Known world at a step: tree of things (objects and receptacles), place of the agent, and things that it holds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ AGENT = "agent"  # category of the agent's own fact
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A line of the containment tree: a thing, followed by the things in or on it, which have depth + 1."""
+    """A line of the tree: an object or receptacle, followed by the things in or on it, which have depth + 1."""
 
     id: str
     category: str  # "" for a place about which there is no fact
     depth: int
     states: tuple[str, ...]
-    step: int  # step of its last fact, -1 without a fact
+    step: int  # step of the last fact about it, -1 if there is none
     visible: bool  # to the agent at this step
 
 
@@ -33,7 +33,7 @@ class KnownWorld:
 
 
 def known_world(facts: History[Entry], step: int) -> KnownWorld:
-    """Return the world at a step. The tree omits things that the agent holds; cycles are cut."""
+    """Return the world at a step. The tree omits things that the agent holds; cycles of containment are cut."""
     known = dict(facts.at(step))
     agents = {id: fact for id, fact in known.items() if fact.get("category") == AGENT}
     in_hand = [id for id, fact in known.items() if fact.get("place") in agents]

@@ -1,4 +1,4 @@
-"""Prompt formats: token ids of a prompt's parts for a given model.
+"""Prompt formats: encoders of a prompt's parts as token ids of a given model.
 
 A prompt is ``[context][memory segments][query]`` (`memory` layout) or a growing transcript (`append` layout). Its parts
 are encoded one by one and joined as ids. Each segment ends with a newline, which is a separate token.
@@ -39,7 +39,7 @@ class Splicer:
         newline = self.raw("\n")
         if len(newline) != 1:
             raise ModelError(
-                f"the tokenizer has no single newline token (got {newline}), so units cannot be spliced: use another"
+                f"the tokenizer encodes a newline as {newline}, not as one token; use a model with such a token"
             )
         self.newline = newline[0]
 
@@ -55,15 +55,15 @@ class Splicer:
         """Return the id of a token by name. Raises ConfigError if the tokenizer has no such token."""
         if name not in self.tokenizer.get_vocab():
             examples = ", ".join(self.tokenizer.all_special_tokens[:3]) or "its end of text"
-            raise ConfigError(f"prompt.start={name!r} is no token of this model; name one, such as {examples}")
+            raise ConfigError(f"prompt.start={name!r} is not a token of this model; name one, such as {examples}")
         return self.tokenizer.convert_tokens_to_ids(name)
 
 
 class Format(Protocol):
-    """Token ids of a prompt's parts. ``agent_line`` is the line about the agent, "" for none."""
+    """Encoder of a prompt's parts. ``agent_line`` is the line about the agent, or "". A skill follows its *cue*."""
 
     name: str
-    progress: int  # turns in a query; earlier ones are memory segments
+    progress: int  # number of turns in a query; earlier turns are memory segments
     _splice: Splicer
 
     def context(self) -> Ids:
@@ -76,31 +76,31 @@ class Format(Protocol):
     def goal(self, skills: str, instruction: str) -> Ids:
         """Encode the query for which the model generates the goal of an instruction; empty for formats without goals.
 
-        Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
+        A goal is a plain restatement ("find mug put desk"). Later queries contain only the goal, transcripts both.
         """
         return []
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
-        """Encode a task in an `append` transcript, before its first cue; ``after_task``: another task precedes it."""
+        """Encode a task in an `append` transcript, before its first cue; ``after_task``: it follows another task."""
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.
 
-        ``turns`` are the latest of the task, ``earlier_turns`` is the number of turns before them.
+        ``turns`` are the latest turns of the task, ``earlier_turns`` is the number of turns before them.
         """
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
 
     def focus(self, skills: str) -> int:
-        """Return the number of focus tokens, which name the target and are generated before a skill of this set."""
+        """Return how many focus tokens, which name the target, are generated before a skill of the set ``skills``."""
         return 0
 
     def candidate(self, skill: str) -> Ids:
-        """Encode a candidate skill with its end mark."""
+        """Encode a candidate skill with the mark that ends it."""
 
     def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
-        """Encode a turn of an `append` transcript, without its cue: focus, skill and failure."""
+        """Encode a turn of an `append` transcript without its cue: focus, skill, and the message of a failure."""
 
     def stops(self) -> set[int]:
         """Return the tokens that end a generated skill."""
@@ -155,7 +155,7 @@ class PlainFormat(Format):
 
 
 def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str, **values: bool) -> list[str]:
-    """Render ``contents`` as turns of user and model in a chat template; return the text around each ``PLACEHOLDER``.
+    """Render ``contents`` in a chat template, as turns of user, model, user, ...; return the text around `PLACEHOLDER`.
 
     Raises ModelError as `parts_around` does.
     """
@@ -181,7 +181,7 @@ class LotaFormat(Format):
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
-    progress: int = 16  # turns in a query: many, since the examples show whole plans
+    progress: int = 16  # number of turns in a query: many, since the examples show whole plans
     _splice: Splicer = field(init=False)
     _prompt_start: str = field(init=False)
     _turn_end: str = field(init=False)
@@ -242,7 +242,7 @@ def make_format(
     start: str | None = None,
     goals: bool = False,
 ) -> Format:
-    """Build a prompt format by name. Raises ConfigError for an unknown name, or for examples that it cannot show."""
+    """Build a prompt format by name. Raises ConfigError for an unknown name, or if the format cannot show examples."""
     check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)

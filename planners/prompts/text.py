@@ -1,4 +1,4 @@
-"""Texts of a prompt: segments of facts in two styles, log of the task, and the query.
+"""Texts of a prompt: memory segments, which are lines about facts, in two styles; the log of a task; the query.
 
 Segments are whole lines, so that parts of a prompt can be tokenised separately and joined by token ids.
 
@@ -8,7 +8,7 @@ look-up is "find type and entity, copy the next words".
 * ``plain``: every line is self-contained. A changed fact replaces its line; the line of a removed entity is deleted.
 * ``linked``: a receptacle is a header. The objects in it are member lines that refer back to it (``there mug mug_2``).
   Later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, so that
-  this style loses most when KV blocks are reused without recomputation.
+  this style loses most accuracy when KV blocks are reused without recomputation.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from keep_agent.errors import check_choice
 from memory.segments.segment import Segment
 
 CUE = "next"  # the next skill follows this word
-GOAL = "goal"  # cue for the goal of an instruction
+GOAL = "goal"  # the goal of an instruction follows this word
 FOCUS = 3  # tokens of a focus: type, name and place of the next target; generated before the skill
 NO_TARGET = "nothing"  # every word of a focus without a target
-TYPE_LEVEL = "lota"  # skill set whose skills name types; the skills of all others name instances
+TYPE_LEVEL = "lota"  # skill set whose skills name types; the skills of all other sets name instances
 UNEXPLAINED = "it did not work"  # the text of a failure without a message
 UNSEEN, REMOVED = "unseen", "gone"
-UPDATE_SUFFIX = "/now"  # ends the id of a segment that updates another one
-PROGRESS = 1  # turns in a query; earlier ones are memory segments
+UPDATE_SUFFIX = "/now"  # ends the id of a segment that updates the entity's first segment
+PROGRESS = 1  # number of turns in a query; earlier turns are memory segments
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
@@ -39,7 +39,7 @@ def entity_text(text: str) -> str:
 
 
 def entity_names(skill: str) -> tuple[str, ...]:
-    """Return the entities of a skill, spelled as in memory lines; none for a type-level skill."""
+    """Return the entities of a skill, spelled as in memory lines; none for a skill that names only types."""
     return tuple(f"{kind}_{number}" for kind, number in _INSTANCE.findall(clean(skill)))
 
 
@@ -54,7 +54,7 @@ def spelling(skill: str) -> str:
 
 
 def reason(message: str) -> str:
-    """Return the text of a failure: its message on one line, or `UNEXPLAINED` for an empty one."""
+    """Return the text of a failure: its message on one line, or `UNEXPLAINED` for an empty message."""
     return clean(message) or UNEXPLAINED
 
 
@@ -96,15 +96,15 @@ def goal_or_instruction(instruction: str, goal: str) -> str:
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "") -> str:
-    """Return the query of the `memory` layout, which rebuilds the prompt at every step; it ends with the cue.
+    """Return the query of the `memory` layout, which rebuilds the prompt at every step. A query ends with the cue.
 
-    ``turns`` are the latest ones; ``agent_line`` states where the agent is, what it holds and what it sees.
+    ``turns`` are the task's latest; ``agent_line`` states where the agent is, what it holds and what it sees.
     """
     return task_line(skills, instruction) + "".join(turn.text for turn in turns) + agent_line + CUE
 
 
 def candidate_text(skill: str) -> str:
-    """Return the text of a candidate skill after the cue. Its final newline keeps it from being a prefix of another."""
+    """Return a candidate skill's text after the cue. With its final newline it cannot be a prefix of another skill."""
     return f"{entity_text(skill)}\n"
 
 
@@ -137,7 +137,7 @@ class PromptStyle(Protocol):
     name: str
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
-        """Return the segment edits of a batch of changed facts, in writing order."""
+        """Return the segment edits of a batch of changed facts, in the order in which the caller applies them."""
 
     def reset(self) -> None:
         """Forget all entities."""
@@ -162,7 +162,7 @@ def place_of(fact: FactView) -> str | None:
 
 
 def _words(fact: FactView) -> list[str]:
-    """Return the words of a fact in look-up order: unseen, type, entity, place, states."""
+    """Return the words of a fact in the order of a memory line: unseen, type, entity, place, states."""
     unseen, place = [UNSEEN] if UNSEEN in fact.states else [], place_of(fact)
     states = [state for state in fact.states if state != UNSEEN]
     return [*unseen, fact.type, fact.id, *([place] if place else []), *states]
@@ -194,7 +194,7 @@ class LinkedStyle(PromptStyle):
     """Headers, member lines that refer back to them, and ``now`` lines, of which the latest is valid."""
 
     name = "linked"
-    _first_lines: dict[str, bool] = field(default_factory=dict)  # id -> whether its first line contains UNSEEN
+    _first_lines: dict[str, bool] = field(default_factory=dict)  # by entity id: whether its first line says UNSEEN
 
     def reset(self) -> None:
         self._first_lines.clear()
@@ -232,7 +232,7 @@ class LinkedStyle(PromptStyle):
             return _agent(fact)
         words = [fact.type, fact.id, REMOVED] if fact.gone else _words(fact)
         line = _line("now", *words)
-        if fact.id in self._first_lines:  # every prompt with this line contains its parent, the first line
+        if fact.id in self._first_lines:  # its parent is the first line: a prompt with this line has both
             return Edit(f"{fact.id}{UPDATE_SUFFIX}", fact.category, line, parent=fact.id)
         self._first_lines[fact.id] = False
         return Edit(fact.id, fact.category, line)
@@ -253,7 +253,7 @@ def history_edit(number: int, skill_line: str) -> Edit:
 
 
 def task_edit(number: int, instruction: str, success: bool, steps: int) -> Edit:
-    """Return the segment of a finished task, which never changes."""
+    """Return the segment of a finished task; its text never changes later."""
     outcome = "succeeded" if success else "failed"
     return Edit(f"task_{number}", "task", _line("finished", instruction, outcome, "after", str(steps), "steps"))
 
@@ -263,9 +263,9 @@ class TaskLog:
     """Turns of the current task. They are archived as history segments, and dropped once no query contains them."""
 
     turns: list[Turn] = field(default_factory=list)
-    dropped: int = 0  # turns of this task before ``turns``
-    archived: int = 0  # turns of this task that `archive` has handled
-    numbered_turns: int = 0  # turns archived in all tasks of the episode
+    dropped: int = 0  # number of this task's dropped turns, which came before ``turns``
+    archived: int = 0  # number of this task's turns that `archive` has handled
+    numbered_turns: int = 0  # number of turns archived in all tasks of the episode
     tasks: int = 0  # finished tasks of the episode
 
     @property
@@ -274,7 +274,7 @@ class TaskLog:
         return self.dropped + len(self.turns)
 
     def add(self, turn: Turn, visible: int) -> None:
-        """Append a turn; the last ``visible`` ones are kept for queries."""
+        """Append a turn; drop archived turns except the last ``visible`` turns, which queries contain."""
         self.turns.append(turn)
         surplus = max(0, min(self.archived, self.length - visible) - self.dropped)
         self.turns, self.dropped = self.turns[surplus:], self.dropped + surplus

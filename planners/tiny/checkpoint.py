@@ -104,7 +104,7 @@ def _json(value: dict) -> bytes:
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the folder of the latest checkpoint, None if there is none. `load_planner` checks the model's files.
 
-    Folders of older releases have no version folders, and checksums of the model's files only.
+    A run of an older release has no version folders, and no checksums of the trainer's files.
 
     :raises ModelError: a file is in no list of checksums, or a file that only the trainer reads is missing or damaged
     """
@@ -114,7 +114,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
     known = {file.name for name in CHECKSUM_FILES for file in read_sums(version / name)} | set(CHECKSUM_FILES)
     odd = sorted({file.name for file in version.iterdir()} - known)
     if version != folder and odd:
-        raise ModelError(f"{version / odd[0]} is in no list of checksums there; restore the folder, or remove the file")
+        raise ModelError(f"{version / odd[0]} has no checksum in its folder; restore the folder, or remove the file")
     check_sums(version / STATE_CHECKSUMS)
     return version
 
@@ -155,5 +155,5 @@ def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where:
         raise ModelError(f"weights in {str(where)!r} do not fit its config.json ({error}); {RESTORE}") from error
     odd = sorted({*result.missing_keys, *result.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
     if odd:
-        raise ModelError(f"weights in {str(where)!r} do not fit its config.json, first {odd[0]}; {RESTORE}")
+        raise ModelError(f"weights in {str(where)!r} do not fit its config.json, for example {odd[0]}; {RESTORE}")
     model.tie_weights()

@@ -17,8 +17,8 @@ from planners.tiny.checkpoint import build
 def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
     """Add embedding rows, in place, for new tokens of the tokenizer.
 
-    :param new: ids of the pieces of each new token. Its row is (m + n) / sqrt(2), where m is the mean of the pieces'
-        rows, and n is noise with the old rows' standard deviation: look-ups by content need distinct rows
+    :param new: maps each new token to the ids of the pieces that spelled it. Its row is (m + n) / sqrt(2): m is the
+        mean of the pieces' rows, n is noise with the old rows' standard deviation, since look-ups need distinct rows
     """
     rows = -(-tokenizer.get_vocab_size() // 64) * 64
     old = model.get_input_embeddings().weight.clone()  # (rows, hidden)
@@ -35,8 +35,8 @@ def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Seque
 def deepen(model: Qwen2ForCausalLM, layers: int) -> Qwen2ForCausalLM:
     """Return a model of ``layers`` layers that computes the same function (block expansion, arXiv 2401.02415).
 
-    A new layer is a copy of the layer before it with zeroed output projections. New layers are spread evenly after the
-    first quarter of the layers. Raises ModelError for fewer layers than the model has.
+    A new layer copies the layer before it, but its output projections are zero. New layers are spread evenly behind
+    the first quarter of the layers. Raises ModelError for fewer layers than the model has.
     """
     depth, config = len(model.model.layers), copy.deepcopy(model.config)
     if layers < depth:

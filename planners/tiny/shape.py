@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HISTORY = "training.json"  # training record of a planner
 VOCAB = 4096  # maximum number of tokens in a new tokenizer
-SEEDED_HEADS, MIN_HEAD_WIDTH = 3, 4  # heads that `planners.training.induction_init` fills, and their minimum width
+SEEDED_HEADS, MIN_HEAD_WIDTH = 3, 4  # number of heads that `planners.training.induction_init` sets, minimum width
 
 CONFIG_KEYS = (  # names in Qwen2Config, in the order of the fields of `Shape`
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
@@ -47,12 +47,12 @@ class Shape:
     positions: int = 4096
 
     def check(self) -> None:
-        """Raises ConfigError for a number or width of heads that induction seeding does not support."""
+        """Raises ConfigError if `planners.training.induction_init` does not support the number or width of heads."""
         size, rest = divmod(self.hidden, self.heads)
         if self.heads < SEEDED_HEADS or rest or size % 2 or size < MIN_HEAD_WIDTH:
             raise ConfigError(
-                f"--hidden {self.hidden} --heads {self.heads} makes no model; give {SEEDED_HEADS} heads or more, and "
-                f"for hidden an even multiple of heads, at least {MIN_HEAD_WIDTH} times as many"
+                f"--hidden {self.hidden} --heads {self.heads} make no model; give {SEEDED_HEADS} heads or more, and a "
+                f"--hidden that is an even multiple of --heads, at least {MIN_HEAD_WIDTH} times as large"
             )
 
     @classmethod

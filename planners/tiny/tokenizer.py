@@ -58,9 +58,9 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Add tokens for entities, and words with `MIN_COUNT` occurrences in ``texts``, that consist of several pieces.
+    """Add a token for each entity, and each word that occurs `MIN_COUNT` times in ``texts``, if it has several pieces.
 
-    Existing ids are kept, so that weights can be trained further. Returns the piece ids of each new token.
+    Existing ids are kept, so that weights can be trained further. Returns the ids of the pieces of each new token.
     """
     words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
     frequent = sorted(word for word, count in words.items() if count >= MIN_COUNT)

@@ -1,4 +1,4 @@
-"""Endless batches of training data from rollout files, and the curriculum that sets their difficulty."""
+"""Endless batches of packs (a memory and query slots) from rollout files, and the curriculum of their difficulty."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from planners.training.rollout_files import Rollout, read_rollouts
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the curriculum. Every level has look-ups and decisions, else the model unlearns one of them."""
+    """One level of the curriculum. Every level has look-ups and decisions, else the model unlearns one of the two."""
 
     lines: int  # maximum lines of a memory
     styles: tuple[str, ...]
-    lookups: float  # share of batches with probes only
-    plans: float  # share of batches with plans and goals only, of which some follow a memory
+    lookups: float  # share of batches with probes only (short questions about the memory)
+    plans: float  # share of batches with plan and goal slots only; some of these slots follow a memory
     recall: int  # maximum lines in the memory of a recall probe; 0 for no recall probes
     judged_kind: str  # kind of slot whose running accuracy must reach ``pass_mark``
-    pass_mark: float
+    pass_mark: float  # above 1 for the last level, which is never passed
 
 
 LEVELS = (
@@ -44,9 +44,9 @@ LEVELS = (
 RECALL_SHARE = 0.1  # share of recall probes among the batches that are neither look-ups nor plans
 LESSON_SHARE = 0.2  # share of batches with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
-WINDOWS = 6  # windows (packs of one kind) whose batches are shuffled, else the model unlearns the previous kind
-GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts skipped for plans: annotators' wordings take longest to learn
-TYPE_LEVEL_SKIP_SHARE = 0.3  # share of type-level rollouts used for plans only
+WINDOWS = 6  # windows (packs of one kind) whose batches are shuffled together, else the model unlearns the last kind
+GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts skipped for plans, as annotated ones take longest to learn
+TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts with skills that name types (lota) skipped for all slots but plans
 DECISION_SHARE = 0.6  # share of single decisions among the remaining batches; the others are trajectories
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
@@ -57,7 +57,7 @@ ANNOTATED_PREFIX = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectory_mix(transcript: int) -> SlotMix:
-    """Return the mix for trajectories. Long ones overlap, so they start at only two tasks of a rollout."""
+    """Return the mix for trajectories. Long trajectories overlap, so they start at only two tasks of a rollout."""
     if transcript <= TRANSCRIPT_TOKENS:
         return SlotMix(trajectories=2, steps=0, probes=0, transcript=transcript, single_object_share=0.5)
     return SlotMix(trajectories=1, steps=0, probes=0, transcript=transcript, starts_per_rollout=2)
@@ -82,7 +82,7 @@ def shuffled_rollouts(files: Sequence[Path], seed: int, streams: int = 12, buffe
 
 
 class BatchSource:
-    """Source of batches of at most ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time.
+    """Source of batches of at most ``tokens`` rows, packed in a background thread. The trainer may raise ``level``.
 
     :param transcript: maximum tokens of a trajectory
     :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
@@ -141,7 +141,7 @@ class BatchSource:
         mix = self._draw_mix(level)
         if mix.recall:
             self._packer.mix = mix
-            share = self._rng.random() ** 2  # favours short memories, which teach the look-up
+            share = self._rng.random() ** 2  # the square favours short memories, which teach the look-up
             size = MIN_LINES + round((level.recall - MIN_LINES) * share)
             return [self._packer.recall(self._rng.randint(max(MIN_LINES, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
@@ -169,7 +169,7 @@ class BatchSource:
         return DECISIONS if self._rng.random() < DECISION_SHARE else self._trajectories
 
     def _batches(self, packs: list[PackedExample]) -> list[list[PackedExample]]:
-        """Divide packs into batches of at most ``tokens`` rows, or of a single pack."""
+        """Divide packs into batches of at most ``tokens`` rows; a larger pack is a batch by itself."""
         batches: list[list[PackedExample]] = [[]]
         for pack in packs:
             if batches[-1] and _rows([*batches[-1], pack]) > self._tokens:

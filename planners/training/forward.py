@@ -1,4 +1,4 @@
-"""Forward pass of a training batch, and the exactness of its predictions."""
+"""Forward pass of a training batch of packs (`planners.training.packing`), and a count of exactly predicted lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planners.training.packing import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Counts of target lines by kind of slot; a line is right if all its tokens are."""
+    """Counts of target lines by kind of slot (query after the memory); a line is right if all its tokens are."""
 
     right: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
@@ -32,7 +32,7 @@ class Exactness:
 def forward(
     model: Qwen2ForCausalLM, batch: PackedBatch, precision: torch.dtype = torch.bfloat16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute (logits of the rows with a target, their labels, flat row numbers)."""
+    """Compute (logits (n, vocab) of the n rows with a target, their labels, their numbers in the flattened batch)."""
     device = batch.ids.device.type
     shifted = torch.full_like(batch.labels, IGNORE)
     shifted[:, :-1] = batch.labels[:, 1:]
@@ -50,7 +50,7 @@ def forward(
 
 
 def exactness(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, batch: PackedBatch) -> Exactness:
-    """Count the exact target lines; a run of neighbouring rows is one target line."""
+    """Count all target lines and the exactly predicted ones. Neighbouring rows with targets form one target line."""
     ok = (logits.argmax(-1) == labels).tolist()
     places = rows.tolist()
     width = (batch.ids.shape[1] - batch.memory) // batch.slots
@@ -71,7 +71,7 @@ ROWS, WIDTH, ROUNDS = 2048, 192, 5  # shape and repetitions of the timed matrix 
 
 @cache
 def faster_precision(device: str) -> torch.dtype:
-    """Return bfloat16 on accelerators, float32 on CPUs without bfloat16 instructions, else the faster of both."""
+    """Return bfloat16 on accelerators, float32 on CPUs without bfloat16 instructions, on other CPUs the faster one."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
     if not onednn_multiplies(torch.bfloat16):
@@ -80,7 +80,7 @@ def faster_precision(device: str) -> torch.dtype:
 
 
 def _seconds(dtype: torch.dtype) -> float:
-    """Return the best time of a few rounds after a warm-up round."""
+    """Return the seconds of the fastest of a few rounds, after a warm-up round."""
     x, w = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(WIDTH, 2 * WIDTH, dtype=dtype)
     times = []
     for _ in range(1 + ROUNDS):

@@ -1,10 +1,10 @@
 """Induction-seeded initialisation, from which small models learn memory look-ups on a CPU.
 
-In layer 0 the first three heads attend to the tokens 1, 2 and 3 positions back, through biases and RoPE alone. Each
-head writes its token through a rotation R_o of its own into the residual stream. In later layers the same heads match
-a query token against keys read through R_o^T, and copy the token at the match: "find the word, copy the next". Training
-only has to sharpen this; standard initialisations did not learn it in feasible CPU time. The model needs biases on q
-and k, as in Qwen2, and as many KV heads as heads.
+In layer 0, biases and RoPE alone make the first three heads attend o = 1, 2 and 3 positions back. Head o adds the token
+that it attends to, rotated by a matrix R_o, to the residual stream. In later layers, head o undoes this rotation in its
+keys. So a query token matches the rows o positions after an equal token, and the head copies the tokens there: "find
+the word, copy the next". Training only has to sharpen this. From a standard initialisation, the model did not learn it
+in feasible CPU time. The model needs biases on q and k, as in Qwen2, and as many KV heads as heads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Te
 
 
 def _offset_bias(offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float) -> list[torch.Tensor]:
-    """Return (q, k) biases ``(head_dim,)`` whose rotated product peaks ``offset`` positions before the query."""
-    pairs = head_dim // 4  # rotated pairs with a bias
+    """Return (q, k) biases ``(head_dim,)`` whose product after RoPE peaks ``offset`` positions before the query."""
+    pairs = head_dim // 4  # number of RoPE's dimension pairs that have a bias
     height = (peak / pairs * head_dim**0.5) ** 0.5
     k, q = torch.zeros(head_dim), torch.zeros(head_dim)
     k[:pairs] = height
@@ -40,7 +40,7 @@ def seed_induction(
 ) -> None:
     """Overwrite the first heads of every layer and the embedding in place, but no other weights.
 
-    ``write`` and ``copy`` scale these heads' outputs in layer 0 and later layers; ``peak`` is layer 0's highest logit.
+    ``write`` scales these heads' outputs in layer 0, ``copy`` in later layers. ``peak`` is layer 0's highest logit.
     """
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads

@@ -18,8 +18,8 @@ from planners.training.rollout_files import read_lines, write_lines
 
 ENDING = ".lessons.gz"
 VERSION = 1
-SKILLS = ("lota", "grounded")  # both skill sets need the words
-WHOLE_TASK_SHARE = 0.4  # share of draws that return the whole task, the others return a few of its steps
+SKILLS = ("lota", "grounded")  # a lesson names one skill set at random, since both need its words
+WHOLE_TASK_SHARE = 0.4  # share of draws that return the whole task; other draws return a few of its steps
 MAX_STEPS = 3  # maximum steps of a draw
 
 
@@ -61,7 +61,7 @@ def read_lessons(path: Path) -> Iterator[Lesson]:
 
 
 def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[PackedExample]:
-    """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows per pack, or one slot."""
+    """Pack lessons as slots without a memory, sorted by length; a pack has up to ``tokens`` padded rows or one slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
         return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)
@@ -77,13 +77,13 @@ def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: ra
 
 
 def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:
-    """Return a function that draws a number of lessons; each lesson is drawn once per round."""
+    """Return a function that draws a number of lessons; every lesson is drawn once before any is drawn again."""
     lessons = [lesson for path in files for lesson in read_lessons(path)]
     stack: list[Lesson] = []
 
     def draw(count: int) -> list[Lesson]:
         if len(stack) < count:
-            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the previous round is drawn first
+            stack[:0] = rng.sample(lessons, len(lessons))  # put below the remaining lessons, which are drawn first
         return [stack.pop() for _ in range(min(count, len(stack)))]
 
     return draw

@@ -17,7 +17,7 @@ class Optimizers:
     """The optimisers of a model behind one interface; their state is a flat mapping of tensors.
 
     ``muon``: orthogonalised momentum (torch.optim.Muon, torch 2.9 or newer) scaled to AdamW's step size, so that
-    the same learning rate serves both.
+    the same learning rate serves both optimisers.
     """
 
     def __init__(self, model: nn.Module, kind: str, lr: float) -> None:
@@ -47,7 +47,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of the state by ``parameter.key``, on the CPU."""
+        """Return the tensors of the state on the CPU, by name: parameter and key, as ``model.norm.weight.exp_avg``."""
         return {
             f"{self._names[parameter]}.{key}": value.detach().cpu()
             for optimizer in self._members
@@ -57,7 +57,7 @@ class Optimizers:
         }
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a state; parameters missing in it, as after a change of optimiser, start with a fresh state."""
+        """Load a state. A parameter that it lacks, as after a change of optimiser, starts with a fresh state."""
         for optimizer in self._members:
             adamw = isinstance(optimizer, torch.optim.AdamW)
             keys = ("step", "exp_avg", "exp_avg_sq") if adamw else ("momentum_buffer",)

@@ -1,4 +1,4 @@
-"""Attention over packs (`planners.training.packing`): each slot, as a batch entry, attends to the memory and itself."""
+"""Attention over packs, each a memory and slots (`planners.training.packing`): a slot sees the memory and itself."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from planners.training.packing import IGNORE, PackedExample, rounded
 
 NAME = "keep_packed"
 MASKED_BIAS = -1e4
-MATMUL_ROWS = 256  # maximum rows of a slot whose attention is computed by matrix products instead of a kernel
+MATMUL_ROWS = 256  # maximum rows of a slot whose attention a CPU computes by matrix products instead of a kernel
 
 Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """B packs as tensors, padded: M rows of the memory, then S slots of Q rows.
+    """B padded packs as tensors, each with M = ``memory`` rows of memory, then S = ``slots`` slots of Q rows.
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), each slot's additive mask over memory and slot.
-    ``causal``: the batch is one pack without hidden lines, with one slot or long slots; its slot_bias is empty.
+    ``causal``: a causal mask replaces slot_bias: one pack without hidden lines, with one slot or with long slots.
     memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
     """
 
@@ -111,23 +111,23 @@ def packed_attention(
     pack: PackedBatch | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention for transformers, with as many KV heads as heads; the model's call passes ``pack``."""
+    """Compute attention in a model of transformers with as many KV heads as heads; the model's call passes ``pack``."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels do not store the attention weights
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
-    if pack.causal:  # repeating the memory per slot costs less than a mask
+    if pack.causal:  # a copy of the memory for each slot costs less than a mask
         out = attend(*(_with_memory(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
         memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
         return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
     memory_query, slot_query = queries
-    if pack.memory_bias is None:  # causal is enough: padded rows come last and are never read
+    if pack.memory_bias is None:  # a causal mask is enough: padded rows of the memory come last, no slot sees them
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
-    # on a CPU the backward pass of the kernels is slow in bfloat16: two products are up to five times as fast
+    # on a CPU the backward pass of the kernels is slow in bfloat16: matrix products are up to five times as fast
     matmul = device == "cpu" and dtype is torch.bfloat16 and sizes[1] // pack.slots <= MATMUL_ROWS
     slot_out = (_matmul_attention if matmul else _kernel_attention)(slot_query, keys, values, pack, scaling)
     return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None
@@ -161,7 +161,7 @@ def _kernel_attention(
 def _matmul_attention(
     query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
 ) -> torch.Tensor:
-    """Replace `_kernel_attention` by matrix products, one of them for all slots' queries and the memory's keys."""
+    """Compute `_kernel_attention` by matrix products; one product covers all slots' queries and the memory's keys."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)

@@ -1,16 +1,16 @@
 """Packing of rollouts for training: one memory, and query slots that see it but not each other.
 
 A pack is ``[memory][slot][slot]...``, where the memory may be empty. Every slot attends to the memory and to itself.
-Skills are targets unless they are perturbed (random). There are six kinds of slots:
+The loss counts *targets*: answers, and skills unless they are perturbed (random). There are six kinds of slots:
 
-* *plan*: the goal of a type-level instruction and all skills of the task, without a memory;
+* *plan*: the goal of an instruction and all skills of the task, which name types (skill set lota), without a memory;
 * *goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
 * *trajectory*: the transcript (`append` layout) of a task and of the tasks after it, with targets at every step;
 * *step*: one decision (`memory` layout). Lines that changed after the memory was written are hidden from the slot,
-  which begins with their new versions. Before an instance-level skill comes the *focus*, also a target: type, name and
-  place of the object that the plan needs next;
-* *probe*: short questions about objects, before or after they are moved: the place, whether it is open, the state;
-* *recall*: questions about an artificial memory (`planners.training.recall_probes`), which may begin with one of them.
+  which begins with their new versions. Before a skill that names instances comes the *focus*, also a target: type, name
+  and place of the object that the plan needs next;
+* *probe*: short questions, before or after changes: where an object is, if its place is open, if a lamp is on;
+* *recall*: questions about an artificial memory (`planners.training.recall_probes`); its first line may be a question.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from planners.training.task_replay import TaskMemory, TaskReplay, TextPart
 
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
-VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the expert's verb
+VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # chance of a step to be drawn, by its verb; else 1
 LATER_OBJECT_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Token ids with labels (`IGNORE` for none), and ids of the memory lines that are hidden from them."""
+    """Token ids, their labels (`IGNORE`: no target), and ids of the memory lines that the slot does not see."""
 
     kind: str
     ids: tuple[int, ...]
@@ -73,16 +73,16 @@ def rounded(length: int, unit: int = 16) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlotMix:
-    """Amounts of each kind of slot in a pack."""
+    """Numbers of slots of each kind in a pack, and options of these slots."""
 
     memory_lines: int = 80  # maximum lines; those that the task uses are always kept
     trajectories: int = 2
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6  # maximum questions of a slot
-    plans: int = 0  # number of wordings of a plan or goal; a pack with plans has no other slots
-    after_memory: bool = False  # goals after the memory at the start of the task
-    recall: bool = False  # artificial memories instead of rollouts
+    plans: int = 0  # plan or goal slots, each for one wording of the instruction; such packs have no other slots
+    after_memory: bool = False  # goals follow the memory at the start of the task, instead of no memory
+    recall: bool = False  # recall slots, with artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
     single_object_share: float = 1.0  # share of the single-object tasks at which a pack starts
     starts_per_rollout: int = 0  # number of a rollout's tasks, drawn at random, at which packs start; 0: all
@@ -111,7 +111,7 @@ class Packer:
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered_turns += len(task.steps)
             new_ids = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
-        # only single-object tasks are left out at random, since plans fail most with several objects
+        # only single-object tasks are left out at random: models fail most in tasks with several objects
         share = self.mix.single_object_share
         starts = [
             number for number, task in enumerate(rollout.tasks)
@@ -127,7 +127,7 @@ class Packer:
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
         slots, count = [], self.mix.probes
         if self.random.random() < 0.5:
-            question, count = self.random.choice(scene.questions), 2  # few slots, so that this question has weight
+            question, count = self.random.choice(scene.questions), 2  # few slots: this question has a large weight
             memory.insert(0, ("cue", self._encode(f"{question.text()}\n")))
             slots.append(self._recall_slot([question], self.random.random() < 0.75))
         while len(slots) < count:
@@ -140,7 +140,7 @@ class Packer:
         return self._slot("recall", [part for pair in pairs for part in pair])
 
     def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:
-        """Pack slots after the memory of the first replay; the other replays are later tasks of the stream."""
+        """Pack slots after the memory of the first replay; the other replays are the next tasks of the rollout."""
         replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
@@ -166,9 +166,9 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps by distance to it, since padding is small if slots have similar lengths.
+        """Draw a step; return all steps, nearest first: slots of similar length need little padding.
 
-        With several objects, steps after the first put are drawn more often: plans often pick the first object again.
+        With several objects, steps after the first put are drawn more often: models often pick the first object again.
         """
         steps = range(len(task.steps))
         weights = [VERB_WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
@@ -179,7 +179,7 @@ class Packer:
         return sorted(steps, key=lambda index: abs(index - middle))
 
     def _sample_lines(self, memory: list[Segment], used_ids: set[str]) -> list[Segment]:
-        """Drop lines that the task does not use, down to ``mix.memory_lines``, unless kept lines refer to them."""
+        """Drop random lines until ``mix.memory_lines`` are left, but no line that the task or a kept line needs."""
         spare = [line for line in memory if line.id.split("/")[0] not in used_ids]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
@@ -202,7 +202,7 @@ class Packer:
         return [replay for replay, _ in fitting] or [replays[0]]
 
     def _trajectory(self, replays: Sequence[TaskReplay]) -> Slot:
-        """Build a trajectory. Finished tasks use their first wording, as in the memory."""
+        """Build a trajectory. All tasks but the last use their first wording, as their segments in the memory do."""
         wordings = [*(replay.task.instructions[0] for replay in replays[:-1]), self._wording(replays[-1].task)]
         tasks = (self._task(replay, wording) for replay, wording in zip(replays, wordings, strict=True))
         parts = [part for task in tasks for part in task]
@@ -245,13 +245,13 @@ class Packer:
 
 
 def _pick_count(task: TaskRecord) -> int:
-    """Count the expert's successful pick-ups. Labels alone count too many: after a perturbed step they repeat."""
+    """Count the expert's successful pick-ups. There may be more labels: after a perturbed step, a label repeats."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 
 
 def _questions(facts: Sequence[FactRecord], ids: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield (question, answer) about the facts in ``ids``: place of an object, state of its place, state of a thing."""
+    """Yield (question, answer) about the facts in ``ids``: where an object is, its place's or a receptacle's state."""
     state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
     for fact in facts:
         if fact.id not in ids or fact.gone:

@@ -18,7 +18,7 @@ from torch import distributed, multiprocessing, nn
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """Process ``rank`` of ``size``; a single process does not communicate."""
+    """Process number ``rank``, from 0, of ``size`` processes; a single process does not communicate."""
 
     rank: int = 0
     size: int = 1
@@ -40,7 +40,7 @@ class ProcessGroup:
             parameter.grad = mean.view_as(parameter)
 
     def broadcast(self, *values: int) -> tuple[int, ...]:
-        """Return the values of the leading process."""
+        """Return the values that the leading process passes."""
         if self.size == 1:
             return values
         tensor = torch.tensor(values)
@@ -52,7 +52,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(group, *args)`` in ``size`` new processes, or in this one if 1; the first failure ends all.
+    """Call ``work(group, *args)`` in ``size`` new processes, in this one if ``size`` is 1. One failure ends all.
 
     Returns the exit code. If a process ended with an exception, the exception is raised.
     """
@@ -70,7 +70,7 @@ def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
 
 
 def _join(rank: int, size: int, rendezvous: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
-    # torch sends SIGINT when the parent dies, which a background job would ignore
+    # torch sends SIGINT to this process when its parent dies; without a handler, a background job ignores SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
     distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=timedelta(minutes=30)

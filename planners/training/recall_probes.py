@@ -5,10 +5,10 @@ All three kinds need attention between lines:
 * *needle*: ``desk desk_1``, ``there mug mug_2``: a member line's place is its header;
 * *two_hop*: ``keychain keychain_1 box_2``, and elsewhere, under a header, ``there box box_2``: only both lines together
   give the place of the keychain;
-* *tracking*: ``did go to shelf_3``, ``did put mug_2``: things are moved repeatedly, and the latest line holds.
+* *tracking*: ``did go to shelf_3``, ``did put mug_2``: objects are moved repeatedly, and the latest line is valid.
 
-The *cue* of a probe is the place of its question: after the lines, before them as a separate line, or both. If it is
-only before them, the prompt ends in ``where it`` (two_hop: ``under it``).
+The *cue* of a probe is the position of its question: after the lines, before them as a separate line, or both. If the
+question stands only before the lines, the prompt ends in ``where it`` (two_hop: ``under it``).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a scene, its answer, and the needles: the lines that connect the named thing to the answer."""
+    """A question about a scene, its answer, and the needles: ids of the lines that connect ``thing`` to the answer."""
 
     word: str  # WHERE or UNDER
-    thing: str
+    thing: str  # name of the object in question
     answer: str
     needles: tuple[str, ...]
 
@@ -73,7 +73,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class RecallProbe:
-    """One question as a prompt: a front line ("" if the cue is ``after``), memory lines, and the final question."""
+    """A prompt with one question: the question as ``front`` line ("" if the cue is ``after``), memory, the question."""
 
     kind: str
     cue: str
@@ -84,7 +84,7 @@ class RecallProbe:
     needles: tuple[str, ...]
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
-        """Return the maximum number of tokens of an answer."""
+        """Return the maximum number of tokens of an answer; ``length`` counts the tokens of a text."""
         return max(MIN_ANSWER_TOKENS, 2 * length(self.answer))
 
     def grade(self, text: str) -> float:
@@ -99,7 +99,7 @@ class NameSource:
         self._rng, self._count = rng, dict.fromkeys((*RECEPTACLES, *CONTAINERS, *OBJECTS), 0)
 
     def draw(self, kinds: Sequence[str]) -> tuple[str, str]:
-        """Draw (type, name) of a type with unused names."""
+        """Draw a type with unused names from ``kinds``; return the type and its next name."""
         kind = self._rng.choice([kind for kind in kinds if self._count[kind] < MAX_NUMBER])
         self._count[kind] += 1
         return kind, f"{kind}_{self._count[kind]}"
@@ -119,7 +119,7 @@ def needle(segments: int, rng: random.Random) -> Scene:
 
 
 def two_hop(segments: int, rng: random.Random) -> Scene:
-    """Make containers in places, then things in the containers."""
+    """Make containers in places, then objects in the containers."""
     scene, names = Scene(), NameSource(rng)
     containers: list[tuple[str, str, str, str]] = []  # container, its line, header, place
     while len(scene.facts) < segments // 2:
@@ -139,7 +139,7 @@ def two_hop(segments: int, rng: random.Random) -> Scene:
 
 
 def tracking(segments: int, rng: random.Random) -> Scene:
-    """Make lines that move things repeatedly; the latest place of each is the answer."""
+    """Make lines that move objects repeatedly; the latest place of an object is the answer."""
     scene, names = Scene(), NameSource(rng)
     places = [names.draw(RECEPTACLES)[1] for _ in range(max(2, min(segments // 4, 40)))]
     things = [names.draw((*OBJECTS, *CONTAINERS))[1] for _ in range(max(1, segments // 8))]

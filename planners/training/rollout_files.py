@@ -1,7 +1,7 @@
 """Rollout files: written by `eval.dataset`, read by `planners.train`.
 
-Each line of a gzipped file is a JSON object for one house: tasks with their facts and steps. Facts are structured,
-so that every prompt style can be rendered from the same file.
+Each line of a gzipped file is a JSON object for one house: tasks with their facts and steps. Facts are stored field by
+field instead of as text, so that every prompt style can be rendered from the same file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def read_lines(path: Path, version: int, kind: str, unpack: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-    """Yield each row converted by ``unpack``. Raises DataError with file and line for a row that is no ``kind``."""
+    """Yield each row converted by ``unpack``. Raises DataError, naming file, line and ``kind``, for an invalid row."""
     number = 1
     try:
         with gzip.open(path, "rt") as stream:
@@ -52,7 +52,7 @@ def read_lines(path: Path, version: int, kind: str, unpack: Callable[[dict[str, 
         if number == 1:
             raise ValueError("it is empty")
     except BROKEN as error:
-        raise DataError(f"{path}:{number} is no {kind} ({error}); {REMEDY}") from error
+        raise DataError(f"{path}:{number} is not a {kind} ({error}); {REMEDY}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class TaskRecord:
     facts: tuple[FactRecord, ...]  # facts changed at the start of the task (for the first task: all)
     steps: tuple[StepRecord, ...]
     success: bool
-    goal: str = ""  # goal of all wordings, as a sequence of steps
+    goal: str = ""  # goal, the same for all wordings, as "find mug put desk"
 
 
 @dataclass(frozen=True, slots=True)

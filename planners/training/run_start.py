@@ -53,12 +53,12 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
         kind, _, number = name.rpartition("_")
         if kind.isalpha() and number.isdecimal():
             highest[kind] = max(int(number), highest.get(kind, 0))
-    # also names that do not occur: a name without its own token would begin with the token of another name
+    # also names that do not occur: without a token of its own, mug_12 would begin with the token of mug_1
     return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
 
 
 def rollout_texts(rollout: Rollout) -> Iterator[str]:
-    """Yield instructions, fact lines and turns."""
+    """Yield the instructions, fact lines and turns of a rollout."""
     style = make_style("plain")
     for task in rollout.tasks:
         yield from (f"{text}\n" for text in task.instructions)
@@ -116,7 +116,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
     try:
         start = RunStart(model, tokenizer, Progress(**history["progress"]), history["calls"], checkpoint)
     except (LookupError, TypeError) as error:
-        raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
+        raise ModelError(f"{source / HISTORY} is not a training record ({error!r}); {RESTORE}") from error
     if checkpoint:
         _check_init(args, start.calls)
         load_weights(model, read_tensors(checkpoint / MASTER_WEIGHTS), checkpoint / MASTER_WEIGHTS)
@@ -150,7 +150,7 @@ def _check_shape(args: argparse.Namespace, shape: dict[str, int], source: Path) 
     for name, value in shape.items():
         if options[name] not in (value, defaults[name]):
             raise ConfigError(
-                f"--{name} {options[name]} is for a new model, and the one in {source} has {value}: leave it out"
+                f"--{name} {options[name]} is for new models, the model in {source} has {value}: leave --{name} out"
             )
 
 

@@ -9,12 +9,12 @@ from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
-TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # their object is also the target of the steps before
+TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # skills on a target; the steps before lead to that target
 TextPart = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
 class TaskMemory:
-    """Segments of a rollout, without tokenizer and groups. ``agent_line`` is part of queries, not of the memory."""
+    """Segments of a rollout as text, without token ids. ``agent_line`` is part of queries, not of the memory."""
 
     def __init__(self) -> None:
         self.store = SegmentStore()
@@ -36,7 +36,7 @@ class TaskMemory:
         return changed
 
     def ordered(self) -> list[Segment]:
-        """Return facts, sorted by last change and creation, then the skills since the last finished task."""
+        """Return the segments sorted by last change and creation; skills since the last finished task come last."""
         finished = self.store.last_finished
 
         def key(segment: Segment) -> tuple[bool, int, int]:
@@ -62,7 +62,7 @@ class TaskReplay:
         self.memory = memory.ordered()
         self.new_lines = [line for line in self.memory if line.id in new_ids]
         self.skills, self.task, self._numbered_turns, self.known = skills, task, numbered_turns, dict(known)
-        self.agent_lines: list[str] = []  # before each step
+        self.agent_lines: list[str] = []  # line about the agent before each step
         self.turns = [step.turn for step in task.steps]
         self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
         self.changed_lines: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, and their ids
@@ -100,9 +100,9 @@ class TaskReplay:
         )
 
     def _make_focus_texts(self) -> list[str]:
-        """Return the focus of each step: type, name and place of the next target.
+        """Return the focus of each step: type, name and place of the next target (`TARGET_VERBS`).
 
-        While the target is unknown or gone, the focus names the next place to search.
+        While no fact about the target is known, the focus names the next place to search.
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):
@@ -118,12 +118,12 @@ class TaskReplay:
         return foci
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
-        """Find the first label with one of ``verbs`` from step ``index`` on; return its last entity, (type, number)."""
+        """Find the first expert skill with one of ``verbs`` from step ``index`` on; return its last (type, number)."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
 
 
 def _skill_entities(task: TaskRecord) -> set[str]:
-    """Return the entities in skills and labels, whose lines must stay in the memory."""
+    """Return the entities in the executed and the expert's skills; the memory must keep lines about these entities."""
     lines = (texts.candidate_text(text) for step in task.steps for text in (step.skill, step.label))
     return {word for line in lines for word in line.split() if "_" in word}

@@ -39,7 +39,7 @@ AVERAGE = "average.safetensors"  # file of the float32 running mean of the weigh
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """Result of one batch: mean loss, norm of the step's gradient before clipping, and exactness."""
+    """Result of one batch: mean loss, norm of the step's gradient before clipping, count of exactly predicted lines."""
 
     loss: float
     norm: float
@@ -102,7 +102,7 @@ class Trainer:
             write_planner(self.average, self.tokenizer, history, folder, more)
 
     def rate(self, share: float, steps: int) -> float:
-        """Return the learning rate after a ``share`` of this call's time, and after ``steps`` steps of it.
+        """Return the learning rate after a ``share`` of this call's time and ``steps`` steps of this call.
 
         The rate warms up (faster after a resume), stays constant, then falls to 2 % over the last ``--decay`` share.
         """
@@ -169,13 +169,13 @@ class Trainer:
 
     @torch.no_grad()
     def _update_average(self) -> None:
-        """Move the running mean towards the weights; in the first steps it is the mean of all of them."""
+        """Move the running mean towards the weights; in the first steps it is the plain mean of all weights so far."""
         share = max(1 - self.args.average, 1 / (self.progress.step + 1))
         for mean, parameter in zip(self.average.parameters(), self.model.parameters(), strict=True):
             mean.lerp_(parameter, share)
 
     def _advance(self, level: int, exact: Exactness) -> None:
-        """Update the running accuracy; above the pass mark start the next level. The leading process decides."""
+        """Update the running accuracy; begin the next level above the pass mark. Only the leading process does this."""
         progress, judge = self.progress, LEVELS[level].judged_kind
         if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return

@@ -30,7 +30,7 @@ body { margin: 0; }
 $style
 </style>
 <script type="importmap">$imports</script>
-<div id="player"><noscript>This page draws itself with JavaScript.</noscript></div>
+<div id="player"><noscript>This page needs JavaScript.</noscript></div>
 <script type="text/plain" id="steps">$steps</script>
 <script type="module">
 import { playEmbedded } from "${scope}embedded.js";
@@ -41,7 +41,7 @@ playEmbedded(document.getElementById("player"), "steps");
 
 
 def write_html(run: Run, episode: EpisodeIndex, path: Path) -> Path:
-    """Write an episode's page; return the path. Raises ConfigError for a folder, DataError for an invalid step."""
+    """Write an episode's page to ``path``, and return it. Raises ConfigError for a folder, DataError for a bad step."""
     refuse_folder(path, "episode.html")
     write_atomic(path, page(run, episode))
     return path
@@ -72,7 +72,7 @@ def _packed_steps(run: Run, episode: EpisodeIndex, label: str) -> str:
 
 
 def _data_url(run: Run, name: str) -> str:
-    """Encode a picture as a data URL; "" for a missing one, which the page reports."""
+    """Encode a picture as a data URL; "" for a missing picture, which the page reports."""
     try:
         path = picture(run.path, name)
     except DataError:

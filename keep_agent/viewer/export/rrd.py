@@ -18,13 +18,13 @@ from memory.files.atomic import write_atomic
 if TYPE_CHECKING:
     from rerun import RecordingStream
 
-COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # RGB: not computed, STATES
+COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # RGB: not computed; STATES
 
 
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
     """Write an episode's recording atomically, on the time line ``step``; return the path.
 
-    :raises ConfigError: without rerun-sdk, or for a folder
+    :raises ConfigError: rerun-sdk is not installed, or ``path`` is a folder
     :raises DataError: for an episode with an invalid step
     """
     try:

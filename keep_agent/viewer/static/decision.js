@@ -1,4 +1,4 @@
-// Panels of a decision: the scored candidates, and the parts of its time.
+// Panels of a decision: the scored candidates, and the parts of the time that it took.
 
 import { absent, html, legend, milliseconds, panel } from "./draw.js";
 

@@ -1,4 +1,4 @@
-// Panel of the selected segment: text, unit and block, and its rank at every layer that chose it.
+// Panel of the selected segment: text, unit (part encoded as a whole), block, and rank at every layer that chose it.
 
 import { STATES, absent, count, html, panel, svg, ticks, widthOf } from "./draw.js";
 import { unit } from "./memory.js";
@@ -12,7 +12,7 @@ export function detailPanel(events) {
     const segment = prompt?.segments.find((segment) => segment.key === key);
     note.textContent = segment ? "" : key ? "not in this prompt" : "";
     if (!segment) {
-      body.replaceChildren(absent(key ? `${key} is not in this step's prompt.` : "Select a block, a line of the table or a node of the path."));
+      body.replaceChildren(absent(key ? `${key} is not in this step's prompt.` : "Select a bar, a line of the table or a node of the path."));
       return;
     }
     const close = html("button", { class: "chip", onclick: () => events.select("") }, "close");

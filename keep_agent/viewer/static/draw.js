@@ -63,7 +63,7 @@ export function widthOf(element, least = 260) {
 
 export const STATES = {
   hit: { letter: "H", words: "hit: served from a stored block" },
-  recomputed: { letter: "R", words: "recomputed: served from a block, and repaired in its first layers" },
+  recomputed: { letter: "R", words: "recomputed: served from a stored block, and computed again in the first layers" },
   changed: { letter: "C", words: "changed: its text has changed, so its block is new" },
   fresh: { letter: "F", words: "fresh: no stored block could be used" },
 };

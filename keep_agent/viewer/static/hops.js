@@ -1,4 +1,4 @@
-// Multi-hop path: edges from the query to segments, and from these to others. Each chosen segment has one incoming edge.
+// Path of attention in hops: from the query to segments, and from these to further ones. A chosen segment has one edge to it.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 

@@ -28,7 +28,7 @@ export function layersPanel(events) {
     const shown = prompt && prompt.active_rows.length > 0;
     readout.hidden = keys.hidden = !shown;
     note.textContent = shown ? summary(prompt) : "";
-    readout.textContent = "Point at a block for its layer; click it for its text and its rank over the layers.";
+    readout.textContent = "Point at a bar for a layer; click it for the segment's text and its rank over the layers.";
     chart.replaceChildren(
       shown ? draw(prompt, selected, width, events, readout) : absent("This planner has no model: nothing was computed."),
     );

@@ -1,5 +1,5 @@
 // Memory table: one line per segment, in the prompt's order. Lines are reused from step to step. They have a fixed
-// height and are no <table>, so that the browser lays out only visible lines.
+// height and are not a <table>, so that the browser lays out only visible lines.
 
 import { STATES, absent, count, html, legend, panel } from "./draw.js";
 
@@ -8,7 +8,7 @@ const HEADINGS = [
   ["segment", "the segment's id"],
   ["text", "as in the prompt"],
   ["unit", "number of the unit whose keys and values are computed together"],
-  ["kind", "static group, dynamic (single) segment, or the kind of its unit"],
+  ["kind", "static: in a group of unchanged segments; dynamic: a single segment; otherwise the kind of its unit"],
   ["layers", "number of layers that computed one of the segment's rows"],
   ["rank", "best rank by attention mass among the segments that a layer chose"],
 ];

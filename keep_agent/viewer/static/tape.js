@@ -1,6 +1,6 @@
 // Cache of one episode: outlines of all its steps, and the data of recently shown steps.
 
-const KEPT = 80; // steps
+const KEPT = 80; // maximum number of steps whose data is cached
 
 export function tape(source) {
   const known = new Map();

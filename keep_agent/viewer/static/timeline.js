@@ -1,4 +1,4 @@
-// Timeline of loads and computations, with a lane per layer. A layer needs its slices of blocks when it begins.
+// Timeline of loads and computations, with a lane per layer. A layer cannot begin before its part of the blocks is loaded.
 
 import { absent, bytes, count, html, legend, milliseconds, panel, svg, ticks, widthOf } from "./draw.js";
 

@@ -1,4 +1,4 @@
-// Slider with marks above it: computed share, failed skills, task borders, flips, differences.
+// Slider with marks above it: computed share, failed skills, task borders, differences, groups that became static or dynamic.
 
 import { html, legend, svg, widthOf } from "./draw.js";
 
@@ -52,7 +52,7 @@ function words(outlines, differing) {
   const entries = [];
   if (outlines.some((outline) => outline.computed !== null)) entries.push(["active", "share of rows x layers computed"]);
   if (outlines.some((outline) => !outline.ok)) entries.push(["cross", "✗ skill failed"]);
-  if (outlines.some((outline) => outline.flips > 0)) entries.push(["diamond", "◆ a group flipped"]);
+  if (outlines.some((outline) => outline.flips > 0)) entries.push(["diamond", "◆ a group became static or dynamic"]);
   if (outlines.some((outline, step) => step > 0 && outline.task !== outlines[step - 1].task)) entries.push(["line", "next task"]);
   if (differing.length) entries.push(["differs", "the runs differ"]);
   return entries;

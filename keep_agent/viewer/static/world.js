@@ -1,4 +1,4 @@
-// Panel of the known world: pictures, if the run has any, and the tree of things.
+// Panel of the known world: pictures, if the run has any, and the tree of things (objects and receptacles).
 
 import { absent, count, html, panel } from "./draw.js";
 

@@ -1,4 +1,4 @@
-"""Replay of sessions under a row budget, with features and labels for a retention head at every turn."""
+"""Replay of sessions under a budget of cache rows, with features and labels for IntentKV's head at every turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TurnExample:
     """Training example of one turn: features of each history row, and labels of the rows needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
-    span: torch.Tensor  # (n, head_dim) mean keys of the query span
+    span: torch.Tensor  # (n, head_dim) keys of the query span's n tokens, each the mean over layers and KV heads
     rule: torch.Tensor  # (rows,) scores of IntentKV's rule
     labels: torch.Tensor  # (rows,) bool, whether the row is needed soon
     norm: torch.Tensor  # () mean norm of the query memory
@@ -61,7 +61,7 @@ class ArgumentMatcher:
 def replay(
     engine: Engine, session: ToolSession, matcher: ArgumentMatcher, head: ResidualHead, budget: int, decay: float
 ) -> Iterator[EvictionPoint]:
-    """Yield every turn after which rows are evicted.
+    """Replay a session; yield the state after each eviction.
 
     The current ``head`` chooses the rows to keep, so that rows and scores are distributed as at run time.
     """

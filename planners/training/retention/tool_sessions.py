@@ -17,7 +17,7 @@ from memory.files.json_lines import Chain
 
 REMEDY = "give sessions that eval.sessions wrote, together with their .end files, or chats in OpenAI's format"
 ACTIONABLE_ROLES = ("user", "tool", "function")
-DEFAULT_SPAN = 32  # tokens of the query span in a turn without messages of these roles (arXiv 2606.09916)
+DEFAULT_SPAN = 32  # tokens of the query span in a turn without a message of ACTIONABLE_ROLES (arXiv 2606.09916)
 TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields of a turn in a file
 Encode = Callable[[str], Sequence[int]]
 
@@ -69,7 +69,7 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
                 session = _session(entry, where, encode)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 cause = f"{type(error).__name__}: {error}"
-                raise DataError(f"{path}:{number} holds no tool-call session ({cause}); {REMEDY}") from error
+                raise DataError(f"{path}:{number} is not a session with tool calls ({cause}); {REMEDY}") from error
             yield session
     if mark is not None:
         mark.check_count(number, plain, REMEDY)
@@ -90,7 +90,7 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
 
 
 def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
-    """Divide messages into turns, each of which ends before an action. System messages at the beginning are protected.
+    """Divide messages into turns, each of which ends before an action. System messages at the start are never evicted.
 
     The query span begins at the last message of a user, tool or function; without one it is `DEFAULT_SPAN` tokens.
     """

@@ -34,7 +34,7 @@ HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.js
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD_NEGATIVES = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried values of alpha, the head's weight / trained alpha
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried shares of the trained alpha, the head's weight
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
@@ -91,7 +91,7 @@ def load_tensors(tensors: Mapping[str, torch.Tensor], head: ResidualHead, optimi
 
 
 def loss_of(head: ResidualHead, example: TurnExample) -> torch.Tensor:
-    """Sum the paper's four terms (equation 8). The last has no gradient, since the query memory is not trained."""
+    """Sum the four terms of IntentKV's equation 8. The last has no gradient, since the query memory is not trained."""
     scores, labels = head(example.features, example.span, example.rule), example.labels
     share = labels.float().mean().clamp(0.02, 0.5)
     entropy = F.binary_cross_entropy_with_logits(scores, labels.float(), pos_weight=(1 - share) / share)
@@ -116,7 +116,7 @@ class Trainer:
             raise ConfigError(f"no session in {', '.join(args.sessions)}: write some with python -m eval.sessions")
         if not 0 <= args.held_out < len(sessions):
             held_out = f"--held-out {args.held_out} of {len(sessions)} sessions"
-            raise ConfigError(f"{held_out} leaves none to train on: lower it")
+            raise ConfigError(f"{held_out} leaves no session to train on: lower --held-out")
         count = len(sessions) - args.held_out
         self.sessions, self.held_out = sessions[:count], sessions[count:]
         special = set(tokenizer.all_special_ids)
@@ -178,7 +178,7 @@ class Trainer:
         """Set the features' mean and deviation from the first sessions, in which the rule alone evicts."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
-            raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
+            raise ConfigError(f"the first sessions never exceed --budgets {self.args.budgets} rows: lower the budgets")
         features = torch.cat(examples)
         self.head.center.copy_(features.mean(0))
         self.head.spread.copy_(features.std(0).clamp(min=1e-6))
@@ -186,7 +186,7 @@ class Trainer:
     def _choose_alpha(self) -> None:
         """Publish the head with the best alpha of `ALPHA_SHARES`, by the likelihood of the held-out sessions.
 
-        A fully trained head outweighs the rule, whose scores are softmax shares and differ by hundredths only.
+        With its trained alpha, the head outweighs the rule, whose scores are softmax shares and differ by hundredths.
         """
         trained = self.head.alpha.detach().clone()
         self.progress.weighed = []
@@ -195,7 +195,7 @@ class Trainer:
             surprisals = list(self._surprisals(self.held_out))
             if not surprisals:
                 budgets = f"--budgets {self.args.budgets}"
-                raise ConfigError(f"the held-out sessions never have more rows than {budgets}: lower them")
+                raise ConfigError(f"the held-out sessions never exceed {budgets} rows: lower the budgets")
             row = {"alpha": round(float(self.head.alpha.detach()), 5), "nats": round(fmean(surprisals), 4)}
             self.progress.weighed.append(row)
             print(json.dumps(row), flush=True)
@@ -264,7 +264,7 @@ class Trainer:
 
 
 def _recall(head: ResidualHead, example: TurnExample) -> tuple[float, float]:
-    """Return the share of positive rows that are in the top quarter of all, by the head and by the rule alone."""
+    """Return which share of the positive rows is in the best quarter of all rows, by the head and by the rule alone."""
     best, labels = max(1, example.labels.numel() // 4), example.labels
     with torch.no_grad():
         scores = head(example.features, example.span, example.rule)

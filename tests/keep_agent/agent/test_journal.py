@@ -268,7 +268,7 @@ COUNTS = {"past": 10**400, "told": 10**400}, {"done": 10**400}, {"tasks": -1}
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [*(({"turns": [turn]}, "the turn") for turn in TURNS), *((counts, "no planner's memory") for counts in COUNTS)],
+    [*(({"turns": [turn]}, "a turn is") for turn in TURNS), *((counts, "contradict each other") for counts in COUNTS)],
 )
 def test_an_invalid_turn_or_count_is_refused(agent: Agent, changes: dict[str, Any], message: str) -> None:
     state = agent._planner.state.to_json()

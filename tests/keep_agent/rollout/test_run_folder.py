@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> RunFolder:
         (lambda row: row.update(seconds="x"), "seconds is 'x': .* number"),
         (lambda row: row.update(timed_on=5), "timed_on is 5: .* string"),
         (lambda row: row.update(tasks=None), "NoneType"),
-        (lambda row: row.update(tasks=[]), "an episode has a task"),
+        (lambda row: row.update(tasks=[]), "an episode must have a task"),
         (lambda row: row.update(more=1), "'more'"),
         (lambda row: row["tasks"][0].update(success=1), "tasks.0.success is 1: .* boolean"),
         (lambda row: row["tasks"][0].pop("met"), "'met'"),
@@ -177,7 +177,7 @@ def test_partial_file_of_a_killed_run_is_removed_and_a_partial_folder_is_no_run(
 
 def test_run_is_locked_until_release(run: RunFolder) -> None:
     again = RunFolder.resume(run.path)
-    with pytest.raises(ConfigError, match="is being played by another process; wait for it, or stop it"):
+    with pytest.raises(ConfigError, match="another process is writing .*; wait until it ends, or stop it"):
         RunFolder.resume(run.path)
     assert len(RunFolder.read(run.path)) == len(run.results)  # reading needs no lock
     again.release()

@@ -108,7 +108,7 @@ def test_every_reader_refuses_changed_content(run: Path, name: str, reader: Read
 def test_missing_last_line_of_the_trace_is_an_error(run: Path, reader: Reader) -> None:
     lines = (run / TRACE).read_bytes().splitlines(keepends=True)
     (run / TRACE).write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(DataError, match=r"trace\.jsonl has 5 whole lines of the 6"):
+    with pytest.raises(DataError, match=r"trace\.jsonl has 5 whole lines, but 6"):
         reader(run)
 
 
@@ -226,7 +226,7 @@ def test_bytes_without_a_commit_mark_are_cut_off_with_a_warning(run: Path, caplo
     for tail, size in ((b"\x00\n" * 7 + b"{", 15), (b'{"v": 1}\n{"v":1,"ev', 19)):
         (run / TRACE).write_bytes(before + tail)
         RunFolder.resume(run).release()
-        assert f"{size} bytes without a commit mark are cut off" in caplog.text
+        assert f"the last {size} bytes were not committed and are cut off" in caplog.text
         assert (run / TRACE).read_bytes() == before
 
 

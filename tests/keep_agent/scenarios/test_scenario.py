@@ -70,28 +70,28 @@ def test_the_longest_names_fit_into_file_names() -> None:
     ("content", "place", "problem"),
     [
         (changed("colour", to=1), "top level", "unknown key 'colour'; use name"),
-        (changed("name", to="tea_time"), "name", "'tea_time' is no name"),
+        (changed("name", to="tea_time"), "name", "'tea_time' is not a name"),
         (changed("agents", to={}), "agents", "there are none"),
-        (changed("agents", to=["ada"]), "agents", "no mapping"),
-        (changed("agents", 3, to={"system": "x"}), "agents", "key 3 is no text"),
-        (changed("agents", "Ada", to={"system": "x"}), "agents.Ada", "'Ada' is no name"),
+        (changed("agents", to=["ada"]), "agents", "not a mapping"),
+        (changed("agents", 3, to={"system": "x"}), "agents", "key 3 is not text"),
+        (changed("agents", "Ada", to={"system": "x"}), "agents.Ada", "'Ada' is not a name"),
         (changed("agents", "ada", "sytem", to="x"), "agents.ada", "unknown key 'sytem'"),
         (changed("agents", "ada", to={}), "agents.ada", "system is missing"),
-        (changed("agents", "ada", "system", to=" "), "agents.ada.system", "is no text"),
-        (changed("agents", "ada", "permanent", to="yes"), "agents.ada.permanent", "use true or false"),
+        (changed("agents", "ada", "system", to=" "), "agents.ada.system", "is not text"),
+        (changed("agents", "ada", "permanent", to="yes"), "agents.ada.permanent", "is neither true nor false"),
         (changed("agents", "ada", "name", to="ben"), "agents", "ben cannot be called 'ben'"),
         (changed("agents", "ada", "name", to="you"), "agents", "ada cannot be called 'you'"),
         (changed("agents", "dan", to={"system": "x"}), "agents", "dan takes part in no phase"),
-        (changed("phases", to=[]), "phases", "no list of one or more"),
+        (changed("phases", to=[]), "phases", "not a list with an item"),
         (changed("phases", 1, "name", to="tea"), "phases[1].name", "an earlier phase is called tea"),
         (changed("phases", 0, "participants", to=["ada", "eve"]), "phases[0].participants[1]", "'eve' is no agent"),
         (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "occurs twice"),
-        (changed("phases", 0, "participants", to="ada"), "phases[0].participants", "no list"),
+        (changed("phases", 0, "participants", to="ada"), "phases[0].participants", "not a list"),
         (changed("phases", 0, "speakers", to=["cat"]), "phases[0].speakers[0]", "'cat' is no participant"),
         (changed("phases", 0, "rounds", to=0), "phases[0].rounds", "use 1 or more"),
         (changed("phases", 0, "rounds", to=True), "phases[0].rounds", "use 1 or more"),
         (changed("phases", 0, "max_tokens", to="many"), "phases[0].max_tokens", "use 1 or more"),
-        (changed("phases", 0, "opening", to=3), "phases[0].opening", "3 is no list"),
+        (changed("phases", 0, "opening", to=3), "phases[0].opening", "3 is not a list"),
         (changed("phases", 1, "opening", 1, "to", to=["dog"]), "phases[1].opening[1].to[0]", "'dog' is no participant"),
         (changed("phases", 0, "instructions", to={"cat": "x"}), "phases[0].instructions.cat", "'cat' is no participan"),
         (changed("phases", 1, "audience", to={"ben": ["ada"]}), "phases[1].audience.ben", "'ben' is no speaker"),
@@ -107,15 +107,15 @@ def test_invalid_fields_are_refused_with_their_place(content: dict[str, Any], pl
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("${lunch.messages[ben]}", "'lunch' is no earlier phase; the earlier ones are: tea"),
-        ("${walk.messages[ben]}", "'walk' is no earlier phase; the earlier ones are: tea"),
-        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
+        ("${lunch.messages[ben]}", "'lunch' is not an earlier phase; the earlier phases are: tea"),
+        ("${walk.messages[ben]}", "'walk' is not an earlier phase; the earlier phases are: tea"),
+        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; it was heard by: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
         ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
         ("${tea.words[ben]}", "names 'words'"),
-        ("${tea.messages}", "is no template; write ${PHASE.messages[AGENT]}"),
-        ("${tea.messages[ben]", "is no template"), ("${oc.env:HOME}", "is no template"),
-        ("${tea.messages[ben].__class__}", "is no template"), ("${}", "is no template"),
+        ("${tea.messages}", "is not a template; write ${PHASE.messages[AGENT]}"),
+        ("${tea.messages[ben]", "is not a template"), ("${oc.env:HOME}", "is not a template"),
+        ("${tea.messages[ben].__class__}", "is not a template"), ("${}", "is not a template"),
     ],
 )  # fmt: skip
 def test_templates_that_cannot_be_filled_are_refused_at_load(template: str, problem: str) -> None:
@@ -127,11 +127,11 @@ def test_templates_that_cannot_be_filled_are_refused_at_load(template: str, prob
 def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
     with pytest.raises(DataError, match=r"opening: cat, ada, ben would read what ben heard"):
         make_scenario(changed("phases", 1, "opening", to="${tea.messages[ben]}"))
-    with pytest.raises(DataError, match=r"system: 'tea' is no earlier phase; the earlier ones are: none"):
+    with pytest.raises(DataError, match=r"system: 'tea' is not an earlier phase; the earlier phases are: none"):
         make_scenario(changed("agents", "ben", "system", to="${tea.messages[ben]}"))
     deaf = changed("phases", 0, "speakers", to=["ada"])
     deaf["phases"][0]["audience"] = {"ada": ["ada"]}
-    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; agents that did: ada"):
+    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; it was heard by: ada"):
         make_scenario(deaf)
 
 
@@ -143,7 +143,7 @@ def test_a_template_needs_one_reader_and_a_heard_speaker() -> None:
         ("about: 2024-02-30\n", "is not YAML .*day is out of range"), ("about: !!bool perhaps\n", "is not YAML"),
         ("about: !!timestamp later\n", "is not YAML"), ("about: !!int ''\n", "is not YAML"),
         ("!!map [a]\n", "is not YAML"), (f"about: {':'.join(['1'] * 200)}.5\n", "is not YAML"),
-        ("- tea\n", "no mapping"), ("", "None is no mapping"), ("\xff", "is not UTF-8 text"),
+        ("- tea\n", "a mapping"), ("", "None is not a mapping"), ("\xff", "is not UTF-8 text"),
     ],
 )  # fmt: skip
 def test_files_without_a_scenario_are_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -19,7 +19,7 @@ def test_public_host_is_refused(host: str, tmp_path: Path) -> None:
         main([str(tmp_path), "--host", host], Console())
 
 
-@pytest.mark.parametrize(("folder", "text"), [("nowhere", "is no folder"), (".", "no run under")])
+@pytest.mark.parametrize(("folder", "text"), [("nowhere", "is not a folder"), (".", "no run under")])
 def test_missing_run_is_an_error(folder: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=text):
         main([str(tmp_path / folder)], Console())

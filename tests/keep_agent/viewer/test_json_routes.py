@@ -47,11 +47,11 @@ def test_growing_run_is_read_up_to_a_damaged_line(tmp_path: Path) -> None:
     [
         ("episode", {"run": "../x"}, "no run '../x'"),
         ("episode", {"episode": "f"}, "no episode 'f'"),
-        ("step", {"step": 3}, "has 3 steps, none has number 3"),
-        ("step", {"step": -1}, "has 3 steps, none has number -1"),
+        ("step", {"step": 3}, "has 3 steps, from 0, but no step 3"),
+        ("step", {"step": -1}, "has 3 steps, from 0, but no step -1"),
         ("picture", {"step": 0}, "no picture"),
-        ("picture", {"step": 1}, "is no picture in"),
-        ("picture", {"step": 2}, "is not there"),
+        ("picture", {"step": 1}, "is not a picture in"),
+        ("picture", {"step": 2}, "is missing"),
     ],
 )
 def test_missing_content_is_an_error(route: str, query: dict, text: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_other_files_are_refused(run: Path, name: str) -> None:
-    with pytest.raises(DataError, match="is no picture in"):
+    with pytest.raises(DataError, match="is not a picture in"):
         picture(run, name.replace("/absolute", str(run.parent)))
 
 
@@ -82,5 +82,5 @@ def test_links_out_of_the_folder_are_refused(run: Path, tmp_path: Path) -> None:
     (linked := tmp_path / "linked").mkdir()
     (linked / "frames").symlink_to(tmp_path)
     for folder, name in ((run, "frames/e/link.jpg"), (linked, "frames/secret.jpg")):
-        with pytest.raises(DataError, match="is no picture in"):
+        with pytest.raises(DataError, match="is not a picture in"):
             picture(folder, name)

@@ -113,7 +113,7 @@ def test_a_start_token_can_be_named_for_a_tokenizer_without_one(chat: Tokens) ->
     assert make_format("default", chat, start="<|im_end|>").context() == [start]
     without, with_start = (make_format("lota", chat, start=name).context() for name in (None, "<|im_end|>"))
     assert with_start == [start, *without]
-    with pytest.raises(ConfigError, match=r"prompt.start='<s>' is no token of this model; name one, such as <\|im_"):
+    with pytest.raises(ConfigError, match=r"prompt.start='<s>' is not a token of this model; name one, such as <\|im_"):
         make_format("default", chat, start="<s>")
 
 

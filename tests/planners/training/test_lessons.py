@@ -68,7 +68,7 @@ def test_a_file_with_a_damaged_byte_is_named(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for place in range(10, len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        with pytest.raises(DataError, match=r"a\.lessons\.gz:\d+ is no lesson"):
+        with pytest.raises(DataError, match=r"a\.lessons\.gz:\d+ is not a lesson"):
             list(read_lessons(file))
 
 
@@ -78,5 +78,5 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     write_lessons(file, [MUG])
     with gzip.open(file, "at") as stream:
         stream.write(line + "\n")
-    with pytest.raises(DataError, match=r"a\.lessons\.gz:2 is no lesson .*write it again"):
+    with pytest.raises(DataError, match=r"a\.lessons\.gz:2 is not a lesson .*write it again"):
         list(read_lessons(file))

@@ -150,7 +150,7 @@ def test_alpha_is_chosen_by_the_held_out_sessions(arguments: Arguments, sessions
     head = load_head(str(tmp_path / "run" / HEAD))
     assert head.alpha.item() == pytest.approx(best["alpha"], abs=1e-5)
     assert head.about["held_out"] == 1 and head.about["weighed"] == candidates
-    with pytest.raises(ConfigError, match="--held-out 3 of 3 sessions leaves none"):
+    with pytest.raises(ConfigError, match="--held-out 3 of 3 sessions leaves no session"):
         Trainer(arguments("all", "--held-out", "3"))
 
 

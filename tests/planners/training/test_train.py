@@ -119,8 +119,8 @@ def test_every_number_has_a_range() -> None:
         ("--device cud", "--device=cud is not a device; give auto, cpu, cuda, .*; did you mean 'cuda'?"),
         ("--threads -1", "--threads -1 does not work; give a number from 0 to 4096"),
         ("--processes 0", "--processes 0 does not work; give a number from 1 to 1024"),
-        ("--hidden 7", "--hidden 7 --heads 6 makes no model; give 3 heads or more"),
-        ("--hidden 192 --heads 2", "--hidden 192 --heads 2 makes no model"),
+        ("--hidden 7", "--hidden 7 --heads 6 make no model; give 3 heads or more"),
+        ("--hidden 192 --heads 2", "--hidden 192 --heads 2 make no model"),
         ("--layers 0", "--layers 0 does not work"),
         ("--batch-tokens 0", "--batch-tokens 0 does not work"),
         ("--average 3", "--average 3.0 does not work; give a number from 0 to 1"),
@@ -131,8 +131,8 @@ def test_every_number_has_a_range() -> None:
         ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is not one"),
         ("--data nowhere", "no .*rollout files in 'nowhere'; write some with .*eval.dataset"),
         ("--data FILE", "FILE is a file; name the folder that holds it"),
-        ("--init nowhere", "--init nowhere is no planner's folder, which has a training.json; name one"),
-        ("--init FILE", "--init FILE is no planner's folder"),
+        ("--init nowhere", "--init nowhere is not a planner's folder: it has no training.json; name another"),
+        ("--init FILE", "--init FILE is not a planner's folder"),
     ],
 )
 def test_a_mistyped_option_loads_no_torch(option: str, message: str, data: Path, check_refusal: Check) -> None:
@@ -252,7 +252,7 @@ def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) 
         load_planner(tmp_path)
     del state["model.norm.weight"]
     save_file(state, tmp_path / WEIGHTS)
-    with pytest.raises(ModelError, match="first model.norm.weight"):
+    with pytest.raises(ModelError, match="for example model.norm.weight"):
         load_planner(tmp_path)
 
 
@@ -281,8 +281,8 @@ def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) 
             "is for a new run, and .* holds a run that did not start from the weights now in",
         ),
         ("--deepen 4", "is for a new run with --init, .* has 2 layers: leave it out"),
-        ("--hidden 48", "is for a new model, and the one in .* has 96: leave it out"),
-        ("--vocab 900", "is for a new model, and the one in .* has 600: leave it out"),
+        ("--hidden 48", "is for new models, the model in .* has 96: leave --"),
+        ("--vocab 900", "is for new models, the model in .* has 600: leave --"),
     ],
 )
 def test_options_of_another_shape_are_refused(option: str, message: str, data: Path, tmp_path: Path) -> None:
