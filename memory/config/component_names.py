@@ -1,4 +1,4 @@
-"""Component names: the classes that a config may name, checked without importing anything."""
+"""Component names: the classes that a config may name as parts of a method, checked without importing anything."""
 
 from __future__ import annotations
 

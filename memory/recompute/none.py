@@ -13,7 +13,7 @@ from memory.stages import Capabilities, Probe
 
 @dataclass(frozen=True)
 class Nothing:
-    """Full reuse (arXiv 2311.04934): stored rows are only rotated to their positions; exact if the blocks are exact."""
+    """Full reuse (arXiv 2311.04934): stored rows are only rotated to their positions. Exact if the blocks are."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
 
