@@ -37,9 +37,9 @@ class MemoryMethod:
     """One stage of each kind, and settings of the whole method. Sessions of one method share its storage.
 
     ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only adds turns. ``context`` is the part of the
-    context prefix that segments encoded by themselves attend to: none, the start token, or all. ``grouping`` should be
-    equal in methods that are compared, so that all choose the same segments. ``pinned`` holds the blocks that sessions
-    pin, for constructions that look segments up by their tokens.
+    context prefix that segments encoded alone attend to: ``none``, the start token (``bos``), or all (``system``).
+    ``grouping`` should be equal in methods that are compared, so that all choose the same segments. ``pinned`` holds
+    the blocks that sessions pin, for constructions that look segments up by their tokens.
     """
 
     name: str
@@ -77,7 +77,7 @@ class MemoryMethod:
 
     @property
     def packs(self) -> PackFormat | None:
-        """Format in which the storage packs (quantizes) blocks; None: it does not."""
+        """Format in which the storage packs (quantizes) blocks; None: unpacked."""
         return getattr(self.storage, "format", None)
 
     @property

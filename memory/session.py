@@ -108,7 +108,7 @@ class MemorySession:
         self.update(settle=True)
         updated, update_embed = clock(), self._graph.embed_seconds
         units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, persist, budget)
-        latent = self.method.retrieval.capabilities.latent  # True: only some of the units enter the prompt
+        latent = self.method.retrieval.capabilities.latent  # True: only some blocks enter the prompt
         if recompute_isolated and self._transcript is None and not latent:
             persist = builder.harvests
             builder = builder if persist else RecomputeAllBuilder(self.engine)

@@ -7,8 +7,8 @@
     retention     selects the rows that survive a turn
     storage       keeps blocks in one place (such as memory or disk) and one format
 
-Segments are remembered facts as text. A block holds the keys and values of a unit. Rows are a prompt's tokens, from 0.
-Each choice for a stage is a class in its own file. The Protocol of constructions is in `memory.construction.base`.
+Segments are remembered facts as text. A block holds a unit's keys and values. Rows are a prompt's tokens, from 0, which
+are active at the layers that compute them. The Protocol of constructions is in `memory.construction.base`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Capabilities:
     moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # copies computed rows from the prompt's cache into blocks, after the turn
     evicts: bool = False  # drops rows, so that later rows cannot attend to them
-    per_layer: bool = False  # layers may attend to different stored rows
+    per_layer: bool = False  # each layer may attend to other stored rows
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
     by_mass: bool = False  # chooses rows by attention weights alone, so before a layer's attention is computed
@@ -61,7 +61,7 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), all segments): attention from ``segments``, as a mean; 0 from one without active rows.
+        """Return (len(segments), all segments): mean attention from each of ``segments``; 0 without active rows.
 
         :param causal: False: also score segments after the source, to which the model itself never attends
         """
@@ -79,11 +79,11 @@ class Probe(Protocol):
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read stored keys, values or both, as `fresh_kv`. Raises ConfigError for no rows, or a row without a block."""
+        """Read stored keys, values or both, shaped as above. Raises ConfigError for no rows, or one without a block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Record a choice in the trace: number of hops, edges (source segment or -1: query, segment, attention)."""
+        """Record a choice in the trace: ``hops`` made, and edges: (segment or -1: query, segment, attention)."""
         ...
 
 
@@ -144,7 +144,7 @@ class Recompute(Protocol):
     capabilities: Capabilities
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        """Return the rows that are active (computed) at layer 0."""
+        """Return the rows that are active at layer 0."""
         ...
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:

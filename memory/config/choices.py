@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LAYOUTS = ("memory", "append")  # the prompt is rebuilt at every step, or it only grows
-CONTEXTS = ("none", "bos", "system")  # part of the context prefix that isolated units see: none, start token, all
+CONTEXTS = ("none", "bos", "system")  # context that segments encoded alone see: none, start token, all
 TRANSPORTS = ("auto", "inline", "thread", "stream")  # ways to copy stored keys and values to the compute device
 IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the MLP, or in parallel with it
 INITS = ("pretrained", "random")

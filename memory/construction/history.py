@@ -35,7 +35,7 @@ class History(SingleUnitMemory):
     A latent retrieval may choose among them by query states. A block holds ``block_size`` tokens; tokens of the last
     turn that fill no block yet are always in the prompt. ``cut=segment``: a block is a segment or a turn instead.
     ``positions=decoupled``: the prompt's rows have the positions 0, 1, 2, ... ``coupled``: rows keep their positions in
-    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both are exact.
+    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both equal a full prefill.
     """
 
     cut: str = "tokens"

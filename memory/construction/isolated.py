@@ -175,7 +175,7 @@ class IsolatedBuilder(PromptBuilder):
         new, names = ids[len(stored) :], names[len(stored) :]
         prefix = join_blocks([block for block in (context.unit_context, *stored) if block])
         (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
-        if len(new) == 1:  # not copied: the copy would not be in pinned memory
+        if len(new) == 1:  # no copy, which would not be in page-locked memory
             return [replace(block, identity=names[0])]
         cuts = pairwise(accumulate(map(len, new), initial=0))
         return [

@@ -38,7 +38,7 @@ class BlockChoice:
 
 
 class UnitChoice:
-    """Choice among the units of a prompt, whose blocks are known by name.
+    """Choice among the units (segments encoded together) of a prompt, whose blocks are known by name.
 
     Units of the same text share a block, but each unit takes up rows of the prompt.
     """

@@ -1,4 +1,4 @@
-"""Prefix construction: the memory is one sequence of tokens, whose unchanged beginning is reused as an exact prefix.
+"""Prefix construction: the memory is one sequence of tokens, whose unchanged beginning (prefix) is reused.
 
 Rows are copied from the cache after the turn (harvested); a hash chain over blocks of ``block_size`` tokens finds them.
 """
@@ -38,7 +38,7 @@ class SingleUnitMemory:
 
 @dataclass(frozen=True)
 class Prefix(SingleUnitMemory):
-    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything after them is fresh."""
+    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything after them is computed."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
     layouts: ClassVar[tuple[str, ...]] = ("memory", "append")

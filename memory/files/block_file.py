@@ -26,7 +26,7 @@ FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
 PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the header's bytes after it, comes first
 LENGTH, SEAL = 8, 64  # a file begins with its JSON's length in 8 bytes; hexadecimal digits of the seal
-ALIGNMENT = 64  # the first tensor begins at a multiple of so many bytes
+ALIGNMENT = 64  # bytes: the first tensor begins at a multiple of this number
 LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 
 
@@ -158,7 +158,7 @@ def open_blocks(path: Path) -> BlockFile:
         raise DataError(f"{path} cannot be read ({error.strerror}): make it readable, or delete it") from error
     head, start = FileHeader.decode(memory, path)
     if len(memory) != start + head.data:
-        raise corrupt(path, f"has {len(memory)} bytes of {start + head.data}")
+        raise corrupt(path, f"has {len(memory)} bytes instead of {start + head.data}")
     return BlockFile(path, head, memory, start)
 
 

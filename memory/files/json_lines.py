@@ -1,8 +1,8 @@
 """Checked JSON lines: objects in a file that is appended to, each with a checksum of itself and all lines before it.
 
 The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. Lines
-are plain JSON. The sums detect changed bits and missing, repeated or moved lines, no forgery. A last line without a
-line break is left out, because its writer was killed before the line was acknowledged.
+are plain JSON. The sums detect changed bits and missing, repeated or moved lines, but not forgery. A last line without
+a line break is left out, because its writer was killed before the line was acknowledged.
 
 The chain of sums may begin with a text that names the file's owner (`Chain.for_owner`): then all lines have sums, and
 lines of other files raise errors. `memory.files.end_mark` detects lines that are missing at the end.

@@ -112,7 +112,7 @@ class Prefill:
     reads: ReadCounts  # rows read from the cache for this prompt, and for decoding and scoring after it so far
 
     def with_costs_of(self, goal: Prefill) -> Prefill:
-        """Return this prefill with the costs of the earlier ``goal``, whose reads are added to ``reads`` in place."""
+        """Return this prefill with the costs of an earlier one, ``goal``; reads of ``goal`` are added in place."""
         self.reads.add(goal.reads.raw, goal.reads.live)
         counts = _sums(self.counts, goal.counts) | {
             "layers": self.counts.layers,

@@ -85,7 +85,7 @@ class MultiHop:
     the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller
     share of its memory than a long one. If the limit does not cover layer 0, nothing is recomputed.
 
-    Segments without usable blocks are always active (computed), those with exact (full prefill's) KV never.
+    Segments without usable blocks are always active (computed), segments with KV equal to a full prefill's never.
     """
 
     schedule: Schedule = field(default_factory=Schedule)

@@ -1,4 +1,4 @@
-"""Value deviation: CacheBlend's choice of the rows whose stored values are furthest from fresh ones."""
+"""Value deviation: CacheBlend's choice of the rows whose stored values are furthest from newly computed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ValueDeviation:
 
     ``selection=gradual``, as in the paper: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
     to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single``, as in the published
-    code: the rows chosen for layer 1 stay active. Fresh rows are always active.
+    code: the rows chosen for layer 1 stay active. Rows without stored KV (fresh) always are.
     """
 
     ratio: float = 0.15

@@ -30,7 +30,7 @@ class QueryMemory(BudgetedRetention):
     The memory ``M_t = e^-decay M_{t-1} + Enc(q_t)`` is scaled to unit norm per layer and head. Enc is the mean query
     state, after RoPE, of the last instruction and the last query (the query span). The memory is updated at every turn,
     even if no row is dropped. The score of row j is ``rule_j``: the softmax over history of ``M K_j / sqrt(head_dim)``,
-    summed over layers and query heads. A trained ``head`` (a file, or a name in the package) corrects it.
+    summed over layers and query heads. A trained ``head`` (a file, or a name in the package) corrects the score.
 
     Ablations: ``memory=false`` uses this turn's queries alone; ``cross_attention=false`` omits the head's attention to
     the query span; ``residual=false`` omits the head.

@@ -31,10 +31,10 @@ class Embedding:
 
     ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), groups without recent changes (static) are chosen as a whole,
     other segments singly. A static group's members are chosen singly if the group with its parents and amendments
-    exceeds the budget, or if some came with another segment and the rest does not fit. An amendment is a segment whose
-    parent has the same category: a later text on the same subject. The paper defines no score of a group: here it is
-    the best member's, or with ``group_score=mean`` the members' mean. The agent's own segment is always chosen, and so
-    are its ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
+    exceeds the budget, or if some were chosen with other segments and the rest does not fit. An amendment is a segment
+    whose parent has the same category: a later text on one subject. The paper does not define a group's score: here it
+    is the best member's, or with ``group_score=mean`` the members' mean. The agent's own segment is always chosen, and
+    so are its ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
     """
 
     mixed: bool = True

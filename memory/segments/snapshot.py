@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
 LONGEST = 4500  # most characters of a segment: a fact has at most about 70 words of 64 characters
-REMEDY = "give a saved memory, without changing it"
+REMEDY = "give a memory exactly as it was saved"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class SegmentStore:
         try:
             return self._segments[id]
         except KeyError:
-            raise DataError(f"there is no segment {id!r} among {len(self)}: put it first") from None
+            raise DataError(f"there is no segment {id!r} in this store of {len(self)}: put it first") from None
 
     def tokens(self, id: str) -> tuple[int, ...]:
         """Return the token ids of a segment's current version."""
