@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make a unit (encoded at once) of each static group or other segment; log lines form chains of ``log`` tokens."""
+    """Make a unit (encoded whole) of each static group or other segment; log chains have at most ``log`` tokens."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

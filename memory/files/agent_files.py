@@ -35,7 +35,7 @@ FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}
 
 @dataclass(frozen=True, slots=True)
 class AgentFile(Entry):
-    """Entry of one file: name, size, agent, last use. ``model`` is "" and ``tokens`` 0 if the header is bad."""
+    """Entry of one file: name, size, agent, last use. ``model`` is "" and ``tokens`` 0 if the header is unusable."""
 
     model: str = ""
     tokens: int = 0
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional index
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -172,7 +172,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
 
 
 def _read_index(root: Path) -> dict[str, AgentFile]:
-    """Read the index by file name; empty if it is missing, damaged or of another version."""
+    """Read the index as entries by file name; {} if it is missing, damaged or of another version."""
     try:
         index = read_json(root / INDEX)
         rows = index["files"] if index["sum"] == _sum(index["files"]) else []

@@ -70,7 +70,7 @@ def link_atomic(path: Path, target: Path) -> None:
 
 
 def remove_temp(folder: Path) -> list[Path]:
-    """Remove the temporary files of killed writers, not those of active ones, and return their names."""
+    """Remove the temporary files of killed writers, not those of running writers, and return their paths."""
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _remove_abandoned(file)]
 
 
