@@ -237,7 +237,7 @@ class SegmentGraph:
             heappush(self._due, (group.last_changed, group.id))
 
     def _make_static(self, store: SegmentStore) -> list[Flip]:
-        """Make groups static that did not change for a window; groups with lines of the current log wait for another."""
+        """Make groups static that did not change for a window; groups with lines of the current log wait again."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
