@@ -59,7 +59,7 @@ class SessionResources:
     method: Composition
     lease: BlockLease
     store: SegmentStore
-    namespace: str = ""
+    namespace: str = ""  # scope within which blocks are shared
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class PreparedPrompt:
     chain: tuple[str, ...] = ()  # names of the memory's blocks in the prefix index, in prompt order
     stored: int = 0  # number of leading blocks of ``chain`` that were found in storage
     missing: Mapping[str, Placement] = field(default_factory=dict)  # units to copy from the cache, by segment hash
-    layer_rows: PerLayerRows | None = None
+    layer_rows: PerLayerRows | None = None  # rows for which each layer chooses blocks
     cache: SessionCache | None = None  # the session's cache with the first ``prefix`` rows; None: make a new one
-    prefix: int = 0
+    prefix: int = 0  # number of first rows with the keys and values of an equal earlier prefix
 
 
 class PromptBuilder(Protocol):

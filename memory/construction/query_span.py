@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions and tokens of an instruction. ``queries``: sum of the query states of ``rows`` of its rows."""
+    """Positions and tokens of an instruction. ``queries``: sum of the query states known for ``rows`` rows."""
 
     places: slice
     tokens: list[int]

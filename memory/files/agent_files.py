@@ -1,6 +1,6 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-A file's name contains the agent's id, its header agent and model. Its modification time is that of its last use.
+A file's name contains the agent's id, the header agent and model; the modification time is that of the last use.
 The index, which saves reading headers, is rewritten if it differs from the files. Format: `memory.files.block_file`.
 """
 

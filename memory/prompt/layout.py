@@ -196,7 +196,7 @@ class Transfer:
 def place(
     units: Sequence[Unit], start: int, blocks: Sequence[KVBlock | None] = (), hits: Sequence[bool] = ()
 ) -> list[Placement]:
-    """Place units one after another from row ``start`` on, with their ``blocks`` if given."""
+    """Place units one after another from row ``start`` on, with their ``blocks`` and ``hits`` if given."""
     placements: list[Placement] = []
     for number, unit in enumerate(units):
         row = placements[-1].stop if placements else start
