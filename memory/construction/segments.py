@@ -35,8 +35,8 @@ from memory.stages import Capabilities
 class Segments(SingleUnitMemory):
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
-    No segment is encoded alone: its rows are copied from the first prompt that computed them (harvested). Placed
-    after other tokens they are approximate. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
+    No segment is encoded alone: its rows are copied from the first prompt that computed them (harvested). They
+    are approximate after other tokens. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
 
     ``refresh`` is the minimum share of a prompt's memory that is computed. If new segments are a smaller share, the
     segments with the oldest rows are computed again, and the new rows replace the old. In the paper it is 0.
