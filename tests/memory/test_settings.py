@@ -41,7 +41,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"over": "new"}, "all, reused"),
     ],
     "recompute.value_deviation.ValueDeviation": [
-        ({"ratio": 1.5}, "ratio=1.5 is the share"), ({"ratio": -0.1}, "use 0 to 1"),
+        ({"ratio": 1.5}, "ratio=1.5 is not a share"), ({"ratio": -0.1}, "use 0 to 1"),
         ({"deviation": "q"}, "deviation='q' is unknown"), ({"selection": "twice"}, "gradual, single"),
         ({"shape": "cubic"}, "shape='cubic'"),
     ],
