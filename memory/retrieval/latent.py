@@ -67,7 +67,7 @@ class Latent:
             return tuple(range(first, max(last, first + 1)))
         numbers = tuple(sorted(set(self.layers)))
         if not numbers or not 0 <= numbers[0] <= numbers[-1] < layers:
-            raise ConfigError(f"layers={list(self.layers)} must be numbers of layers: use 0 to {layers - 1}")
+            raise ConfigError(f"layers={list(self.layers)} are not in the model: use numbers from 0 to {layers - 1}")
         return numbers
 
     def max_blocks(self, tokens: int) -> int:
