@@ -36,10 +36,10 @@ MEMBERS = {  # methods and attributes that identify a class of each stage
 class MemoryMethod:
     """One stage of each kind, and settings of the whole method. Sessions of one method share its storage.
 
-    ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only adds turns. ``context`` is the prefix that
-    isolated units attend to: none, the start token, or the whole context prefix. ``grouping`` is shared by methods that
-    are compared, so that all choose the same segments. ``pinned`` holds the blocks that sessions pin, for constructions
-    that look segments up by their tokens.
+    ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only adds turns. ``context`` is the part of the
+    context prefix that segments encoded alone attend to: ``none``, the start token (``bos``), or all (``system``).
+    ``grouping`` should be equal in methods that are compared, so that all choose the same segments. ``pinned`` holds
+    the blocks that sessions pin, for constructions that look segments up by their tokens.
     """
 
     name: str
@@ -61,7 +61,7 @@ class MemoryMethod:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Merged capabilities: exact if retrieval, retention and (if blocks are read) construction and storage are."""
+        """Merged capabilities: exact if retrieval, retention and, if blocks are read, construction and storage are."""
         parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         exact_parts = (self.retrieval, self.retention, *((self.construction, self.storage) if reads else ()))
@@ -77,12 +77,12 @@ class MemoryMethod:
 
     @property
     def packs(self) -> PackFormat | None:
-        """Format in which its storage packs blocks; None: unpacked."""
+        """Format in which the storage packs (quantizes) blocks; None: unpacked."""
         return getattr(self.storage, "format", None)
 
     @property
     def trained(self) -> str | None:
-        """Hash of its trained retention head; None without one."""
+        """Hash of the retention stage's trained head; None without a head."""
         return getattr(self.retention, "trained", None)
 
     @cached_property
@@ -94,7 +94,7 @@ class MemoryMethod:
         return SegmentIndex(self.pool)
 
     def cache_provider(self, engine: Engine) -> CacheProvider:
-        """Return the provider of the sessions' caches on ``engine``, packed if the storage packs."""
+        """Return the provider of the sessions' caches on ``engine``; caches are packed if the storage packs blocks."""
         if engine.model_key not in self._providers:
             sizes = self.construction.block_size, self.construction.prefix_tokens
             self._providers[engine.model_key] = engine.cache_provider(self.packs, *sizes)
@@ -128,7 +128,7 @@ class MemoryMethod:
         yield (
             exact and computes.repairs,
             f"{construction} reuses exact rows only, so {recompute} has nothing to repair: use recompute Nothing, or a "
-            "construction of isolated units",
+            "construction that encodes segments by themselves, such as StaticDynamic",
         )
         yield (
             builds.harvests and not computes.reads_blocks,
@@ -150,19 +150,19 @@ class MemoryMethod:
         )
         yield (
             selects.latent and not builds.selectable,
-            f"{retrieval} chooses among stored blocks and leaves out others, which {construction} cannot do: use "
+            f"{retrieval} chooses some of the stored blocks, but {construction} cannot leave out the rest: use "
             "construction History, PerSegment or StaticDynamic",
         )
         yield (
             selects.per_layer and not builds.uniform,
-            "layers=each puts different blocks into the same rows at every layer, but those of "
+            "layers=each puts different blocks into the same rows at every layer, but blocks of "
             f"{construction} differ in length or position: use construction History with cut=tokens and "
             "positions=decoupled",
         )
         yield (
             selects.per_layer and computes.repairs,
-            f"{recompute} repairs rows from layer to layer, but with layers=each a row is another token at each: use "
-            "recompute Nothing",
+            f"{recompute} repairs rows from layer to layer, but with layers=each a row is another token at each layer: "
+            "use recompute Nothing",
         )
         if not builds.keeps_cache:
             yield (
@@ -183,6 +183,6 @@ class MemoryMethod:
         )
         yield (
             self.packs is not None and self.construction.survivors == "move",
-            f"survivors=move rotates keys to new positions, but {storage} keeps them packed as computed: "
+            f"survivors=move rotates keys to new positions, but {storage} keeps keys packed at their first positions: "
             "use survivors=stay, or storage Ram",
         )

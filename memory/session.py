@@ -87,20 +87,20 @@ class MemorySession:
     ) -> Prefill:
         """Prefill ``[context][front_ids][memory][query_ids]``; the memory is chosen by ``query_text``.
 
-        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. When it is full, a new one
-        begins with the query that ``restart`` returns, which has to repeat the task and its latest turns.
+        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. When it is full, a new
+        transcript begins with the query that ``restart`` returns, which has to repeat the task and its latest turns.
 
         :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
-        :param recompute_isolated: use no unit that was encoded in isolation, for a single important question. A
-            construction that harvests (copies rows from the cache) stores them even if ``persist`` is False. With any
-            other all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
-        :param instruction_ids: the task. Its rows are never dropped from the last query that begins with these tokens
+        :param recompute_isolated: use no segment that was encoded alone, for one important question. Constructions that
+            harvest (copy rows from the cache) then store this prompt's rows even if ``persist`` is False. With others,
+            all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
+        :param instruction_ids: the task's tokens; their rows in the last query that begins with them are never dropped
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
         """
         if not query_ids:
-            raise ConfigError("query_ids is empty: give at least one token, because the logits follow its last one")
+            raise ConfigError("query_ids is empty: give at least one token, after which the logits are computed")
         timer, clock, self._graph.embed_seconds = StepTimer(), time.perf_counter, 0.0
         began = clock()
         context = self._need_context()
@@ -108,7 +108,7 @@ class MemorySession:
         self.update(settle=True)
         updated, update_embed = clock(), self._graph.embed_seconds
         units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, persist, budget)
-        latent = self.method.retrieval.capabilities.latent  # True: only some of the units enter the prompt
+        latent = self.method.retrieval.capabilities.latent  # True: only some blocks enter the prompt
         if recompute_isolated and self._transcript is None and not latent:
             persist = builder.harvests
             builder = builder if persist else RecomputeAllBuilder(self.engine)
@@ -137,9 +137,9 @@ class MemorySession:
         self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
-        """Encode about ``tokens`` missing tokens ahead of a prompt for ``query_text``: at least one unit.
+        """Encode about ``tokens`` missing tokens ahead of a prompt for ``query_text``: at least one unit (one block).
 
-        Results of later prompts stay the same. Call `update` first. Only isolated units can be encoded ahead.
+        Results of later prompts stay the same. Call `update` first. Only isolated units (encoded alone) can be encoded.
 
         :returns: tokens encoded, and tokens still missing
         """
@@ -178,6 +178,7 @@ class MemorySession:
     ) -> ScoreResult:
         """Return each candidate's log-likelihood after the prompt; all but the ``best`` highest may be -inf.
 
+        :param reduce: "sum" or "mean" over the candidate's tokens
         :raises CapacityError: the model has no positions left for the longest candidate
         """
         self._room_after(prefill, max(map(len, candidates), default=1) - 1)  # the last token needs no row
@@ -299,8 +300,8 @@ class MemorySession:
     ) -> tuple[PreparedPrompt, PrefillResult]:
         """Build and compute a prompt; do both again for each block that turns out to be damaged.
 
-        All blocks of a damaged prompt are verified before the next attempt. Timings include failed attempts, and counts
-        include the blocks that they encoded.
+        Before the next attempt all blocks of the prompt are verified. Timings include failed attempts, and counts
+        include the blocks that failed attempts encoded.
 
         :raises DamagedError: a block is damaged a second time
         """
@@ -354,7 +355,7 @@ class MemorySession:
     def _close(
         self, prompt: PreparedPrompt, result: PrefillResult, query_ids: Sequence[int], timer: StepTimer, persist: bool
     ) -> Prefill:
-        """Keep the computed rows for later prompts, and report the prompt."""
+        """Keep the computed rows for later prompts if ``persist``, and return the report of the prompt."""
         began = time.perf_counter()
         if persist:
             self._builder.store_rows(prompt, result)
@@ -406,7 +407,7 @@ class MemorySession:
 
 
 def _counts(prompt: PreparedPrompt, units: Sequence[UnitUse], result: PrefillResult, context_tokens: int) -> Counts:
-    """Count the rows and token-layers of a prompt, for whose context ``context_tokens`` were encoded."""
+    """Count rows and token-layers (rows x layers) of a prompt; ``context_tokens`` were encoded for its context."""
     layout, trace, layers = prompt.layout, result.trace, len(result.trace.active_rows)
     query, memory = layout.rows - layout.query, layout.query - layout.context
     hit = sum(unit.tokens for unit in units if unit.hit)
@@ -435,7 +436,6 @@ def _fitting(units: Sequence[Unit], room: int) -> list[Unit]:
 
 
 def _needs(method: MemoryMethod) -> EngineCapabilities:
-    """Return the abilities of an engine that a memory method needs."""
     parts = method.capabilities
     return EngineCapabilities(
         selective_recompute=parts.repairs,

@@ -1,14 +1,14 @@
 """Six stages of a memory method, as Protocols.
 
     retrieval     selects the segments (or stored blocks) of a prompt, and their order
-    construction  groups segments into units, finds or encodes their blocks, and lays out the rows
+    construction  groups segments into units (encoded together), finds or encodes their blocks, and lays out the rows
     recompute     selects the rows that get fresh keys and values at each layer
     loading       schedules the transfers of each block's layer slices to the compute device
     retention     selects the rows that survive a turn
     storage       keeps blocks in one place (such as memory or disk) and one format
 
-Each choice for a stage is a class in a file of its own; a `memory.method.MemoryMethod` has one of each kind. The
-Protocol of constructions is in `memory.construction.base`. Rows are those of the prompt, numbered from 0.
+Segments are remembered facts as text. A block holds a unit's keys and values. Rows are a prompt's tokens, from 0, which
+are active at the layers that compute them. The Protocol of constructions is in `memory.construction.base`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Capabilities:
     moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # copies computed rows from the prompt's cache into blocks, after the turn
     evicts: bool = False  # drops rows, so that later rows cannot attend to them
-    per_layer: bool = False  # layers may attend to different stored rows
+    per_layer: bool = False  # each layer may attend to other stored rows
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    by_mass: bool = False  # chooses rows by attention weights alone, so the choice can precede the layer's attention
+    by_mass: bool = False  # chooses rows by attention weights alone, so before a layer's attention is computed
     latent: bool = False  # chooses stored blocks by query states, not segments by text
-    persists: bool = False  # flushed blocks outlive the process
-    selectable: bool = False  # a latent retrieval may choose among its blocks
-    uniform: bool = False  # its blocks are of one size and fit any position, so that layers may choose different ones
-    pins: bool = False  # its sessions may pin blocks that outlive them
+    persists: bool = False  # blocks outlive the process after `flush`
+    selectable: bool = False  # a latent retrieval may choose among the construction's blocks
+    uniform: bool = False  # blocks have one size and fit any position, so that each layer may choose other blocks
+    pins: bool = False  # sessions may pin blocks, which outlive the sessions
     keeps_cache: bool = False  # the session keeps one cache from turn to turn
-    in_memory: bool = False  # blocks are in the memory of this process only
+    in_memory: bool = False  # blocks are only in the memory of this process
 
 
 class Probe(Protocol):
@@ -61,7 +61,7 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), all segments) attention from ``segments``: the same mean; 0 without active rows.
+        """Return (len(segments), all segments): mean attention from each of ``segments``; 0 without active rows.
 
         :param causal: False: also score segments after the source, to which the model itself never attends
         """
@@ -72,18 +72,18 @@ class Probe(Protocol):
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Compute keys before RoPE, values or both (``kinds``) of active ``rows``: (kv_heads, len(rows), head_dim).
+        """Compute keys before RoPE ("k"), values ("v") or both of active ``rows``: (kv_heads, len(rows), head_dim).
 
         :raises ConfigError: ``layer`` is neither the probe's layer nor the next, or a row is not active
         """
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read stored keys or values, shaped as above. Raises ConfigError for no rows, or a row without a block."""
+        """Read stored keys, values or both, shaped as above. Raises ConfigError for no rows, or one without a block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Record a choice's hops and edges (from segment, to segment, attention) in the trace; -1 is the query."""
+        """Record a choice in the trace: ``hops`` made, and edges: (segment or -1: query, segment, attention)."""
         ...
 
 
@@ -113,9 +113,9 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Return the numbers of the chosen blocks, ascending; a number occurs once per copy that enters the prompt.
+        """Return the ascending numbers of the chosen blocks; a block that enters the prompt n times occurs n times.
 
-        :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
+        :param queries: query states before RoPE, (heads, tokens, head_dim), for each of ``index.layers``
         """
         ...
 
@@ -130,21 +130,21 @@ class PerLayerRows(Protocol):
     rows: slice
 
     def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
-        """Return the numbers of the blocks for ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
+        """Return the numbers of the blocks for ``layer``; ``query`` (heads, active rows, head_dim) is before RoPE."""
         ...
 
     def block(self, number: int) -> KVBlock:
-        """Return a block's keys, unrotated, and values; all blocks have the same number of rows."""
+        """Return a block's keys (before RoPE) and values; all blocks have the same number of rows."""
         ...
 
 
 class Recompute(Protocol):
-    """Selection of the rows that get fresh keys and values at each layer: sorted row numbers, fresh rows included."""
+    """Selection of the rows to compute at each layer: sorted row numbers, always with all rows without stored KV."""
 
     capabilities: Capabilities
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        """Return the rows active at layer 0."""
+        """Return the rows that are active at layer 0."""
         ...
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
@@ -161,7 +161,7 @@ class Loading(Protocol):
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         """Return transfers that may start when the rows active at ``layer`` are known; called for layers 0, 1, ...
 
-        The call for a layer, or an earlier call, must request that layer's slices of all rows not active at it.
+        The call for a layer, or an earlier one, must request the layer's slices of all stored rows not active there.
         """
         ...
 
@@ -170,9 +170,9 @@ class Retention(Protocol):
     """Selection of the rows that survive a turn, made after each prefill."""
 
     capabilities: Capabilities
-    budget: int | None  # most rows that stay; None: all
-    window: int  # number of last rows whose queries it needs; those of the last query are always available
-    counts_mass: bool  # needs the attention that rows have received
+    budget: int | None  # most rows that stay; None: all stay
+    window: int  # number of last rows whose query states it needs; it always gets those of the last query's rows
+    counts_mass: bool  # needs the attention that each row has received so far
 
     def open(self, weights_key: str, head_dim: int) -> None:
         """Prepare for rows of this model, at the start of a session. Raises ModelError if that is impossible."""
@@ -200,7 +200,7 @@ class Storage(Protocol):
         ...
 
     def verify(self, identity: str) -> bool:
-        """Tell whether a block is stored undamaged, after reading unverified parts; a damaged block is deleted."""
+        """Read a block's unverified parts, and tell whether it is stored undamaged. A damaged block is deleted."""
         ...
 
     def delete(self, identity: str) -> None: ...

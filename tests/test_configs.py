@@ -111,10 +111,10 @@ def test_repairs_go_with_any_isolated_units(name: str, construction: str) -> Non
 
 
 @pytest.mark.parametrize(("method", "override", "sentence"), [
-    ("cacheblend", "memory.recompute.ratio=2", "ratio=2 is the share"),
+    ("cacheblend", "memory.recompute.ratio=2", "ratio=2 is not a share"),
     ("cacheblend", "memory.recompute.deviation=q", "v, k, kv"),
     ("cacheblend", "memory/construction=prefix", "ValueDeviation has nothing to repair"),
-    ("keep", "memory.recompute.schedule.average=7", "are shares: use 0 to 1"),
+    ("keep", "memory.recompute.schedule.average=7", "must be shares: use 0 to 1"),
     ("keep", "memory/construction=prefix", "nothing to repair"),
     ("keep", "+memory.colour=red", "colour"),
     ("keep", "+memory.construction.colour=red", "colour"),

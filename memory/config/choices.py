@@ -1,15 +1,15 @@
-"""Allowed values of memory and engine settings. Imports no torch, so that a command line can be checked without it."""
+"""Allowed values of memory and engine settings. Without torch: command lines are checked before it is loaded."""
 
 from __future__ import annotations
 
-LAYOUTS = ("memory", "append")
-CONTEXTS = ("none", "bos", "system")
-TRANSPORTS = ("auto", "inline", "thread", "stream")
+LAYOUTS = ("memory", "append")  # the prompt is rebuilt at every step, or it only grows
+CONTEXTS = ("none", "bos", "system")  # context that segments encoded alone see: none, start token, all
+TRANSPORTS = ("auto", "inline", "thread", "stream")  # ways to copy stored keys and values to the compute device
 IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the MLP, or in parallel with it
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # applied to full-precision checkpoints while they are read
-RENAMED = {  # name in earlier versions -> name now, of classes, settings and options of config groups
+RENAMED = {  # maps earlier names of classes, settings and config groups' options to their names now
     "memory.frozen.FrozenPool": "memory.kv_cache.pinned_blocks.PinnedPool",
     "memory.graph.Grouping": "memory.segments.groups.Grouping",
     "memory.schedule.Schedule": "memory.recompute.multi_hop.Schedule",

@@ -1,4 +1,4 @@
-"""Component names: the classes that a config may name, checked without importing anything."""
+"""Component names: the classes that a config may name as parts of a method, checked without importing anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_own(name: str) -> bool:
 
 
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
-    """Raise ConfigError unless every class named in ``values``, at any depth, is this package's or one of ``known``.
+    """Raise ConfigError unless every class named in ``values``, at any depth, is of this package or one of ``known``.
 
     Use it for values from a file; nothing is imported.
     """

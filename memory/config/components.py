@@ -22,7 +22,7 @@ def component(node: Mapping[str, Any], place: str = "memory") -> Any:
     have the methods of a stage: a config can name no function and no other class.
 
     :param place: dotted key of the node, for messages
-    :raises ConfigError: the name is that of no such class, or the class does not accept the arguments
+    :raises ConfigError: the name is not that of such a class, or the class does not accept the arguments
     """
     kind = find_class(node.get(TARGET), place)
     for key in node:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """The context prefix of a session with its exact block, and the part of it that isolated units attend to."""
+    """Context prefix of a session with its block (keys and values), and the part that units encoded alone attend to."""
 
     ids: tuple[int, ...] = ()
     block: KVBlock | None = None
@@ -59,7 +59,7 @@ class SessionResources:
     method: Composition
     lease: BlockLease
     store: SegmentStore
-    namespace: str = ""
+    namespace: str = ""  # scope within which blocks are shared
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,23 @@ class PreparedPrompt:
 
     layout: Layout
     context_block: KVBlock | None = None
-    unit_context: KVBlock | None = None  # the context of units that the prefill encodes
+    unit_context: KVBlock | None = None  # the context that units encoded by the prefill attend to
     encoded: int = 0  # tokens of the units that are encoded for this prompt
     query_token_layers: int = 0  # rows x layers of the pass that computes only query states, to choose blocks
     invalidated: int = 0  # tokens of the last prompt's blocks that became useless
-    chain: tuple[str, ...] = ()  # names of the memory's blocks in the exact prefix index, in prompt order
+    chain: tuple[str, ...] = ()  # names of the memory's blocks in the prefix index, in prompt order
     stored: int = 0  # number of leading blocks of ``chain`` that were found in storage
-    missing: Mapping[str, Placement] = field(default_factory=dict)  # units to harvest, by segment hash
-    layer_rows: PerLayerRows | None = None
-    cache: SessionCache | None = None  # the session's own, with the first ``prefix`` rows; None: a new one is made
-    prefix: int = 0
+    missing: Mapping[str, Placement] = field(default_factory=dict)  # units to copy from the cache, by segment hash
+    layer_rows: PerLayerRows | None = None  # rows for which each layer chooses blocks
+    cache: SessionCache | None = None  # the session's cache with the first ``prefix`` rows; None: make a new one
+    prefix: int = 0  # number of first rows with the keys and values of an equal earlier prefix
 
 
 class PromptBuilder(Protocol):
     """Builder of one session's prompts from units. The default methods suit builders that keep nothing but blocks."""
 
     harvests: bool  # rows are copied from the prompt's cache after the prefill
-    reads_context: bool = True  # needs the context's exact block; False: its token ids only
+    reads_context: bool = True  # needs the context's keys and values; False: only its token ids
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         """Find stored keys and values of ``units``, encode missing ones, and lay out the prompt's rows."""
@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompts do not change this one; by default itself, which only `store_rows` changes."""
+        """Return a builder whose prompts do not change this one; by default ``self``: only `store_rows` changes it."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -140,7 +140,7 @@ class Construction(Protocol):
 
 
 def storable_units(units: Sequence[Unit], namespace: str) -> list[Unit]:
-    """Return the leading units that are reusable and belong to ``namespace``: an exact prefix may hold only these."""
+    """Return the leading units that are reusable and belong to ``namespace``: only these may be stored as a prefix."""
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
 
 

@@ -14,16 +14,16 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class FixedBlocks(Isolated):
-    """Memory in blocks of ``size`` tokens: KEEP's paper runs CacheBlend (arXiv 2405.16444) and Prompt Cache on these.
+    """Memory in blocks of ``size`` tokens, on which KEEP's paper runs CacheBlend (arXiv 2405.16444) and Prompt Cache.
 
-    A block is found by its own tokens. A changed segment invalidates its block and, if its length changes, later ones.
+    A block is found by its tokens. A changed segment invalidates its blocks and, if its length changes, all later ones.
     """
 
     size: int = 128
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigError(f"size={self.size} is no number of tokens for a block: use 1 or more")
+            raise ConfigError(f"size={self.size} tokens is too small for a block: use 1 or more")
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         whole = Unit.of("block", ((segment.id, store.tokens(segment.id)) for segment in segments))

@@ -1,4 +1,4 @@
-"""Contextual groups: KEEP's units, computed within a prompt and reused at any offset, as SparseX does with segments."""
+"""Contextual groups: segments grouped as in KEEP, but computed within a prompt and reused at any offset (SparseX)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class Groups(Segments):
-    """KEEP's static groups and dynamic segments (arXiv 2602.23592, section 4.1), found as in SparseX (2606.01751).
+    """KEEP's units (arXiv 2602.23592, section 4.1), looked up by their tokens as in SparseX (2606.01751).
 
-    A segment such as a line of the action log depends on its context: encoded alone, it would have to be recomputed at
-    every step. Here a new unit is computed within the first prompt that contains it, and attends to the rows before it.
-    Later prompts reuse its rows until ``refresh`` computes them again, the oldest first. When a group becomes static or
-    dynamic, it is divided into other units, which are computed again.
+    A unit is a static group (without recent changes) or one other segment. A unit such as a line of the action log
+    depends on its context: encoded alone, it would have to be recomputed at every step. Here the first prompt with the
+    unit computes it after the rows before it. Later prompts reuse these rows; the oldest are computed again if the new
+    rows are less than the share ``refresh`` of the memory. When a group becomes static or dynamic, its units change.
 
     The meaning of a log line depends on the actions before it: "went to the sink" with empty hands differs from the
-    same line with a mug in them. So a stored log line is reused only if the earlier lines of its task are the same, up
-    to ``log`` tokens of them. With ``log=0`` it is reused after any text.
+    same line with a mug in them. So a stored log line is reused only if the earlier lines of its task are the same, of
+    which up to ``log`` tokens are compared. With ``log=0`` it is reused after any text.
     """
 
     refresh: float = 0.1

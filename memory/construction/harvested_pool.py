@@ -32,7 +32,7 @@ class PooledBlock:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """Rows copied after a turn: whole blocks, and a ``tail`` that fills none yet. ``tokens``: the transcript so far."""
+    """Rows copied after a turn: whole blocks, and a ``tail`` that fills no block. ``tokens``: the transcript so far."""
 
     tokens: Tokens
     entries: list[PooledBlock]
@@ -78,7 +78,7 @@ class HarvestPool:
         return block
 
     def sync(self, transcript: Tokens) -> int:
-        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` begins differently.
+        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` does not continue them.
 
         Returns the number of dropped tokens.
         """
@@ -88,7 +88,7 @@ class HarvestPool:
             self.clear()
             return before
         stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
-        self._lease.keep(self.blocks[number].name for number in stored)  # they count as used, chosen or not
+        self._lease.keep(self.blocks[number].name for number in stored)  # all count as used, chosen or not
         if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # a queued harvest runs now: the worker prefers prompts, so this prompt would wait for the harvest forever
+        # run a queued harvest now: the worker prefers prompts, so waiting for its turn could take forever
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):
@@ -139,7 +139,7 @@ class HarvestPool:
             self._index.append(harvest.boxes)
 
     def _store(self, block: KVBlock) -> bool:
-        """Store a block; without an index, only if that evicts no earlier one."""
+        """Store a block; without an index, only if no earlier block is evicted. Tells whether the block is stored."""
         if self._index is None and len(self.blocks) == self._capacity:
             return False
         self._lease.put(block)
@@ -150,7 +150,7 @@ class HarvestPool:
         return False
 
     def _keep(self, numbers: Sequence[int]) -> None:
-        """Drop all blocks except ``numbers``, also from the storage, because no later prompt would look them up."""
+        """Drop all blocks except ``numbers``, also from the storage: no later prompt would look up the dropped ones."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]
         for name in names - {entry.name for entry in self.blocks}:

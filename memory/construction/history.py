@@ -32,10 +32,10 @@ Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, a
 class History(SingleUnitMemory):
     """Memory of MemArt ("KVCache-centric memory for LLM agents"): the transcript's keys and values in blocks.
 
-    A latent retrieval may choose among them. A block holds ``block_size`` tokens; tokens of the last turn that fill no
-    block yet are always in the prompt. ``cut=segment``: a block is a segment or a turn of the transcript instead.
+    A latent retrieval may choose among them by query states. A block holds ``block_size`` tokens; tokens of the last
+    turn that fill no block yet are always in the prompt. ``cut=segment``: a block is a segment or a turn instead.
     ``positions=decoupled``: the prompt's rows have the positions 0, 1, 2, ... ``coupled``: rows keep their positions in
-    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both are exact.
+    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both equal a full prefill.
     """
 
     cut: str = "tokens"
@@ -57,7 +57,7 @@ class History(SingleUnitMemory):
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Return the ends of the blocks in tokens ``start:stop``; with ``cut=segment`` the last turn is one block."""
+        """Return the ends of the blocks in tokens ``start:stop``; with ``cut=segment`` the query is one block."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})
@@ -70,7 +70,7 @@ class HistoryBuilder(PromptBuilder):
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._settings = repr((construction, session.method.recompute))  # these and earlier rows determine new rows
+        self._settings = repr((construction, session.method.recompute))  # with the earlier rows they determine new rows
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -122,7 +122,7 @@ class HistoryBuilder(PromptBuilder):
         if self._choice is not None:
             numbers, token_layers = self._choice.choose(context, new, timer)
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
-        return latest_first[::-1], token_layers  # read newest first, so that a full storage evicts the newest first
+        return latest_first[::-1], token_layers  # newest read first: used least recently, they are evicted first
 
     def _retrieved_rows(self, start: int) -> RetrievedRows | None:
         """Return rows for the blocks that each layer chooses; None if layers do not choose, or no block is stored."""

@@ -1,4 +1,4 @@
-"""Isolated units: each has a block of its own, which is looked up by its identity, or encoded if missing.
+"""Isolated units: parts of the memory encoded without seeing each other. Their blocks (KV) are looked up, or encoded.
 
 Missing blocks are encoded in one packed forward pass. If they have few tokens, the prompt's own prefill encodes them
 (they are *fused*), which saves a pass over the model's weights. Keys and values are the same either way.
@@ -24,11 +24,11 @@ from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
 MAX_FUSED_TOKENS = 512  # most tokens that a prefill encodes, so that its activations stay bounded
-MAX_CACHED_NAMES = 50_000  # most block identities in the cache, which is keyed by unit
+MAX_CACHED_NAMES = 50_000  # most units whose block's identity is cached
 
 
 class Invalidation:
-    """Comparison of a prompt's units with the last prompt's. A unit's name is its block's identity; "": no block."""
+    """Comparison of a prompt's units with the last prompt's. A unit's name identifies its block; "": no block."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Invalidation:
         return tokens
 
     def commit(self) -> None:
-        """Compare the next prompt with the units counted last; not called for prompts of which nothing is kept."""
+        """Compare the next prompt with the units counted last; not called after a prompt of which nothing is kept."""
         self._previous, self._cursor = self._present
 
 
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class IsolatedBuilder(PromptBuilder):
-    """Builder of prompts of isolated units; a latent retrieval, if the method has one, chooses among them by keys."""
+    """Builder of prompts of isolated units; if the method's retrieval is latent, it chooses units by their keys."""
 
     harvests = False
 
@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        first_exact = self._lossless and context.unit_context_ids == context.ids  # the first unit sees all rows before
+        first_exact = self._lossless and context.unit_context_ids == context.ids  # the first unit sees all before
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = first_exact and not placements and not unit.preceding and (block is not None or bool(new))
@@ -142,7 +142,7 @@ class IsolatedBuilder(PromptBuilder):
         self._invalidation.commit()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode and store units: log lines with the missing lines before them, all others in one packed pass."""
+        """Encode and store units: log lines with the missing lines before them, other units in one packed pass."""
         alone = {name: unit for name, unit in units.items() if not unit.preceding}
         requests = [(context.unit_context, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
@@ -153,7 +153,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Map the only missing log line to the joined blocks before it; {} if another line or a block is missing."""
+        """Map the only missing log line to the joined blocks before it; {} if more lines or some blocks are missing."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}
@@ -163,19 +163,19 @@ class IsolatedBuilder(PromptBuilder):
         return {name: join_blocks(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
-        """Return the chain of ``unit``: the lines that it is encoded after, as units by name, in order, and itself."""
+        """Return the lines that ``unit`` is encoded after, in order, and ``unit`` itself, all as units by name."""
         ids = [*unit.preceding, unit.token_ids]
         links = [replace(unit, token_ids=ids[i], preceding=unit.preceding[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode the unit, together with the lines before it from the first missing one on."""
+        """Encode the unit, together with the lines before it, from the first missing line on."""
         ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
         prefix = join_blocks([block for block in (context.unit_context, *stored) if block])
         (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
-        if len(new) == 1:  # not copied: the copy would not be in pinned memory
+        if len(new) == 1:  # no copy, which would not be in page-locked memory
             return [replace(block, identity=names[0])]
         cuts = pairwise(accumulate(map(len, new), initial=0))
         return [
@@ -207,7 +207,7 @@ class IsolatedBuilder(PromptBuilder):
 
 
 def join_blocks(blocks: Sequence[KVBlock]) -> KVBlock | None:
-    """Join the rows of all blocks in one unnamed block on the device of the last; None for no blocks."""
+    """Join the rows of several blocks in one unnamed block, on the last block's device; None for no blocks."""
     if len(blocks) < 2:
         return blocks[0] if blocks else None
     device = blocks[-1].k.device

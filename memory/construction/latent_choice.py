@@ -29,7 +29,7 @@ class BlockChoice:
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
-        """Return the chosen blocks' numbers, ascending, one per copy, and the rows x layers computed for the choice."""
+        """Return ascending block numbers, one per copy in the prompt, and the rows x layers computed for the choice."""
         if self.retrieval.chooses_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with timer.part("ask"):
@@ -38,9 +38,9 @@ class BlockChoice:
 
 
 class UnitChoice:
-    """Choice among the units of a prompt, whose blocks are known by name.
+    """Choice among the units (segments encoded together) of a prompt, whose blocks are known by name.
 
-    Units of the same text share a block, but each of them takes up rows of the prompt.
+    Units of the same text share a block, but each unit takes up rows of the prompt.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
@@ -55,7 +55,7 @@ class UnitChoice:
         token_ids: Sequence[int],
         timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Return the ascending numbers of the units that new rows ``token_ids`` choose, and the rows x layers computed.
+        """Return ascending numbers of the units that the new rows ``token_ids`` choose, and the rows x layers computed.
 
         :param names: name of each unit's block in ``blocks``; a unit with an empty name is always chosen
         """
@@ -91,7 +91,7 @@ class RetrievedRows:
         self._retrieval, self._index, self.block = choice.retrieval, choice.index, block
         count = size * min(choice.retrieval.max_blocks(size), len(choice.index))
         self.rows = slice(start, start + count)
-        self.unit = Unit("slots", (0,) * count, ())  # placeholder tokens: the rows hold others at every layer
+        self.unit = Unit("slots", (0,) * count, ())  # placeholders: each layer has its own tokens in these rows
 
     def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
         return tuple(self._retrieval.select_layer(layer, query, self._index))

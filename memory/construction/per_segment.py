@@ -1,4 +1,4 @@
-"""Per-segment construction: every segment is a unit, so a change invalidates only the changed segment's block."""
+"""Per-segment construction: every segment has its own block, so a change invalidates only that segment's block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memory.segments.store import SegmentStore
 class PerSegment(Isolated):
     """Prompt Cache's modules (arXiv 2311.04934), one per segment.
 
-    Lines of the action log are encoded as by `StaticDynamic`, so that methods differ only in the rows that they repair.
+    Lines of the action log are encoded as in `StaticDynamic`, so that both differ only for segments of static groups.
     """
 
     log: int = 512

@@ -1,4 +1,4 @@
-"""Prefix construction: the memory is one unit, whose unchanged beginning is reused as an exact prefix.
+"""Prefix construction: the memory is one sequence of tokens, whose unchanged beginning (prefix) is reused.
 
 Rows are copied from the cache after the turn (harvested); a hash chain over blocks of ``block_size`` tokens finds them.
 """
@@ -24,13 +24,13 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class SingleUnitMemory:
-    """Base of constructions whose memory is one unit, in blocks of ``block_size`` tokens."""
+    """Base of constructions whose memory is one unit (computed jointly), stored in blocks of ``block_size`` tokens."""
 
     block_size: int = 16
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
-            raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
+            raise ConfigError(f"block_size={self.block_size} tokens is too small for a block: use 1 or more")
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]
@@ -38,7 +38,7 @@ class SingleUnitMemory:
 
 @dataclass(frozen=True)
 class Prefix(SingleUnitMemory):
-    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything after them is fresh."""
+    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything after them is computed."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
     layouts: ClassVar[tuple[str, ...]] = ("memory", "append")

@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions and tokens of an instruction, and the sum of the query states saved for ``rows`` of its rows."""
+    """Positions and tokens of an instruction. ``queries``: sum of the query states known for ``rows`` rows."""
 
     places: slice
     tokens: list[int]
@@ -20,7 +20,7 @@ class Instruction:
     rows: int
 
     def precedes(self, tokens: list[int], query: int) -> bool:
-        """Tell whether ``tokens`` have the instruction before position ``query``; a restarted transcript does not."""
+        """Tell whether ``tokens`` have the instruction before position ``query``; a restarted transcript may not."""
         return self.places.stop <= query and tokens[self.places] == self.tokens
 
 

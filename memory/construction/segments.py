@@ -1,6 +1,6 @@
 """Any-offset construction (SparseX): segments are found by their own tokens, at any position of an earlier prompt.
 
-A prompt is an exact prefix, then rows of earlier prompts at any offset, with new text in between.
+A prompt is an exact prefix (rows as in a full prefill), then rows of earlier prompts at any offset, and new text.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from memory.stages import Capabilities
 class Segments(SingleUnitMemory):
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
-    No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
-    the rows before them in that prompt. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
+    No segment is encoded alone: its rows are copied from the first prompt that computed them (harvested). They
+    are approximate after other tokens. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
 
     ``refresh`` is the minimum share of a prompt's memory that is computed. If new segments are a smaller share, the
-    segments with the oldest rows are computed again, and the new rows replace the old. The paper does not do this (0).
+    segments with the oldest rows are computed again, and the new rows replace the old. In the paper it is 0.
     """
 
     refresh: float = 0.0
@@ -49,7 +49,7 @@ class Segments(SingleUnitMemory):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.refresh <= 1:
-            raise ConfigError(f"refresh={self.refresh} is a share: use 0 to 1")
+            raise ConfigError(f"refresh={self.refresh} is not a share: use 0 to 1")
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("segment", [(segment.id, store.tokens(segment.id))]) for segment in segments]
@@ -62,9 +62,9 @@ class AnyOffsetBuilder(PromptBuilder):
     """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, then pinned block, then rows of earlier prompts.
 
     After the prefill, whole blocks with no approximate row in or before them enter the exact prefix index. The rows of
-    every unit that no look-up would find are copied from the cache (harvested) and stored under its segment hash. The
-    block's identity includes the tokens before the unit: after the same tokens its rows are exact. Repaired rows are
-    not stored: a unit keeps the rows of the first prompt that computed it, or last refreshed it.
+    each unit (segment or group) that no look-up finds are copied from the cache and stored under the unit's segment
+    hash. A block's identity includes the tokens before the unit: reused after equal tokens, its rows are exact.
+    Repaired rows are not stored: a unit keeps the rows of the prompt that computed it first, or refreshed it last.
     """
 
     harvests = True
@@ -72,7 +72,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def __init__(
         self, session: SessionResources, construction: Segments, owner: AnyOffsetBuilder | None = None
     ) -> None:
-        """:param owner: builder whose prefix index a temporary builder reads; None: this one is not temporary"""
+        """:param owner: builder whose prefix index a temporary builder reads; None: this builder is not temporary"""
         self._session, self._construction = session, construction
         self._engine, self._lease, self._namespace = session.engine, session.lease, session.namespace
         method = session.method
@@ -147,7 +147,7 @@ class AnyOffsetBuilder(PromptBuilder):
         return segment_hash(self._engine.model_key, token_ids, extra_key or self._namespace, before)
 
     def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
-        """Name the blocks of an exact prefix, and get those that are stored; none where the storage is lossy."""
+        """Name the blocks of a possible exact prefix, and get those stored; no names if the storage is lossy."""
         if not self._lossless:
             return [], []
         if self._index is None:
@@ -160,7 +160,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def _refreshed(
         self, names: Sequence[str], units: Sequence[Unit], starts: Sequence[int], ids: NDArray[np.uint32], covered: int
     ) -> set[str]:
-        """Name the units to compute again, the oldest rows first, until share ``refresh`` of the memory is computed.
+        """Name the units to compute again, oldest rows first, until the share ``refresh`` of the memory is computed.
 
         :param covered: the first row after the exact prefix
         """
@@ -202,7 +202,7 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """Place ``piece`` (``unit`` from ``row`` on) with any stored rows; exact if stored after the same tokens."""
+        """Place ``piece`` (``unit`` from ``row`` on) with any stored rows; exact if computed after the same tokens."""
         whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
         if whole is None and name:
             whole = self._segments.find(name, self._lease)

@@ -1,4 +1,4 @@
-"""KEEP's memory construction: static groups are encoded whole, other segments alone, log lines after earlier ones."""
+"""KEEP's construction: unchanged groups are encoded whole, other segments alone, log lines after earlier log lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Map each log line's id to the earlier lines that it is encoded after: ``most`` tokens at most, with its own."""
+    """Map each log line's id to the earlier lines that it is encoded after: at most ``most`` tokens with the line."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():
@@ -35,9 +35,9 @@ def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
 
 @dataclass(frozen=True)
 class StaticDynamic(Isolated):
-    """KEEP (arXiv 2602.23592, section 4.1): full attention inside a static group, isolated dynamic segments.
+    """KEEP (arXiv 2602.23592, section 4.1): static (unchanged) groups are encoded whole, other segments alone.
 
-    When a group becomes static or dynamic, it is divided into other units, which are encoded again.
+    When a group becomes static or dynamic, its segments are encoded again, together or one by one.
 
     The paper does not mention an action log, which gets a line at every step. A line is encoded after the task's
     earlier lines, even if these are not in the prompt. Their stored rows are reused, so only the new line is computed.
@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make a unit of each static group and of each other segment; log lines form chains of up to ``log`` tokens."""
+    """Make a unit (encoded whole) of each static group or other segment; log chains have at most ``log`` tokens."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

@@ -23,9 +23,9 @@ from memory.stages import Capabilities
 class Turns(SingleUnitMemory):
     """Session cache that is kept from turn to turn; a retention stage may drop rows of it between turns.
 
-    ``survivors=stay``: a dropped position is mapped to the sentinel slot, which attention skips; other rows keep their
-    slot and position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
-    compressors; the next turn computes the rows after the first gap again.
+    ``survivors=stay``: attention skips the positions of dropped rows; other rows keep their place in the cache and
+    their position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors get the positions 0, 1, 2, ..., as in
+    prompt compressors; the next turn computes the rows after the first dropped one again.
 
     Exact rows (computed before any row was dropped) are shared between sessions as prefixes in blocks of ``block_size``
     tokens. At most ``prefix_tokens`` tokens are shared: beyond these the least recently used blocks are withdrawn.
@@ -93,10 +93,10 @@ class TurnsBuilder(PromptBuilder):
         return PreparedPrompt(layout, invalidated=invalidated, cache=cache, prefix=prefix)
 
     def store_rows(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Share exact rows, then evict rows beyond the budget."""
+        """Share exact rows, then drop the rows that the retention stage does not keep."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
-        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # also of earlier transcripts
+        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # earlier transcripts' too
         self._shared = [name for name in union if self._provider.shares(name)]
         if self._retention.budget is None:
             return

@@ -1,7 +1,7 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-A file's name contains the agent's id, and its header the agent and the model. Its modification time is its last use.
-The index saves reading headers, and is rewritten if it differs from the files. Format: `memory.files.block_file`.
+A file's name contains the agent's id, the header agent and model; the modification time is that of the last use.
+The index, which saves reading headers, is rewritten if it differs from the files. Format: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}
 
 @dataclass(frozen=True, slots=True)
 class AgentFile(Entry):
-    """Entry of one file: name, size, agent, last use. If its header is bad, ``model`` is "" and ``tokens`` is 0."""
+    """Entry of one file: name, size, agent, last use. ``model`` is "" and ``tokens`` 0 if the header is unusable."""
 
     model: str = ""
     tokens: int = 0
@@ -44,7 +44,7 @@ class AgentFile(Entry):
 def agent_path(root: Path, agent: str, model_key: str) -> Path:
     """Return the path of an agent's file for a model; ids that differ only in case have different files.
 
-    Raises `ConfigError` for an id that is no safe name for a file.
+    Raises `ConfigError` for an id that is not a safe file name.
     """
     if not model_key:
         raise ConfigError("the model key is empty: give the key of the model that computed the rows")
@@ -58,7 +58,7 @@ def save_agent(
     path = agent_path(root, agent, model_key)
     owner = {AGENT: agent, MODEL: model_key, TOKENS: tokens}
     if owner.keys() & header.keys():
-        raise ConfigError(f"{sorted(owner)} are added to a header: leave them out")
+        raise ConfigError(f"{sorted(owner)} are added to every header: leave them out of yours")
     write_blocks(path, tensors, owner | header, extra)
     return path
 
@@ -73,7 +73,7 @@ def open_agent(root: Path, agent: str, model_key: str) -> BlockFile:
     owner = (file.header.get(AGENT), file.header.get(MODEL))
     if owner != (agent, model_key):
         raise DataError(f"{path} holds the rows of agent {owner[0]!r} for model {owner[1]!r}: delete it")
-    with suppress(OSError):  # another process evicts the file, or the disk is read-only
+    with suppress(OSError):  # another process has evicted the file, or the disk is read-only
         touch(path)
     return file
 
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional index
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -122,8 +122,8 @@ def evict(
     """Delete expired files, then the least recently used until the total is at most ``budget_bytes``.
 
     Without a budget (None) only expired files are deleted. Files of ``pinned`` agents stay. So do unexpired files of an
-    agent that total at most ``quota_bytes``, even if the budget stays exceeded. Files of killed writers are deleted as
-    well. Returns the deleted files; a process that has mapped one can still read it.
+    agent that total at most ``quota_bytes``, even if the budget stays exceeded. Temporary files of killed writers are
+    deleted as well. Returns the deleted files; a process that has mapped such a file can still read it.
 
     :param latest_expired: files last used at this Unix time or before are expired
     """
@@ -143,7 +143,7 @@ def evict(
 
 
 def _owner(path: Path) -> str | None:
-    """Return the agent in a file's name, None if it is no agent's file."""
+    """Return the agent in a file's name; None if it is not the file of an agent."""
     match = FILE.fullmatch(path.name)
     if match is None or not is_safe(match[1]) or not path.name.startswith(f"{agent_stem(match[1])}."):
         return None
@@ -151,7 +151,7 @@ def _owner(path: Path) -> str | None:
 
 
 def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
-    """Describe a file, from the index if that is up to date; None for anything but an existing agent's file."""
+    """Describe a file, from the index if it is up to date; None if this is not an existing file of an agent."""
     agent = _owner(path)
     try:
         state = path.stat()
@@ -172,7 +172,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
 
 
 def _read_index(root: Path) -> dict[str, AgentFile]:
-    """Read the index by file name; empty if it is missing, damaged or of another version."""
+    """Read the index as entries by file name; {} if it is missing, damaged or of another version."""
     try:
         index = read_json(root / INDEX)
         rows = index["files"] if index["sum"] == _sum(index["files"]) else []

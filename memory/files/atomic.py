@@ -1,7 +1,7 @@
 """Atomic files and folders, which appear whole or not at all, even if their writer is killed (POSIX systems).
 
-A writer locks its temporary file while it runs, so an unlocked one was left by a killed writer, and may be removed. On
-a file system without locks such files are never removed.
+A writer locks its temporary file while it runs. So an unlocked temporary file was left by a killed writer, and may be
+removed. On a file system without locks temporary files of killed writers are never removed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SUFFIX = ".partial"
 def replace_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """Open a stream; at the end of the ``with`` statement its content replaces ``path`` and survives a power cut.
 
-    Until then, and after any error, the old file is valid. The last of several writers wins. Missing folders are made.
+    Until then, and after any error, the old file is valid. Of several writers the last wins. Missing folders are made.
     ``private``: only the user may read the file. A link is replaced, not its target. Raises `CapacityError` if the disk
     is full, `StorageError` if nothing can be written, or for a device, pipe or socket.
     """
-    with writing(path, "free some, or lower the budget"):
+    with writing(path, "free some space, or lower the budget"):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise StorageError(f"{path} is a device, pipe or socket: name a file")
         _make_folder(path.parent)
@@ -48,10 +48,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def create_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder to fill. It gets its name at the end of the ``with`` statement, or, after an error, never.
+    """Make a folder to fill. It gets its name at the end of the ``with`` statement; after an error it is removed.
 
-    From then on it survives a power cut. All files are written before the first is synced, so that the disk writes them
-    together. An empty folder of that name is replaced; one with files raises OSError.
+    Once named, it survives a power cut. All files are written before the first is synced, so that the disk writes them
+    together. An empty folder of that name is replaced. A folder with files raises OSError.
     """
     _make_folder(folder.parent)
     with _temporary(folder) as temporary:
@@ -70,7 +70,7 @@ def link_atomic(path: Path, target: Path) -> None:
 
 
 def remove_temp(folder: Path) -> list[Path]:
-    """Remove the temporary files of killed writers, not those of active ones, and return their names."""
+    """Remove the temporary files of killed writers, not those of running writers, and return their paths."""
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _remove_abandoned(file)]
 
 
@@ -128,7 +128,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Yield a hidden path beside ``path`` for its replacement, a file or folder, which is removed after an error."""
+    """Yield a hidden path beside ``path`` for its replacement, a file or folder. After an error remove it."""
     temporary = path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
     try:
         yield temporary

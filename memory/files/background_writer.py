@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Thread that runs queued functions. A new function takes the queue place of a pending one under the same key."""
+    """Thread that runs queued functions. A new function replaces a pending one of its key, in the same queue place."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
@@ -28,7 +28,7 @@ class Writer:
         """Queue work. Raises ConfigError after `close`."""
         with self._state:
             if self._closed:
-                raise ConfigError(f"rows of {key!r} cannot be written: these memories are closed")
+                raise ConfigError(f"rows of {key!r} cannot be written: the writer is closed")
             if key not in self._waiting:
                 self._pool.submit(self._next)
             self._waiting[key] = work
@@ -66,7 +66,7 @@ class Writer:
         except Exception:
             logger.exception("background work for %r failed", self._running)
         finally:
-            del work  # otherwise its rows stay in memory while the thread is idle
+            del work  # otherwise the rows that it refers to stay in memory while the thread is idle
             with self._state:
                 self._running = None
                 self._state.notify_all()

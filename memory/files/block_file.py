@@ -1,7 +1,7 @@
 """Block file: tensors in one memory-mapped safetensors file, divided into blocks with a checksum each.
 
 Block i is row i of every tensor's first axis. Its checksum is CRC-32 over its number and its bytes: it detects all
-damage within 32 successive bits, and misses one in 2^32 cases of other damage. It detects accidents, not forgery.
+damage within 32 successive bits, and misses one in 2^32 cases of other damage. It cannot detect forgery.
 Nothing is ever unpickled.
 """
 
@@ -25,8 +25,8 @@ from memory.files.atomic import replace_file
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
 PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the header's bytes after it, comes first
-LENGTH, SEAL = 8, 64  # bytes of the number that begins a file, the length of its JSON; hexadecimal digits of the seal
-ALIGNMENT = 64  # of the first tensor, in bytes
+LENGTH, SEAL = 8, 64  # a file begins with its JSON's length in 8 bytes; hexadecimal digits of the seal
+ALIGNMENT = 64  # bytes: the first tensor begins at a multiple of this number
 LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 
 
@@ -124,8 +124,8 @@ NONE: Tensors = MappingProxyType({})
 def write_blocks(path: Path, tensors: Tensors, header: Mapping[str, Any], extra: Tensors = NONE) -> None:
     """Replace ``path`` by a file of ``tensors``, ``(blocks, ...)`` each, and ``header``, which must be valid JSON.
 
-    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid.
-    Tensors must not change until then: each is read twice, for its checksums and for the file. Raises `ConfigError` for
+    Small tensors of other shapes go into ``extra``. On return all is on the disk; before, the old file is valid. During
+    the call tensors must not change: each is read twice, for its checksums and for the file. Raises `ConfigError` for
     tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks, all_tensors = _blocks_of(tensors, extra), {**tensors, **extra}
@@ -158,7 +158,7 @@ def open_blocks(path: Path) -> BlockFile:
         raise DataError(f"{path} cannot be read ({error.strerror}): make it readable, or delete it") from error
     head, start = FileHeader.decode(memory, path)
     if len(memory) != start + head.data:
-        raise corrupt(path, f"has {len(memory)} bytes of {start + head.data}")
+        raise corrupt(path, f"has {len(memory)} bytes instead of {start + head.data}")
     return BlockFile(path, head, memory, start)
 
 
@@ -235,7 +235,7 @@ def _blocks_of(tensors: Tensors, extra: Tensors) -> int:
     counts = {tensor.shape[0] if tensor.ndim else None for tensor in tensors.values()}
     if len(counts) > 1 or None in counts:
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        raise ConfigError(f"{shapes} differ in their first axis, the blocks: pad them, or use extra")
+        raise ConfigError(f"{shapes} differ in their first axis, the number of blocks: pad them, or pass them as extra")
     return counts.pop() if counts else 0
 
 

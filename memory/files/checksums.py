@@ -61,7 +61,7 @@ def _entry(path: Path, line: str) -> tuple[Path, str]:
 
 
 def check_sums(path: Path, known: Mapping[Path, str] | None = None) -> None:
-    """Raise ModelError if a file's SHA-256 differs from the list's; ``known`` ones are not computed again."""
+    """Raise ModelError if a file's SHA-256 differs from the list; ``known``: the SHA-256 of all files, if computed."""
     sums = read_sums(path)
     actual = digests_of(sums) if known is None else known
     for file, due in sums.items():

@@ -2,8 +2,8 @@
 
     5b1fd0a4 000000003 9ad0c2e7     start of the chain, number of acknowledged lines, checksum of the last of them
 
-The mark detects lines missing at the end, and a file or mark of another owner, whose chain (`json_lines.Chain`) starts
-differently. While a file is replaced by one with another start (`MarkedFile.prepare_restart`) it has two marks.
+The mark detects lines missing at the end, and a file or mark of another owner, whose chain of checksums starts
+differently (`json_lines.Chain`). While one chain replaces another (`MarkedFile.prepare_restart`) there are two marks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Mark:
         """Raise CorruptError if lines are missing or different."""
         self.check_count(len(lines), path, remedy)
         if self.link != (lines[self.count - 1].chain.sum if self.count else self.start):
-            raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} is another); {remedy}")
+            raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} differs); {remedy}")
 
     def __bytes__(self) -> bytes:
         return b"%08x %09d %08x\n" % (self.start, self.count, self.link)
@@ -58,7 +58,7 @@ class MarkedFile(LineFile):
 
     @classmethod
     def begin(cls, path: Path, start: Chain) -> MarkedFile:
-        """Make a file without lines, and write its mark, which survives a power cut."""
+        """Write the mark of a file without lines, which survives a power cut; the first `append` makes the file."""
         write_atomic(end_of(path), bytes(Mark(start.sum, 0, start.sum)))
         return cls(path, None, start)
 
@@ -72,7 +72,7 @@ class MarkedFile(LineFile):
         self._write_mark()
 
     def prepare_restart(self, start: Chain) -> None:
-        """Prepare to `restart` with another start: until then a reader accepts the file with either start."""
+        """Prepare to `restart` with another start: until then a reader accepts the old and the new start."""
         marks = tuple(dict.fromkeys((self.mark, *self._marks_to_keep, Mark(start.sum, 0, start.sum))))
         write_atomic(end_of(self.path), b"".join(map(bytes, marks)))
         self._marks_to_keep = marks[1:]
@@ -112,7 +112,7 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 
 
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """Read the lines of a file whose chain begins with ``start``; [] while it still has lines of an earlier start.
+    """Read the lines of a file whose chain begins with ``start``; [] while it still has lines of an earlier chain.
 
     Raises CorruptError as `find_mark` does, and for a damaged line.
     """

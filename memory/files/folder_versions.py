@@ -28,12 +28,12 @@ def latest(folder: Path) -> Path:
 
     Without the link a single version counts as the newest: a copy may lack the link, or the writer was killed.
 
-    :raises DataError: the newest one is missing, or there are several and no link
+    :raises DataError: the newest version is missing, or there are several versions and no link
     """
     link = folder / VERSIONS / LATEST
     if link.is_symlink() and not link.exists():
         raise DataError(
-            f"{link} leads to {str(link.readlink())!r}, which is gone; restore it, or link to another version"
+            f"{link} leads to {str(link.readlink())!r}, which does not exist; restore it, or link to another version"
         )
     if link.exists():
         return link.resolve()
@@ -50,7 +50,7 @@ def latest(folder: Path) -> Path:
 def new_version(folder: Path, name: str) -> Iterator[Path]:
     """Make a folder to fill, which becomes the latest version of ``folder`` at the end of the ``with`` statement.
 
-    From then on it survives a power cut, and only the previous version stays beside it. An error leaves all as it was.
+    From then on it survives a power cut, and only the previous version stays beside it. An error changes nothing.
 
     :raises CapacityError: the disk is full
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links
@@ -78,7 +78,7 @@ def _settle(folder: Path) -> None:
     """Remove files of a killed writer, and restore links that a copy or an editor replaced by files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
-        _remove(link.parent, ())  # other versions: `latest` needs a single one while the link is missing
+        _remove(link.parent, ())  # removes other versions: `latest` needs a single version while the link is missing
         link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
     version = latest(folder)
     if version != folder:

@@ -1,8 +1,8 @@
 """Checked JSON lines: objects in a file that is appended to, each with a checksum of itself and all lines before it.
 
 The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. Lines
-are plain JSON. The sums detect changed bits and missing, repeated or moved lines, but no forgery. A last line without a
-line break is left out, because its writer was killed before the line was acknowledged.
+are plain JSON. The sums detect changed bits and missing, repeated or moved lines, but not forgery. A last line without
+a line break is left out, because its writer was killed before the line was acknowledged.
 
 The chain of sums may begin with a text that names the file's owner (`Chain.for_owner`): then all lines have sums, and
 lines of other files raise errors. `memory.files.end_mark` detects lines that are missing at the end.
@@ -61,8 +61,8 @@ class Chain:
         self.sum = zlib.crc32(body, self.sum)
         if has_sum != self.sealed or (has_sum and tail != self._tail()):
             raise CorruptError(
-                f"{where} is damaged, a line before it is missing, or the file belongs elsewhere (its checksum is "
-                f"another); {remedy}"
+                f"{where} is damaged, a line before it is missing, or the file belongs elsewhere (its checksum does "
+                f"not match); {remedy}"
             )
         value = parsed(line, where, remedy)
         if not isinstance(value, dict):
@@ -128,9 +128,9 @@ class LineFile:
         return cls(path, Line(number, end, {}, Chain(*_read_sum(last, path))) if number else None, start)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
-        """Write lines and wait until they are on the disk; ``synced=False``: only written to the system's cache.
+        """Write lines and wait until they are on the disk; ``synced=False``: until they are in the system's cache.
 
-        After an error none of them is in the file. Raises CapacityError or StorageError.
+        After an error none of these lines is in the file. Raises CapacityError or StorageError.
         """
         chain, new = replace(self._chain), not self.path.exists()
         lines = [chain.seal(value) for value in values]
@@ -167,14 +167,14 @@ class LineFile:
     def _cut(self, file: int) -> int:
         over = os.fstat(file).st_size - self.size
         if over < 0:
-            raise CorruptError(f"{self.path} is shorter than what was written to it; restore it")
+            raise CorruptError(f"{self.path} is shorter than the lines written to it; restore it")
         if over:
             os.ftruncate(file, self.size)
         return over
 
 
 def _read_sum(tail: bytes, path: Path) -> tuple[int, bool]:
-    """Parse the checksum at the end of a line; returns it and whether there is one."""
+    """Parse the checksum at the end of a line. Returns the checksum, and whether the line has one."""
     if KEY not in tail and KIND not in tail:
         return 0, False
     if match := SUM.fullmatch(tail):
@@ -188,7 +188,7 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start : error.start + 1]
-        raise DataError(f"{half!r} is half of a surrogate pair, and no text: leave it out") from None
+        raise DataError(f"{half!r} is half of a surrogate pair, not a character: leave it out") from None
 
 
 def write_all(file: int, raw: bytes) -> int:

@@ -17,7 +17,7 @@ def safe_id(agent: str) -> str:
     if not is_safe(agent):
         raise ConfigError(
             f"agent id {agent!r} is no safe name for a file: use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' in "
-            "front, no two together, no name of a device such as 'con'"
+            "front, no '..', no name of a device such as 'con'"
         )
     return agent
 

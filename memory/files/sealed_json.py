@@ -32,7 +32,7 @@ def read_sealed(path: Path, remedy: str, key: str = "") -> dict[str, Any]:
     body, end = raw[:-END], raw[-END:]
     sealed = KEY in end or KIND in end
     if sealed and end != _end(body):
-        raise CorruptError(f"{path} is damaged or was changed (its checksum is another): restore it; {remedy}")
+        raise CorruptError(f"{path} is damaged or was changed (its checksum does not match): restore it; {remedy}")
     value = parsed(raw, path, remedy)
     if not isinstance(value, dict):
         raise DataError(f"{path} is no JSON object; {remedy}")

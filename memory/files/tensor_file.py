@@ -1,7 +1,7 @@
 """Tensor files (safetensors), read into the process's own memory, never memory-mapped.
 
-Tensors of a mapped file change when another program overwrites it, and truncating it kills the process. Only the files
-of `memory.files.block_file` are mapped, on purpose.
+Tensors of a mapped file change when another program overwrites the file; truncating it kills the process. Only the
+files of `memory.files.block_file` are mapped, on purpose.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def own_memory(module: nn.Module) -> None:
-    """Replace a model's parameters and buffers by copies: the library that loaded them may have mapped its file."""
+    """Replace a model's parameters and buffers by copies, because the library that loaded them may map its file."""
     for tensor in chain(module.parameters(), module.buffers()):
         tensor.data = tensor.data.clone()

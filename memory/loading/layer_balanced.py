@@ -1,4 +1,4 @@
-"""Layer-balanced loading: rows that can no longer become active are requested for all later layers at once."""
+"""Layer-balanced loading: stored rows that no later layer computes are requested for all these layers at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class LayerBalanced:
-    """KEEP (arXiv 2602.23592, section 4.3): a row that is not active at a layer is never active again.
+    """KEEP (arXiv 2602.23592, section 4.3): a row that is not computed (active) at a layer is never computed again.
 
-    The engine transfers slices of the earliest layer first, so requests for later layers only use idle time.
+    The engine transfers rows of the earliest layer first, so requests for later layers only use idle time.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

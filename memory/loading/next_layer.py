@@ -1,4 +1,4 @@
-"""Next-layer loading: the next layer's slices are loaded while a layer is computed."""
+"""Next-layer loading: while a layer is computed, stored keys and values of the next layer are loaded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class NextLayer:
-    """Order of KEEP's figure 8 (b): during layer l, load layer l + 1 of every row that is not active at l.
+    """Order of KEEP's figure 8 (b): during layer l, load layer l + 1 of every row that is not computed at l.
 
-    The slice of a row that becomes inactive at layer l + 1 is loaded just before that layer is computed.
+    A row that is computed at layer l, but not at l + 1, is loaded just before layer l + 1.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

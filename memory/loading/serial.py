@@ -1,4 +1,4 @@
-"""Serial loading: a layer's slices are loaded just before the layer is computed, without overlap."""
+"""Serial loading: a layer's stored keys and values are loaded just before the layer is computed, without overlap."""
 
 from __future__ import annotations
 

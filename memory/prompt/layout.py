@@ -29,7 +29,7 @@ class SegmentSpan:
 class Unit:
     """Tokens encoded together. An isolated unit attends only to itself, the context and ``preceding``."""
 
-    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (each layer fills them)
+    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (filled layer by layer)
     token_ids: tuple[int, ...]
     spans: tuple[SegmentSpan, ...]  # rows count from the unit's first; a fixed-size block may hold parts of segments
     namespace: str = ""
@@ -144,7 +144,7 @@ class Layout:
         """Return runs of the marked ``rows`` that have a block: ``(index in placements, (start, stop) in the unit)``.
 
         One more copy costs more than a few rows. So a gap of fewer than `BRIDGE` rows within a unit is part of a run,
-        unless some of its rows are ``loaded``. If a layer computes rows of a gap, it overwrites what was transferred.
+        unless some of its rows are ``loaded``. If a layer computes rows of a gap, it overwrites what was copied.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
@@ -182,9 +182,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Move layers ``[first, last)`` of the block at ``placement`` into the working cache.
+    """Copy of layers ``[first, last)`` of the block with index ``placement`` into the cache of the prompt.
 
-    ``rows`` are unit rows (start, stop) to move: one contiguous run.
+    ``rows`` (start, stop) is the run of the unit's rows to copy.
     """
 
     placement: int
@@ -196,7 +196,7 @@ class Transfer:
 def place(
     units: Sequence[Unit], start: int, blocks: Sequence[KVBlock | None] = (), hits: Sequence[bool] = ()
 ) -> list[Placement]:
-    """Place units one after another from row ``start`` on, with their ``blocks`` if given."""
+    """Place units one after another from row ``start`` on, with their ``blocks`` and ``hits`` if given."""
     placements: list[Placement] = []
     for number, unit in enumerate(units):
         row = placements[-1].stop if placements else start

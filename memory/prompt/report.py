@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepTimer:
-    """Seconds by part: a prompt builder adds ``encode`` and (for a latent choice) ``ask``, the session the others."""
+    """Seconds by part of `Timings`: a prompt builder adds ``encode`` and ``ask``, the session the other parts."""
 
     seconds: Counter[str] = field(default_factory=Counter)
 
@@ -35,7 +35,7 @@ class StepTimer:
 
 @dataclass(frozen=True, slots=True)
 class UnitUse:
-    """Unit of a prompt, and the source of its keys and values."""
+    """Unit of a prompt (tokens encoded together), and the source of its keys and values."""
 
     kind: str
     start: int  # prompt row
@@ -53,7 +53,7 @@ class Timings:
     embed: float = 0.0  # the sentence encoder
     encode: float = 0.0  # encoding missing blocks
     retrieve: float = 0.0  # choice, plan, look-up and layout
-    ask: float = 0.0  # the pass that computes only query states, for a latent choice
+    ask: float = 0.0  # the pass that computes only query states, by which blocks are chosen
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
 
@@ -74,7 +74,7 @@ class Counts:
     invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
     recomputed_token_layers: int  # of memory rows that had a block, at layers 1 to the last
-    encoded_token_layers: int  # of encoding blocks and the context prefix, and of the pass for query states only
+    encoded_token_layers: int  # of encoded blocks and context prefix, and of the pass for query states
     loaded_bytes: int
     prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, the context's included
     live_tokens: int = 0  # rows in the cache after retention
@@ -112,7 +112,7 @@ class Prefill:
     reads: ReadCounts  # rows read from the cache for this prompt, and for decoding and scoring after it so far
 
     def with_costs_of(self, goal: Prefill) -> Prefill:
-        """Return this prefill with the costs of an earlier one, ``goal``; its reads are added to ``reads`` in place."""
+        """Return this prefill with the costs of an earlier one, ``goal``; reads of ``goal`` are added in place."""
         self.reads.add(goal.reads.raw, goal.reads.live)
         counts = _sums(self.counts, goal.counts) | {
             "layers": self.counts.layers,

@@ -17,9 +17,9 @@ from memory.stages import Capabilities, Probe
 class FirstTokens:
     """EPIC's LegoLink-k (arXiv 2410.15332): every layer computes the first ``k`` rows of each unit that is not exact.
 
-    In a unit that was encoded alone the first tokens are attention sinks, although they do not begin the prompt. The
-    memory's first unit is exact if it was encoded after the whole context; exact rows are never recomputed.
-    ``last_k`` adds the last rows of every unit (arXiv 2602.23592 describes EPIC as the start and the end of a block).
+    In a unit (segments encoded alone) the first tokens are attention sinks, although they do not begin the prompt.
+    The memory's first unit is exact (as in a full prefill) if it was encoded after the whole context. ``last_k`` adds
+    the last ``last_k`` rows of every unit: arXiv 2602.23592 describes EPIC as the start and the end of a block.
     The choice is known before layer 0 and costs nothing.
     """
 
@@ -30,7 +30,7 @@ class FirstTokens:
     def __post_init__(self) -> None:
         for name, value in (("k", self.k), ("last_k", self.last_k)):
             if value < 0:
-                raise ConfigError(f"{name}={value} is negative: it counts rows of a unit, use 0 or more")
+                raise ConfigError(f"{name}={value} is negative: use 0 or more rows per unit")
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         boundaries = np.zeros(layout.rows, bool)

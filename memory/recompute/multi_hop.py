@@ -24,8 +24,8 @@ class Schedule:
 
     The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
     last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
-    ``step`` falls once: the first ``until`` share of layers 1 to the last recomputes everything, if the average allows
-    it. The reason is that attention in early layers is a poor estimate of a segment's importance.
+    ``step`` falls once, after a share ``until`` of layers 1 to the last, which recompute everything if the average
+    allows it. The reason is that attention in early layers is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -36,7 +36,7 @@ class Schedule:
     def __post_init__(self) -> None:
         check_choice("shape", self.shape, SCHEDULES)
         if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
-            raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
+            raise ConfigError(f"average={self.average} and last={self.last} must be shares: use 0 to 1")
         if not 0 <= self.until < 1:
             raise ConfigError(f"until={self.until} leaves no layer after the step: use 0 to less than 1")
 
@@ -49,7 +49,7 @@ class Schedule:
         falls = [self._fall(i, count) for i in range(count)]
         mean = sum(falls) / count
         high = low + (self.average - low) / mean
-        if high > 1:  # ``step``: layers before the fall recompute everything, the others share the rest
+        if high > 1:  # ``step``: layers before the fall recompute everything, later layers share the rest
             high, low = 1.0, (self.average - mean) / (1 - mean)
         return [low + (high - low) * fall for fall in falls]
 
@@ -72,7 +72,7 @@ class MultiHop:
     Segments are first ranked by attention from the query. Each hop then ranks them by attention from the segments just
     selected. Hops end when the selection stays the same, or after ``max_hops`` (0: only the query selects). Attention
     is a mean over heads, rows and a segment's tokens. In each hop the query's attention has weight ``query_weight``,
-    because a segment that only the query attends to would be dropped without it; the paper has 0.
+    because a segment that only the query attends to would be dropped without it; in the paper it is 0.
     ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
@@ -85,7 +85,7 @@ class MultiHop:
     the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller
     share of its memory than a long one. If the limit does not cover layer 0, nothing is recomputed.
 
-    Segments without usable blocks are always active, segments with exact keys and values never.
+    Segments without usable blocks are always active (computed), segments with KV equal to a full prefill's never.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -101,9 +101,9 @@ class MultiHop:
         if self.max_hops < 0:
             raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
         if not 0 <= self.query_weight <= 1:
-            raise ConfigError(f"query_weight={self.query_weight} is a share: use 0 to 1")
+            raise ConfigError(f"query_weight={self.query_weight} is not a share: use 0 to 1")
         if self.limit is not None and not 0 <= self.limit <= 1:
-            raise ConfigError(f"limit={self.limit} is a share: use 0 to 1, or null for no limit")
+            raise ConfigError(f"limit={self.limit} is not a share: use 0 to 1, or null for no limit")
         self._is_relative = self.relative and self.direction == "causal"  # ``relative`` is ignored with direction=both
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
@@ -178,7 +178,7 @@ class MultiHop:
 def _edges(
     selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return (source, segment, attention) per selected segment: the query (-1) for ``direct``, else the top source."""
+    """Return (source, segment, attention) per selection; source: the query (-1) for ``direct``, else most attention."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
     sources, from_query = ways.argmax(0), set(direct.tolist())

@@ -1,4 +1,4 @@
-"""Full reuse: only fresh rows are computed, and blocks are used unchanged."""
+"""Full reuse: only rows without stored keys and values are computed, and blocks are used unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory.stages import Capabilities, Probe
 
 @dataclass(frozen=True)
 class Nothing:
-    """Full reuse (arXiv 2311.04934): stored rows are only rotated to their positions; exact if the blocks are exact."""
+    """Full reuse (arXiv 2311.04934): stored keys are only rotated to their positions. Exact if all blocks are."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
 

@@ -21,12 +21,12 @@ Mask = NDArray[np.bool_]
 class SparseQuery:
     """SparseX (arXiv 2606.01751, algorithm 1): dense early layers, then one choice by the attention of the fresh rows.
 
-    The first ``boundary`` share of layers (at least one) computes all rows that are not exact. Later layers compute the
-    fresh rows, and these reused rows:
+    The first ``boundary`` share of layers (at least one) computes all rows that are not exact (as in a full prefill).
+    Later layers compute the fresh rows (without stored keys and values), and these reused rows:
 
     - key rows: the rows with the most attention from the fresh rows, summed over heads. Their number is ``share`` times
       that of the reused rows (the paper gives no number). With ``over=all`` all rows of the prompt compete, as in the
-      paper, so that fresh and exact rows take some of the places. With ``over=reused`` only reused rows compete.
+      paper, so that fresh and exact rows take part of that number. With ``over=reused`` only reused rows compete.
     - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows.
     - tail: if only the prompt's last row comes after a run of reused rows, the last ``tail`` rows of this run. With
       ``probe_tail`` attention from these rows counts for key rows too: section 3.2 allows it, algorithm 1 does not.
@@ -44,7 +44,7 @@ class SparseQuery:
     def __post_init__(self) -> None:
         for name, value in (("boundary", self.boundary), ("share", self.share)):
             if not 0 <= value <= 1:
-                raise ConfigError(f"{name}={value} is a share: use 0 to 1")
+                raise ConfigError(f"{name}={value} is not a share: use 0 to 1")
         for name, value, least in (("block", self.block, 1), ("overflow", self.overflow, 0), ("tail", self.tail, 0)):
             if value < least:
                 raise ConfigError(f"{name}={value} is too small: use {least} or more")

@@ -1,4 +1,4 @@
-"""Value deviation: CacheBlend's choice of the rows whose stored values are furthest from fresh ones."""
+"""Value deviation: CacheBlend's choice of the rows whose stored values are furthest from newly computed ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SELECTIONS = ("gradual", "single")
 
 @dataclass
 class ValueDeviation:
-    """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
+    """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows of largest deviation stay active (computed).
 
     After layer i, a row's deviation is the squared difference between its new values (or keys, or both) at layer i + 1
-    and those in its block, summed over heads and dimensions. Keys are compared before RoPE: it changes no distance.
+    and those in its block, summed over heads and dimensions. Keys are compared before RoPE, which keeps distances.
 
     ``selection=gradual``, as in the paper: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
     to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single``, as in the published
-    code: the rows chosen for layer 1 stay active. Fresh rows are always active.
+    code: the rows chosen for layer 1 stay active. Rows without stored KV (fresh) always are.
     """
 
     ratio: float = 0.15
@@ -36,7 +36,7 @@ class ValueDeviation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"ratio={self.ratio} is the share of memory rows to recompute: use 0 to 1")
+            raise ConfigError(f"ratio={self.ratio} is not a share of memory rows: use 0 to 1")
         check_choice("deviation", self.deviation, DEVIATIONS)
         check_choice("selection", self.selection, SELECTIONS)
         last_share = {} if self.selection == "gradual" else {"last": 1.0}

@@ -16,7 +16,7 @@ from memory.stages import Capabilities
 class BudgetedRetention:
     """Policy that keeps ``budget`` rows of a session: forced rows, and the rows of the history with the best scores.
 
-    Forced rows are never dropped: the protected prefix, the last instruction, the last query. All others are history.
+    Forced rows (protected prefix, last instruction, last query) are never dropped. All other rows are the history.
     ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean score of its rows.
     """
 

@@ -17,7 +17,7 @@ class H2O(BudgetedRetention):
     """Heavy-Hitter Oracle (arXiv 2306.14048): rows with the most attention from all queries so far, and the last rows.
 
     The paper keeps rows per layer and head. Here a row survives in all layers or none, so its attention is summed over
-    layers, heads and all queries. The last rows get the share ``recent`` of the budget that forced rows leave.
+    layers, heads and all queries. The last rows get the share ``recent`` of the budget left by rows that must stay.
     """
 
     recent: float = 0.5
@@ -26,7 +26,7 @@ class H2O(BudgetedRetention):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.recent <= 1:
-            raise ConfigError(f"recent={self.recent} is no share: use 0 to 1")
+            raise ConfigError(f"recent={self.recent} is not a share: use 0 to 1")
 
     def _scores(self, view: CacheView) -> torch.Tensor:
         scores = view.mass[view.history]

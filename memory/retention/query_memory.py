@@ -25,15 +25,15 @@ FIRST_TOKENS = 256  # number of first tokens that identify a session without a n
 
 @dataclass(frozen=True)
 class QueryMemory(BudgetedRetention):
-    """IntentKV (arXiv 2606.09916): rows of the history are scored by a memory of the session's queries.
+    """IntentKV (arXiv 2606.09916): rows that may be dropped (the history) are scored by a memory of past queries.
 
     The memory ``M_t = e^-decay M_{t-1} + Enc(q_t)`` is scaled to unit norm per layer and head. Enc is the mean query
     state, after RoPE, of the last instruction and the last query (the query span). The memory is updated at every turn,
     even if no row is dropped. The score of row j is ``rule_j``: the softmax over history of ``M K_j / sqrt(head_dim)``,
-    summed over layers and query heads. A trained ``head`` (a file, or a name in the package) adds ``alpha MLP(...)``.
+    summed over layers and query heads. A trained ``head`` (a file, or a name in the package) corrects the score.
 
-    Ablations: ``memory=false`` uses this turn's queries alone; ``cross_attention=false`` omits the head's attention,
-    ``residual=false`` the head.
+    Ablations: ``memory=false`` uses this turn's queries alone; ``cross_attention=false`` omits the head's attention to
+    the query span; ``residual=false`` omits the head.
     """
 
     decay: float = 0.5
@@ -47,7 +47,7 @@ class QueryMemory(BudgetedRetention):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay < 0:
-            raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
+            raise ConfigError(f"decay={self.decay} would let old queries grow at every turn: use 0 or more")
 
     def open(self, weights_key: str, head_dim: int) -> None:
         """Load the head, and warn if it was trained for other weights. Raises ModelError for another head_dim."""
@@ -112,9 +112,9 @@ def session_key(view: CacheView) -> str:
 
 
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-    """Compute (history rows,) scores by equation 3: attention from the query memory, summed over layers and heads.
+    """Compute (history rows,) scores (equation 3): attention from the query memory, summed over layers and heads.
 
-    No sliding windows, softcaps or sinks are applied: a layer also scores rows outside its window.
+    The model's sliding windows, softcaps and sinks are not applied: a layer also scores rows outside its window.
     """
     history = view.history
     total = torch.zeros(history.numel(), dtype=torch.float32, device=history.device)
@@ -132,6 +132,6 @@ def mean_keys(view: CacheView, rows: torch.Tensor) -> torch.Tensor:
 
 
 def head_features(view: CacheView, memory: torch.Tensor, rule: torch.Tensor) -> torch.Tensor:
-    """Compute (history rows, 3 head_dim + 1) features: mean key, mean query memory, their product, ``rule`` (eq. 5)."""
+    """Compute (history rows, 3 head_dim + 1) features: mean key, mean query memory, product, ``rule`` (eq. 5)."""
     keys, query = mean_keys(view, view.history), memory.mean((0, 1))
     return torch.cat([keys, query.expand_as(keys), keys * query, rule[:, None]], 1)

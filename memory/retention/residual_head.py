@@ -24,12 +24,12 @@ FORMAT = "keep-agent retention head 2"
 
 
 class ResidualHead(nn.Module):
-    """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); before training the MLP gives 0.
+    """``s_j = rule_j + alpha MLP([phi_j, c_j])`` (arXiv 2606.09916, equations 4 to 6); before training the MLP gives 0.
 
-    ``phi_j`` are the features of row j (`query_memory.head_features`), which are concatenated with ``c_j``: four-headed
-    attention of the features over the mean keys of the query span, without an output projection. The head has 214,274
-    parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``, because a mean query memory
-    is ten times smaller than a mean key.
+    ``phi_j`` are the features of row j (`query_memory.head_features`), and ``c_j`` is four-headed attention of the
+    features over the mean keys of the query span (last instruction and query), without an output projection. The head
+    has 214,274 parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``, because a mean
+    query memory is ten times smaller than a mean key.
     """
 
     WIDTH, HEADS, HIDDEN, LIMIT = 128, 4, 256, 5.0
@@ -85,7 +85,7 @@ def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
 
 
 def load_head(name: str) -> ResidualHead:
-    """Load a head from a file, or a bundled one by its name. Raises ModelError for a missing or damaged one."""
+    """Load a head from a file, or a bundled head by its name. Raises ModelError if it is missing or damaged."""
     path = SHIPPED / f"{name}.safetensors"
     path = path if path.is_file() else Path(name)
     try:
@@ -98,7 +98,7 @@ def load_head(name: str) -> ResidualHead:
             "python -m planners.train_retention, or do without (planner=intentkv_rule)"
         ) from error
     if metadata.get("format") != FORMAT or metadata.get("sha256") != checksum(tensors):
-        raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it again")
+        raise ModelError(f"retention head {name!r} is damaged, or is not a retention head; train or copy it again")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise ModelError(f"retention head {name!r} holds numbers that are not finite; train it again")
     with loading(f"retention head {name!r}", "train or copy it again"):

@@ -40,7 +40,7 @@ class SnapKV(BudgetedRetention):
         return torch.cat([scores, window])[view.history]
 
     def votes(self, view: CacheView, layer: int) -> torch.Tensor:
-        """Compute (heads, rows before the window): the window's mean attention, pooled."""
+        """Compute (heads, rows before the window): mean attention from the window's rows, pooled over neighbours."""
         queries, places = view.queries(layer)[:, -self.window :].float(), view.query_positions[-self.window :]
         before = int(torch.searchsorted(view.positions, places[0]))
         scores = attention_weights(view, layer, queries, places)[:, :, :before].mean(1)

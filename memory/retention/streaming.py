@@ -13,7 +13,7 @@ from memory.retention.base import BudgetedRetention
 
 @dataclass(frozen=True)
 class Streaming(BudgetedRetention):
-    """StreamingLLM (arXiv 2309.17453): the first ``sinks`` rows of the history and its latest rows survive.
+    """StreamingLLM (arXiv 2309.17453): the first ``sinks`` rows that may be dropped and the latest survive.
 
     Survivors keep their positions; `memory.construction.turns.Turns` with ``survivors=move`` renumbers them.
     """

@@ -11,7 +11,7 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class All:
-    """Choice of every segment, whatever the budget."""
+    """Choice of every segment, regardless of the budget."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
 

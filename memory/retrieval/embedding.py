@@ -1,4 +1,4 @@
-"""Embedding retrieval: selects segments by the cosine between their vectors and the query's."""
+"""Embedding retrieval: selection of segments by the cosine between their vectors and the query's vector."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SORTED_FIRST = 256  # number of best items that are sorted first; a selection ra
 
 @dataclass(frozen=True)
 class Embedding:
-    """The best segments within a budget of segments, with their parents and the segments that amend them.
+    """Choice of the most similar segments within a budget, with their parents and the segments that amend them.
 
-    ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), static groups are chosen as a whole, dynamic segments singly.
-    Members of a static group are chosen singly if the group with its parents and amendments exceeds the budget. So are
-    they if part of the group was chosen with another segment and the rest does not fit. An amendment is a segment whose
-    parent has the same category: a later text about the same thing. The paper defines no score of a group: it is that
-    of the best member, or with ``group_score=mean`` the mean. The agent's own segment is always chosen, and so are its
-    ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
+    ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), groups without recent changes (static) are chosen as a whole,
+    other segments singly. A static group's members are chosen singly if the group with its parents and amendments
+    exceeds the budget, or if some were chosen with other segments and the rest does not fit. An amendment is a segment
+    whose parent has the same category: a later text on one subject. The paper does not define a group's score: here it
+    is the best member's, or with ``group_score=mean`` the members' mean. The agent's own segment is always chosen, and
+    so are its ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
     """
 
     mixed: bool = True
@@ -45,7 +45,7 @@ class Embedding:
     def __post_init__(self) -> None:
         check_choice("group_score", self.group_score, GROUP_SCORES)
         if self.recent < 0:
-            raise ConfigError(f"recent={self.recent} is a number of actions: use 0 or more")
+            raise ConfigError(f"recent={self.recent} is not a number of actions: use 0 or more")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
         """Return ids in prompt order: at most ``budget``, unless the agent's own segments alone are more."""

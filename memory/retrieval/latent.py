@@ -1,4 +1,4 @@
-"""Latent retrieval: selects stored blocks by upper bounds on the attention from the new rows' queries."""
+"""Latent retrieval: selection of stored blocks by upper bounds on the attention from the new rows' queries."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks), so that its memor
 class Latent:
     """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
-    A box around a block's unrotated keys gives an upper bound of a query token's product with any key. Each query
-    token normalises the bounds over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank + ``constant``). The
-    ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula, bounds are not divided
-    by the root of head_dim, so the softmax is sharper than that of attention.
+    A box around a block's keys (before RoPE) gives an upper bound of a query token's product with any of them. Bounds
+    of each query token are normalised over all blocks: by ``softmax``, or as reciprocal ranks 1/(rank + ``constant``).
+    The ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula, bounds are not
+    divided by the root of head_dim, so the softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
     normalised for each head of each of ``layers``, summed, and then aggregated over tokens. ``layers`` are numbers,
-    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each`` every layer chooses by its own query states.
+    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each`` every layer chooses for itself.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. A block that occurs several times in the memory is ranked once; each chosen copy counts towards ``top_k``.
@@ -67,7 +67,7 @@ class Latent:
             return tuple(range(first, max(last, first + 1)))
         numbers = tuple(sorted(set(self.layers)))
         if not numbers or not 0 <= numbers[0] <= numbers[-1] < layers:
-            raise ConfigError(f"layers={list(self.layers)} are none of the model's: use numbers from 0 to {layers - 1}")
+            raise ConfigError(f"layers={list(self.layers)} are not in the model: use numbers from 0 to {layers - 1}")
         return numbers
 
     def max_blocks(self, tokens: int) -> int:
@@ -85,16 +85,16 @@ class Latent:
     def _best(self, queries: Iterable[tuple[int, torch.Tensor]], index: KeyBoxIndex) -> list[int]:
         total: torch.Tensor | None = None
         for layer, query in queries:
-            votes = torch.cat([self._votes(index.bound(layer, part)) for part in query.split(CHUNK, 1)])
-            total = votes if total is None else torch.logaddexp(total, votes)
-        score = total.amax(0) if self.aggregate == "max" else total.logsumexp(0)
-        ranking = _rounded(score).argsort(descending=True, stable=True).tolist()
+            scores = torch.cat([self._scores(index.bound(layer, part)) for part in query.split(CHUNK, 1)])
+            total = scores if total is None else torch.logaddexp(total, scores)
+        block_scores = total.amax(0) if self.aggregate == "max" else total.logsumexp(0)
+        ranking = _rounded(block_scores).argsort(descending=True, stable=True).tolist()
         return sorted(self._fill(ranking, index))
 
-    def _votes(self, bound: torch.Tensor) -> torch.Tensor:
+    def _scores(self, bound: torch.Tensor) -> torch.Tensor:
         """Normalise ``bound`` (heads, tokens, blocks), sum over heads, and return the logarithm (tokens, blocks).
 
-        Logarithms still rank blocks whose softmax rounds to zero.
+        Logarithms still rank blocks whose softmax is rounded to zero.
         """
         bound = _rounded(bound)
         if self.normalise == "softmax":

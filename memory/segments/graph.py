@@ -2,7 +2,7 @@
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family (the
-categories that may share a group), else it starts one. A parent written together with its children never joins one by
+categories that may share a group), else it starts one. A parent written together with its children joins no group by
 similarity. A segment stays in its group until it is removed, so that grouping alone never invalidates a stored block.
 The graph is the same for every memory method, also for methods that do not use groups.
 """
@@ -47,7 +47,7 @@ class SegmentGraph:
         self.next_group = 0  # number of groups ever created
         self._cursor = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that may grow by similarity
-        self._due: list[tuple[int, int]] = []  # heap of (step, group id): a group's changes
+        self._due: list[tuple[int, int]] = []  # heap of (step of a group's last change, group id)
         self._row: dict[str, int] = {}
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] = np.zeros((0, 0), np.float32)
@@ -154,7 +154,7 @@ class SegmentGraph:
         return flips
 
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """Put a new segment into a group, a ``header`` (a parent) never by similarity; ``values``: cosines by row."""
+        """Put a new segment into a group, but not by similarity if it is a ``header`` (parent); ``values``: cosines."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
         if group is None or group.family != family:  # otherwise it joins the parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
@@ -237,7 +237,7 @@ class SegmentGraph:
             heappush(self._due, (group.last_changed, group.id))
 
     def _make_static(self, store: SegmentStore) -> list[Flip]:
-        """Make groups static that did not change for a window; groups with lines of the log wait for another window."""
+        """Make groups static that did not change for a window; groups with lines of the current log wait again."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
@@ -284,6 +284,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has a line of the current task's log; they come last in prompts, not with static groups."""
+    """Tell whether a group has lines of the current log, which come last in prompts: it cannot become static."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.last_finished

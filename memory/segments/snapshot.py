@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
 LONGEST = 4500  # most characters of a segment: a fact has at most about 70 words of 64 characters
-REMEDY = "give one that was saved, unchanged"
+REMEDY = "give a memory exactly as it was saved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Snapshot:
             groups = tuple(_parse(GroupState, values) for values in row["groups"])
             step, created, next_group = (_count(row[key]) for key in ("step", "created", "founded"))
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise DataError(f"this is no memory ({type(error).__name__}: {error}); {REMEDY}") from None
+            raise DataError(f"this is not a memory ({type(error).__name__}: {error}); {REMEDY}") from None
         snapshot = cls(step, created, next_group, segments, of, groups)
         snapshot._check()
         return snapshot
@@ -87,7 +87,7 @@ class Snapshot:
             "group ids are not unique, or not below 'founded'": len(set(groups)) < len(groups)
             or max(groups, default=-1) >= self.next_group,
             "a group has no segment, or a segment no group": set(groups) != set(self.group_of),
-            "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
+            "a segment or group changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),
         }
         for problem in (problem for problem, present in problems.items() if present):
@@ -95,20 +95,20 @@ class Snapshot:
 
 
 def _parse(kind: type, values: Sequence[Any]) -> Any:
-    """Make an instance of a dataclass. Raises ValueError for values that have not the types of its fields."""
+    """Make an instance of a dataclass. Raises ValueError for values of other types than its fields."""
     if not isinstance(values, list) or len(values) != len(fields(kind)):
-        raise ValueError(f"{values!r:.80} has not the values {', '.join(field.name for field in fields(kind))}")
+        raise ValueError(f"{values!r:.80} does not have the values {', '.join(field.name for field in fields(kind))}")
     for field, value in zip(fields(kind), values, strict=True):
         if value is None and "None" in str(field.type):
             continue
         if str(field.type).startswith("int"):
             _count(value)
         elif not isinstance(value, str):
-            raise ValueError(f"{field.name}={value!r:.80} is no text")
+            raise ValueError(f"{field.name}={value!r:.80} is not a text")
     return kind(*values)
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
-        raise ValueError(f"{value!r:.80} is no count")
+        raise ValueError(f"{value!r:.80} is not a whole number of 0 or more")
     return value

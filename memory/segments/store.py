@@ -42,7 +42,7 @@ class SegmentStore:
     def clear(self) -> None:
         """Delete all segments, the history and the graph; begin at step 0."""
         self.history: list[Change] = []  # the latest changes
-        self._dropped = 0  # number of earlier changes, which are no longer in ``history``
+        self._dropped = 0  # number of earlier changes that are no longer in ``history``
         self.step = 0
         self.created = 0  # segments ever created
         self._segments: dict[str, Segment] = {}
@@ -90,7 +90,7 @@ class SegmentStore:
         try:
             return self._segments[id]
         except KeyError:
-            raise DataError(f"no segment {id!r} in the store of {len(self)}: put it first") from None
+            raise DataError(f"there is no segment {id!r} in this store of {len(self)}: put it first") from None
 
     def tokens(self, id: str) -> tuple[int, ...]:
         """Return the token ids of a segment's current version."""
@@ -140,7 +140,7 @@ class SegmentStore:
         return self._dropped + len(self.history)
 
     def changed_ids(self, since: int) -> Collection[str]:
-        """Return the ids changed after the first ``since`` changes, in order; all ids if the history lacks some."""
+        """Return the ids changed after the first ``since`` changes, in order; all ids if some of these were dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
 
@@ -185,10 +185,10 @@ class SegmentStore:
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     """Sort chosen segments for a prompt: the same order for every memory method.
 
-    Static groups come first, in the order in which they became static; then single segments, those of the current
-    task's log after the others; then the agent's own segment. Within a group and among single segments the order is
-    that of the last change, then of creation: segments written together stay together, the latest comes last. Segments
-    that rarely change come first, where a prefix can be reused.
+    Static groups (without recent changes) come first, in the order in which they became static. Then come single
+    segments, with lines of the current task's log last, then the agent's own segment. Within a group and among single
+    segments the order is that of the last change, then of creation: segments written together stay together, the latest
+    comes last. Segments that rarely change come first, because a prompt's unchanged beginning can be reused.
     """
     group_of, finished = store.graph.group_of, store.last_finished
 

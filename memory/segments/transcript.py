@@ -1,4 +1,4 @@
-"""Transcript of the `append` layout, which only grows."""
+"""Transcript of a session in the `append` layout, in which the prompt only grows."""
 
 from __future__ import annotations
 

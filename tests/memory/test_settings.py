@@ -36,12 +36,12 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"limit": 1.5}, "limit"),
     ],
     "recompute.sparse_query.SparseQuery": [
-        ({"boundary": 1.5}, "boundary=1.5 is a share"), ({"share": -0.1}, "share=-0.1 is a share"),
+        ({"boundary": 1.5}, "boundary=1.5 is not a share"), ({"share": -0.1}, "share=-0.1 is not a share"),
         ({"block": 0}, "block=0 is too small: use 1"), ({"overflow": -1}, "overflow=-1"), ({"tail": -1}, "tail=-1"),
         ({"over": "new"}, "all, reused"),
     ],
     "recompute.value_deviation.ValueDeviation": [
-        ({"ratio": 1.5}, "ratio=1.5 is the share"), ({"ratio": -0.1}, "use 0 to 1"),
+        ({"ratio": 1.5}, "ratio=1.5 is not a share"), ({"ratio": -0.1}, "use 0 to 1"),
         ({"deviation": "q"}, "deviation='q' is unknown"), ({"selection": "twice"}, "gradual, single"),
         ({"shape": "cubic"}, "shape='cubic'"),
     ],
@@ -49,14 +49,14 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         BUDGET, ({"sinks": -1}, "sinks=-1 is negative"),
         ({"grain": "word"}, "grain='word' is unknown; use one of token, segment"),
     ],
-    "retention.h2o.H2O": [BUDGET, ({"recent": 1.5}, "recent=1.5 is no share")],
+    "retention.h2o.H2O": [BUDGET, ({"recent": 1.5}, "recent=1.5 is not a share")],
     "retention.snapkv.SnapKV": [
         BUDGET, ({"window": 0}, "window=0 rows have no queries"), ({"kernel": 4}, "kernel=4 has no middle"),
         ({"pooling": "sum"}, "pooling='sum' is unknown; use one of max, mean"),
     ],
     "retention.query_memory.QueryMemory": [BUDGET, ({"decay": -0.1}, "decay=-0.1 would let old queries grow")],
     "retrieval.embedding.Embedding": [
-        ({"group_score": "median"}, "median"), ({"recent": -1}, "recent=-1 is a number of actions"),
+        ({"group_score": "median"}, "median"), ({"recent": -1}, "recent=-1 is not a number of actions"),
     ],
     "retrieval.latent.Latent": [
         ({"top_k": 0}, "top_k=0"), ({"unit": "rows"}, "unit='rows' is unknown"),

@@ -95,7 +95,7 @@ def test_files_are_opened_by_their_owner_only(tmp_path: Path) -> None:
         shutil.copy(path, agents.agent_path(tmp_path, agent, model))
         with pytest.raises(DataError, match="agent 'mine' for model 'm'"):
             open_agent(tmp_path, agent, model)
-    with pytest.raises(ConfigError, match="are added to a header"):
+    with pytest.raises(ConfigError, match="are added to every header"):
         save_agent(tmp_path, "mine", "m", 1, {}, {"agent": "other"})
     assert {entry.model for entry in entries(tmp_path) if entry.owner == "other"} == {""}
     assert forget(tmp_path, "other") == 1

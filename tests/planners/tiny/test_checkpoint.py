@@ -172,7 +172,7 @@ def test_a_damaged_file_is_named(tiny_model: Path, tmp_path: Path, name: str, da
 def test_a_missing_version_is_named(tiny_model: Path, tmp_path: Path) -> None:
     write(tmp_path, tiny_model, 1)
     shutil.rmtree(tmp_path / "checkpoints" / "step-1")
-    with pytest.raises(DataError, match=r"latest leads to 'step-1', which is gone; restore it"):
+    with pytest.raises(DataError, match=r"latest leads to 'step-1', which does not exist; restore it"):
         latest_checkpoint(tmp_path)
 
 
