@@ -38,7 +38,7 @@ def score(survey: Survey, trials: frozenset[str]) -> str:
     if not pairs:
         return "no demonstration contains a pick-up from a receptacle"
     wrong = Counter(
-        (type_of(label.fixture), type_of(guess) or "nothing") for label, guess in pairs if label.fixture != guess
+        (type_of(place.fixture), type_of(guess) or "nothing") for place, guess in pairs if place.fixture != guess
     )
     right = len(pairs) - wrong.total()
     types = right + sum(count for (truth, guess), count in wrong.items() if truth == guess)

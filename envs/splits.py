@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # houses per value of `seed`; a higher limit also takes houses of the next values
+EPISODES_PER_SEED = 10_000  # for each value of `seed`; a higher limit also takes episodes of the next values
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 

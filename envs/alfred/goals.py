@@ -48,7 +48,7 @@ class Treatment:
     verb: str
     appliance: str  # the receptacle in which it happens
     objects: frozenset[str]  # the types that can be treated
-    mark: str  # name of the `State` attribute that holds the ids of the treated objects
+    attribute: str  # name of the `State` attribute that holds the ids of the treated objects
 
 
 TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
@@ -115,10 +115,10 @@ def _look(goal: _Goal) -> tuple[int, int]:
     return in_hand + is_lit, 2
 
 
-def _treat_and_place(goal: _Goal, mark: str) -> tuple[int, int]:
+def _treat_and_place(goal: _Goal, attribute: str) -> tuple[int, int]:
     inside = goal.inside(goal.parents)
-    marked = {thing.id for thing in goal.objects} & getattr(goal.world, mark)
-    return bool(inside) + bool(marked) + bool(inside & marked), 3
+    treated = {thing.id for thing in goal.objects} & getattr(goal.world, attribute)
+    return bool(inside) + bool(treated) + bool(inside & treated), 3
 
 
 def _place_with_movable(goal: _Goal) -> tuple[int, int]:
@@ -132,7 +132,7 @@ _CONDITIONS: dict[str, Callable[[_Goal], tuple[int, int]]] = {
     "pick_and_place_simple": _place,
     "pick_two_obj_and_place": _place_two,
     "look_at_obj_in_light": _look,
-    **{kind: partial(_treat_and_place, mark=treatment.mark) for kind, treatment in TREATMENTS.items()},
+    **{kind: partial(_treat_and_place, attribute=treatment.attribute) for kind, treatment in TREATMENTS.items()},
     "pick_and_place_with_movable_recep": _place_with_movable,
 }
 TASK_TYPES = tuple(_CONDITIONS)

@@ -35,7 +35,7 @@ class Treatment:
     """Heating, cooling or cleaning: an appliance's effect on its content, and the skill that starts the appliance."""
 
     verb: str  # in ALFWorld's commands
-    place: str  # type of the appliance in AI2-THOR
+    appliance: str  # its type in AI2-THOR
     types: frozenset[str]  # types of objects that can be treated
     switch: str = ""  # type of the switch, which has the appliance's number; "": closing the appliance starts it
     needs_closed_door: bool = False
@@ -49,7 +49,7 @@ class Treatment:
 
     def treatable_things(self, world: GameWorld, place: str) -> list[str]:
         """Return the objects known to be in the appliance that can be treated and put back."""
-        treatable = frozenset(objects.id_type(kind) for kind in self.types if objects.may_hold(self.place, kind))
+        treatable = frozenset(objects.id_type(kind) for kind in self.types if objects.may_hold(self.appliance, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
 
 
@@ -64,7 +64,7 @@ def treatment_at(place: str | None) -> Treatment | None:
     """Return the treatment in an appliance; None for any other receptacle."""
     if place is None:
         return None
-    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.id_type(treatment.place)), None)
+    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.id_type(treatment.appliance)), None)
 
 
 def faucets(world: GameWorld) -> list[str]:

@@ -116,7 +116,7 @@ class Knowledge:
 
     def _agent(self) -> Fact:
         home, name = self.home, self.home.things.name
-        at = home.at if home.at in home.things else home.room  # at a door or floor, which is no receptacle: the room
+        at = home.at if home.at in home.things else home.room  # at a door or floor, which is not a receptacle: the room
         inventory = " ".join(map(name, home.inventory)) or None
         visible = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
         sees = tuple(name(thing) for thing in visible if thing in self.known and thing in home.things.movables)

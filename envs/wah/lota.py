@@ -61,7 +61,7 @@ class LotaSkills:
             return SUCCESS
         verb, kind = self._parse(home, skill)
         if verb == FIND and self.rules == "lota":
-            home.history = replace(home.history, class_name=kind)  # also if the skill fails
+            home.history = replace(home.history, find_class=kind)  # also if the skill fails
         action = self._action(home, verb, kind)
         if action is None:
             return self._failure(f"cannot {verb} the {spoken_name(kind)}: no place for it was found")
@@ -92,8 +92,8 @@ class LotaSkills:
     def target(self, home: HomeState, kind: str) -> int | None:
         """Return the place where a thing of the class ``kind`` would be put down now; None if there is none."""
         if self.rules == "strict":
-            return home.history.target
-        return self.choose(home, PUT, home.history.class_name or kind)
+            return home.history.found_node
+        return self.choose(home, PUT, home.history.find_class or kind)
 
     def _parse(self, home: HomeState, skill: str) -> tuple[str, str]:
         match = _FORM.fullmatch(skill)
@@ -118,9 +118,9 @@ class LotaSkills:
     def _remember(self, home: HomeState, verb: str, kind: str, action: Action) -> None:
         history, attempts = home.history, ()
         if verb == FIND:
-            repeated = history.class_name == kind and bool(history.attempts) and action.thing not in history.attempts
+            repeated = history.find_class == kind and bool(history.attempts) and action.thing not in history.attempts
             attempts = (*history.attempts, action.thing) if repeated else (action.thing,)
-            history = replace(history, class_name=kind, target=action.thing)
+            history = replace(history, find_class=kind, found_node=action.thing)
         elif verb == PICK:
             history = replace(history, put_down=history.put_down - {action.thing})
         elif verb == PUT:
@@ -144,7 +144,7 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
     """Return the instances that the repeated `find` has not reached yet; if it reached all, the first one."""
-    attempts = home.history.attempts if home.history.class_name == kind else ()
+    attempts = home.history.attempts if home.history.find_class == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]
 
@@ -154,7 +154,7 @@ def _find_rank(home: HomeState, thing: int) -> tuple[bool, ...]:
 
 
 def _open_rank(home: HomeState, thing: int) -> tuple[bool, ...]:
-    target = home.history.target
+    target = home.history.found_node
     hides_target = target in home.graph.nodes and thing in home.holders(target)
     return not home.graph[thing].closed, thing != target, not hides_target, not home.close(thing)
 
@@ -162,13 +162,13 @@ def _open_rank(home: HomeState, thing: int) -> tuple[bool, ...]:
 _RANKS: Mapping[str, Callable[[HomeState, int], tuple[bool, ...]]] = MappingProxyType(
     {
         FIND: _find_rank,
-        PICK: lambda home, thing: (thing != home.history.target, thing in home.inventory, *_find_rank(home, thing)),
+        PICK: lambda home, thing: (thing != home.history.found_node, thing in home.inventory, *_find_rank(home, thing)),
         OPEN: _open_rank,
-        CLOSE: lambda home, thing: (home.graph[thing].closed, thing != home.history.target, not home.close(thing)),
+        CLOSE: lambda home, thing: (home.graph[thing].closed, thing != home.history.found_node, not home.close(thing)),
         SWITCH_ON: lambda home, thing: (
-            "OFF" not in home.graph[thing].states, thing != home.history.target, not home.close(thing),
+            "OFF" not in home.graph[thing].states, thing != home.history.found_node, not home.close(thing),
         ),
         PUT: lambda home, thing: (thing not in home.inventory,),
-        SIT: lambda home, thing: (thing != home.history.target, not home.close(thing)),
+        SIT: lambda home, thing: (thing != home.history.found_node, not home.close(thing)),
     }
 )  # fmt: skip

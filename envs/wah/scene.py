@@ -23,13 +23,13 @@ class Task:
 class Scene:
     """An apartment: VirtualHome's graph JSON, which is never changed, and the start room.
 
-    ``scene`` is the number of the scene that a simulator loads and then changes into ``graph``; None if unknown.
+    ``simulator_scene``: number of the scene that a simulator loads and then changes into ``graph``; None if unknown.
     """
 
     id: str
     graph: Mapping[str, Any]
     room: str | None = None
-    scene: int | None = None
+    simulator_scene: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

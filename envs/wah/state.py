@@ -77,8 +77,8 @@ class ThingIndex:
 class SkillHistory:
     """State of type-level skills within one task."""
 
-    class_name: str | None = None  # class in the last `find`
-    target: int | None = None  # node reached by this `find`
+    find_class: str | None = None  # class in the last `find`
+    found_node: int | None = None  # node that the last successful `find` reached
     attempts: tuple[int, ...] = ()  # instances that this `find` and its repetitions have reached
     put_down: frozenset[int] = frozenset()  # things put down in this task and not picked up again
     destinations: tuple[int, ...] = ()  # places where things were put down, latest last

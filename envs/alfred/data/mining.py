@@ -22,7 +22,7 @@ _LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other count 
 _MATCH_DISTANCE = 0.02  # metres; maximum per axis between an object's pose and the position in its id
 
 
-class Label(NamedTuple):
+class ObjectPlace(NamedTuple):
     """Initial place of an object, read from a demonstration."""
 
     trial: str
@@ -46,12 +46,12 @@ class RoomSurvey:
     """All findings about one floor plan."""
 
     fixtures: tuple[Fixture, ...] = ()
-    labels: tuple[Label, ...] = ()
+    places: tuple[ObjectPlace, ...] = ()
 
     def without_trial(self, trial: str) -> RoomSurvey:
         """Return the room without the findings of one trial, and with one id per lamp."""
         fixtures = [fixture for fixture in self.fixtures if fixture.trials - {trial}]
-        return RoomSurvey(_distinct(fixtures, trial), tuple(label for label in self.labels if label.trial != trial))
+        return RoomSurvey(_distinct(fixtures, trial), tuple(place for place in self.places if place.trial != trial))
 
 
 Survey = dict[str, RoomSurvey]  # by floor plan
@@ -105,15 +105,15 @@ class _RoomCollector:
         self.trials_by_id: defaultdict[str, set[str]] = defaultdict(set)
         self.trials_by_key: defaultdict[tuple[str, Position], set[str]] = defaultdict(set)
         self.positions: dict[tuple[str, Position], Position] = {}  # exact positions, by key
-        self.labels: list[tuple[str, str, Position, tuple[str, Position] | None]] = []
+        self.places: list[tuple[str, str, Position, tuple[str, Position] | None]] = []
 
     def add(self, trajectory: Trajectory, steps: list[PlanStep]) -> None:
         picked_up: set[str] = set()
         for step in steps:
             self._name(trajectory.trial, step)
-            if step.action == "PickupObject" and _whole_id(step.object) not in picked_up:
-                picked_up.add(_whole_id(step.object))
-                self._label(trajectory, step)
+            if step.action == "PickupObject" and _whole_id(step.object_id) not in picked_up:
+                picked_up.add(_whole_id(step.object_id))
+                self._add_place(trajectory, step)
 
     def _name(self, trial: str, step: PlanStep) -> None:
         """Record a step's fixtures: its low-level actions name them by id, the step itself by exact position."""
@@ -128,15 +128,15 @@ class _RoomCollector:
             if official := _id_of_receptacle(step):
                 self.ids[key] = official
 
-    def _label(self, trajectory: Trajectory, step: PlanStep) -> None:
-        place = _key(step) if step.receptacle_type in FIXTURES else None
-        if place is None and step.receptacle_type:
+    def _add_place(self, trajectory: Trajectory, step: PlanStep) -> None:
+        fixture = _key(step) if step.receptacle_type in FIXTURES else None
+        if fixture is None and step.receptacle_type:
             return  # taken from a movable receptacle, which may have been moved since the start
-        kind = step.object.partition("|")[0]
-        rounded = position_of(step.object)
+        kind = step.object_id.partition("|")[0]
+        rounded = position_of(step.object_id)
         poses = (pose.position for pose in trajectory.start.objects if pose.type == kind)
         exact = next((position for position in poses if _chebyshev(position, rounded) < _MATCH_DISTANCE), rounded)
-        self.labels.append((trajectory.trial, kind, exact, place))
+        self.places.append((trajectory.trial, kind, exact, fixture))
 
     def room(self) -> RoomSurvey:
         exact_positions = {self._official(key): self.positions[key] for key in self.trials_by_key}
@@ -147,8 +147,8 @@ class _RoomCollector:
             Fixture(thing, type_of(thing), exact_positions.get(thing) or position_of(thing), frozenset(names))
             for thing, names in sorted(trials.items())
         )
-        labels = (Label(*label, self._official(place) if place else "") for *label, place in self.labels)
-        return RoomSurvey(tuple(fixtures), tuple(labels))
+        places = (ObjectPlace(*place, self._official(key) if key else "") for *place, key in self.places)
+        return RoomSurvey(tuple(fixtures), tuple(places))
 
     def _official(self, key: tuple[str, Position]) -> str:
         return self.ids.get(key) or official_id(key[0], self.positions[key])
@@ -167,9 +167,9 @@ def _whole_id(object_id: str) -> str:
 def _id_of_receptacle(step: PlanStep) -> str:
     """Return the official id of the step's receptacle if the step gives both its id and its exact position, else ""."""
     if step.action in _APPLIANCES:
-        return step.object
+        return step.object_id
     if step.action != "PickupObject":
-        return step.receptacle
+        return step.receptacle_id
     containers = (thing for action, thing, _ in step.interactions if action == "OpenObject")
     return next((thing for thing in containers if type_of(thing) == step.receptacle_type), "")
 

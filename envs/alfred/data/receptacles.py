@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from envs.alfred.data.mining import Label, RoomSurvey, Survey
+from envs.alfred.data.mining import ObjectPlace, RoomSurvey, Survey
 from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_hold
 from envs.alfred.scene import Position
 
@@ -33,7 +33,7 @@ _SPOTS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 _DEFAULT_SPOT = (0.2, 0.2)
 _NARROW = frozenset({"CoffeeMachine", "HandTowelHolder", "Microwave", "StoveBurner", "Toaster", "ToiletPaperHanger"})
-_SAMPLED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
+_PLACED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class ReceptacleInference:
 
     def __init__(self, room: RoomSurvey) -> None:
         kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
-        labels = [label for label in room.labels if label.fixture in kinds]
-        known = (_Evidence(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in labels)
+        places = [place for place in room.places if place.fixture in kinds]
+        known = (_Evidence(place.type, place.position, place.fixture, kinds[place.fixture], 0.0) for place in places)
         self._evidence = [*known, *_usual_spots(room)]
         self._positions = np.array([evidence.position for evidence in self._evidence]).reshape(-1, 3)
         self._penalties = np.array([evidence.penalty for evidence in self._evidence])
@@ -85,18 +85,18 @@ def _is_plausible(kind: str, evidence: _Evidence) -> bool:
     """Return whether the evidence's fixture may hold a type. Types that ALFRED never places fit all but `_NARROW`."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
-    return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
+    return kind not in _PLACED_TYPES and evidence.fixture_type not in _NARROW
 
 
-def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:
-    """Yield (label, guessed id) for every object that ``trials`` show in a fixture; a guess uses only other trials."""
+def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[ObjectPlace, str]]:
+    """Yield (place, guessed id) for every object that ``trials`` show in a fixture; a guess uses only other trials."""
     for room in survey.values():
-        chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
-        for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):
+        chosen_places = [place for place in room.places if place.fixture and place.trial in trials]
+        for trial, places in groupby(sorted(chosen_places), key=lambda place: place.trial):
             inference = ReceptacleInference(room.without_trial(trial))
-            for label in labels:
-                guesses = inference.guesses(label.type, label.position)
-                yield label, guesses[0][1] if guesses else ""
+            for place in places:
+                guesses = inference.guesses(place.type, place.position)
+                yield place, guesses[0][1] if guesses else ""
 
 
 def is_nested(kind: str, position: Position, container: str, place: Position) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from envs.alfred.data.mining import Fixture, Label, RoomSurvey, Survey, mine_survey, type_of
+from envs.alfred.data.mining import Fixture, ObjectPlace, RoomSurvey, Survey, mine_survey, type_of
 from envs.alfred.data.trajectories import Corpus
 
 log = logging.getLogger(__name__)
@@ -79,16 +79,16 @@ def _header(fingerprint: str, body: bytes) -> dict[str, Any]:
 
 def _encode(rooms: Survey) -> dict[str, Any]:
     fixture_trials = {trial for room in rooms.values() for fixture in room.fixtures for trial in fixture.trials}
-    trials = sorted(fixture_trials | {label.trial for room in rooms.values() for label in room.labels})
+    trials = sorted(fixture_trials | {place.trial for room in rooms.values() for place in room.places})
     numbers = {trial: number for number, trial in enumerate(trials)}
     return {"trials": trials, "rooms": {plan: _encode_room(room, numbers) for plan, room in rooms.items()}}
 
 
 def _encode_room(room: RoomSurvey, numbers: dict[str, int]) -> dict[str, Any]:
-    places = {"": -1} | {fixture.id: number for number, fixture in enumerate(room.fixtures)}
+    indices = {"": -1} | {fixture.id: number for number, fixture in enumerate(room.fixtures)}
     fixtures = [(item.id, item.position, sorted(numbers[trial] for trial in item.trials)) for item in room.fixtures]
-    labels = [(numbers[label.trial], label.type, label.position, places[label.fixture]) for label in room.labels]
-    return {"fixtures": fixtures, "labels": labels}
+    places = [(numbers[item.trial], item.type, item.position, indices[item.fixture]) for item in room.places]
+    return {"fixtures": fixtures, "labels": places}
 
 
 def _decode_room(room: dict[str, Any], trials: list[str]) -> RoomSurvey:
@@ -96,6 +96,6 @@ def _decode_room(room: dict[str, Any], trials: list[str]) -> RoomSurvey:
         Fixture(name, type_of(name), tuple(position), frozenset(trials[number] for number in numbers))
         for name, position, numbers in room["fixtures"]
     )
-    places = [*(fixture.id for fixture in fixtures), ""]  # index -1 is the last entry: no receptacle
-    labels = (Label(trials[trial], kind, tuple(place), places[number]) for trial, kind, place, number in room["labels"])
-    return RoomSurvey(fixtures, tuple(labels))
+    ids = [*(fixture.id for fixture in fixtures), ""]  # index -1 is the last entry: no receptacle
+    places = (ObjectPlace(trials[trial], kind, tuple(xyz), ids[number]) for trial, kind, xyz, number in room["labels"])
+    return RoomSurvey(fixtures, tuple(places))

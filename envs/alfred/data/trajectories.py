@@ -31,10 +31,10 @@ class PlanStep(NamedTuple):
     """One high-level step of a demonstration with its low-level interactions; an absent id is ""."""
 
     action: str  # "PickupObject"
-    object: str  # id
+    object_id: str
     receptacle_type: str
     receptacle_position: Position
-    receptacle: str  # id
+    receptacle_id: str
     interactions: tuple[tuple[str, str, str], ...]  # (action, object id, receptacle id)
 
 

@@ -110,7 +110,7 @@ class _Strategy:
         self.kind = f"{task.object_target}Sliced" if task.sliced else task.object_target
         self.targets = view.of_types(self.kind)
         self.treatment = TREATMENTS.get(task.type)
-        self.treated: set[str] = getattr(self.world, self.treatment.mark) if self.treatment else set()
+        self.treated: set[str] = getattr(self.world, self.treatment.attribute) if self.treatment else set()
 
     def place_target(self) -> ExpertStep:
         """Return the next step once the target exists (as a slice, if the task asks for one)."""

@@ -79,7 +79,7 @@ class ThorWorld(World):
         return self._copy_into(object.__new__(World))
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError("a scene in AI2-THOR cannot be copied to another process; make its environment there")
+        raise ConfigError("a scene in AI2-THOR cannot be pickled; use one environment per simulator, in one process")
 
     @property
     def frame(self) -> np.ndarray | None:

@@ -51,11 +51,11 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Lens:
-    """A pinhole camera. The rows of ``axes`` (3, 3) point right, up and forward; ``focus``: focal length in pixels."""
+    """A pinhole camera. The rows of ``axes`` (3, 3) point right, up and forward; ``focal_length`` is in pixels."""
 
     eye: np.ndarray
     axes: np.ndarray
-    focus: float
+    focal_length: float
     width: int
     height: int
 
@@ -63,7 +63,7 @@ class _Lens:
         """Return for n points an array (n, 3): column and row in pixels, and the distance ahead in metres."""
         relative = (np.array(points) - self.eye) @ self.axes.T
         ahead = np.maximum(relative[:, 2], NEAR)
-        scale = self.focus / ahead
+        scale = self.focal_length / ahead
         return np.stack(
             (self.width / 2 + relative[:, 0] * scale, self.height / 2 - relative[:, 1] * scale, relative[:, 2]), axis=1
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import cos, radians, sin
 
 from envs.alfred.data.mining import Fixture, RoomSurvey
@@ -41,7 +42,7 @@ class Entity:
         return self.thing or self.id
 
 
-class Parents:
+class ReceptacleGuesser:
     """Inference of objects' receptacles in one room, from a survey of demonstrations or from the fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], survey: RoomSurvey | None = None) -> None:
@@ -66,9 +67,7 @@ class Parents:
 class Room:
     """A room and the agent in it. ``version`` grows with every action that may change more than the agent's pose."""
 
-    def __init__(
-        self, scene: Scene, name: str, parents: Parents | None = None, spots: Iterable[Point] = (), y: float = HEIGHT
-    ) -> None:
+    def __init__(self, scene: Scene, name: str, spots: Iterable[Point] = (), y: float = HEIGHT) -> None:
         """Build the room of a scene; ``spots``: additional standing points, ``y``: the agent's height in metres."""
         self.name = name
         self.world = World(scene)
@@ -78,19 +77,16 @@ class Room:
         self.of_thing: dict[str, Entity] = {}  # by thing id
         self.marks: defaultdict[str, set[str]] = defaultdict(set)  # states by `Entity.key`: "dirty", "water", ...
         self.version = 0
-        self._parents = parents
         for thing in self.world.things.values():
             self.add(thing)
             if thing.type in OPEN_AT_FIRST:
                 self.marks[thing.id].add("open")
         self._furnish()
 
-    @property
-    def parents(self) -> Parents:
-        """Inference of objects' receptacles, created at the first access."""
-        if self._parents is None:
-            self._parents = Parents(item for item in self.world.scene.items if item.type not in PICKUPABLE)
-        return self._parents
+    @cached_property
+    def guesser(self) -> ReceptacleGuesser:
+        """Inference of objects' receptacles from the fixtures alone, unless a room's creator sets another one."""
+        return ReceptacleGuesser(item for item in self.world.scene.items if item.type not in PICKUPABLE)
 
     def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> None:
         """Add the entity of a thing."""

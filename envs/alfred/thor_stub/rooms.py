@@ -17,7 +17,7 @@ from envs.alfred.scene import Item, ObjectPose, Scene
 from envs.alfred.thor_stub.actions.refusals import Refusal
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT
 from envs.alfred.thor_stub.house import EMPTY_SCENE
-from envs.alfred.thor_stub.room import Parents, Room
+from envs.alfred.thor_stub.room import ReceptacleGuesser, Room
 from keep_agent.errors import ConfigError
 
 PHYSICS_SUFFIX = "_physics"
@@ -50,13 +50,15 @@ class Rooms:
         survey = self._survey[plan].without_trial("")  # keeps all trials, but one id per lamp
         trials = [trial for trial in self._trajectories if trial.floor_plan == plan]
         fixtures = _fixtures(survey)
-        parents = Parents(fixtures, survey)
-        items = (*fixtures, *_objects(trials, parents))
+        guesser = ReceptacleGuesser(fixtures, survey)
+        items = (*fixtures, *_objects(trials, guesser))
         x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
         starts = [trial.start.agent for trial in trials] or [(_on_grid(x), HEIGHT, _on_grid(z))]
         points = {(_on_grid(x), _on_grid(z)) for x, _, z in starts}
         x, height, z = starts[0]
-        return Room(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
+        room = Room(Scene(plan, room_of(plan), items, (x, z)), name, points, height)
+        room.guesser = guesser
+        return room
 
     @cached_property
     def _survey(self) -> Survey:
@@ -87,7 +89,7 @@ def _fixtures(survey: RoomSurvey) -> list[Item]:
     ]
 
 
-def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
+def _objects(trials: list[Trajectory], guesser: ReceptacleGuesser) -> list[Item]:
     """Return one object of each type that the trials list, at the pose listed first."""
     first: dict[str, ObjectPose] = {}
     for trial in trials:
@@ -95,4 +97,4 @@ def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
             first.setdefault(pose.type, pose)
     counts: Counter[str] = Counter()
     bare = [object_item(pose, counts) for pose in first.values() if pose.type in KNOWN_TYPES]
-    return [replace(item, parent=parents.guess(item.type, item.position, bare)) for item in bare]
+    return [replace(item, parent=guesser.guess(item.type, item.position, bare)) for item in bare]

@@ -18,7 +18,7 @@ THICKNESS = 0.1  # metres of floors, walls and ceilings, which lie outside the r
 _TRIES = 24
 
 # Height of the middle of things on walls, in metres.
-_HEIGHTS: Mapping[str, float] = {
+_WALL_HEIGHTS: Mapping[str, float] = {
     "bathroomcabinet": 1.6, "kitchencabinet": 1.8, "lightswitch": 1.2, "powersocket": 0.3, "stovefan": 1.9,
     "towelrack": 1.2, "walllamp": 1.9, "wallphone": 1.5, "wallpictureframe": 1.6, "wallshelf": 1.5, "window": 1.5,
 }  # fmt: skip
@@ -165,7 +165,7 @@ class _Fitting:
         """Add the things on the wall above a piece, before other things on walls can take their places."""
         for kind, along in _side_by_side(piece.above, spot.length):
             size = CLASSES[kind].size
-            box = spot.box(along, _HEIGHTS[kind], size[2] / 2, size)
+            box = spot.box(along, _WALL_HEIGHTS[kind], size[2] / 2, size)
             self.occupied.append(box)
             self._add(kind, box)
 
@@ -187,7 +187,7 @@ class _Fitting:
 
     def add_on_wall(self, kind: str) -> None:
         """Add a thing on a wall, at a free place or the last one tried; windows only on the walls at low and high z."""
-        size, height = CLASSES[kind].size, _HEIGHTS[kind]
+        size, height = CLASSES[kind].size, _WALL_HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)
             along = self.rng.uniform(size[0] / 2, wall.length - size[0] / 2)

@@ -54,7 +54,7 @@ class LotaPlan:
         """Place where a thing would be put down now; None if the place is not close or not of the goal's class."""
         place = self.skills.target(self.home, self.kind)
         at_hand = place is not None and self.home.graph[place].class_name == self.kind and self.home.close(place)
-        return place if at_hand and self.home.history.class_name == self.kind else None
+        return place if at_hand and self.home.history.find_class == self.kind else None
 
     def _deliver(self, kind: str) -> str:
         if surplus := self._surplus(kind):
@@ -75,7 +75,7 @@ class LotaPlan:
         return kinds if opens and any(graph[place].closed for place in graph.of_class(self.kind)) else []
 
     def _put_aside(self, kind: str) -> str:
-        place_kind = self.home.history.class_name
+        place_kind = self.home.history.find_class
         target = self.skills.target(self.home, kind)
         if place_kind in SPARE_PLACES and place_kind != self.kind and target is not None and self.home.close(target):
             return skill_text(PUT, kind)
@@ -100,7 +100,7 @@ class LotaPlan:
     def _take(self, kind: str) -> str:
         """Return the next step to take a thing of this class; "" if that is impossible."""
         home, skills = self.home, self.skills
-        found_kind = home.history.class_name == kind
+        found_kind = home.history.find_class == kind
         thing = skills.choose(home, PICK if found_kind else FIND, kind)
         if thing is None or self._is_delivered(thing):
             return ""
@@ -129,7 +129,7 @@ class LotaPlan:
                 return self._switch_on(predicate.place)
             case "holds":
                 return self._take(predicate.thing)
-        return skill_text(SIT if self.home.history.class_name == predicate.place else FIND, predicate.place)
+        return skill_text(SIT if self.home.history.find_class == predicate.place else FIND, predicate.place)
 
     def _switch_on(self, kind: str) -> str:
         place = self.destination

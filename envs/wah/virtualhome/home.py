@@ -29,10 +29,10 @@ class SimulatedHome(HomeState):
 
     def __init__(self, simulator: Simulator, scene: Scene) -> None:
         """Set up the scene. Raises SimulatorError if the simulator fails, ConfigError for a scene without a number."""
-        if scene.scene is None:
+        if scene.simulator_scene is None:
             raise ConfigError(f"scene {scene.id} has no number in the simulator; set env.data to tasks with env_id")
         self._simulator = simulator
-        simulator.reset(scene.scene)
+        simulator.reset(scene.simulator_scene)
         highest = max(self._read()[0].nodes, default=0)
         simulator.expand_scene(renumber_added(scene.graph, highest))
         simulator.camera_count()  # the benchmark sends this request, too; the answer is not needed here

@@ -151,7 +151,7 @@ def test_new_trials_and_damage_renew_the_cache(root: Path, caplog: pytest.LogCap
             assert load_survey(Corpus(root)) == survey
         assert "read again" in caplog.text and path.read_bytes() == sound
     write(root, "train", [trial("trial_z", [("Pillow", ON_BED)], *pick(0, "Pillow", ON_BED, BED))])
-    assert len(load_survey(Corpus(root))["FloorPlan301"].labels) == len(survey["FloorPlan301"].labels) + 1
+    assert len(load_survey(Corpus(root))["FloorPlan301"].places) == len(survey["FloorPlan301"].places) + 1
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_the_run(

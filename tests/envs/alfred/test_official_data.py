@@ -59,7 +59,7 @@ def test_receptacles_are_inferred(data: str) -> None:
     assert len(trajectories) == 6_574
     trials = frozenset(trajectory.trial for trajectory in trajectories)
     pairs = list(leave_one_out(load_survey(corpus), trials))
-    assert len(pairs) > 8_000 and sum(label.fixture == guess for label, guess in pairs) / len(pairs) >= 0.95
+    assert len(pairs) > 8_000 and sum(place.fixture == guess for place, guess in pairs) / len(pairs) >= 0.95
 
 
 @pytest.mark.parametrize(("skills", "observability"), [("lota", "full"), ("grounded", "full"), ("grounded", "partial")])

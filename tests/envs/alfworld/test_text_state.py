@@ -93,7 +93,7 @@ def test_commands_are_translated_to_skills(command: str, skill: str | None) -> N
 
 
 def test_every_treatment_has_its_appliance() -> None:
-    places = [f"{treatment.place.lower()}_3" for treatment in TREATMENTS]
+    places = [f"{treatment.appliance.lower()}_3" for treatment in TREATMENTS]
     assert [treatment_at(place) for place in places] == list(TREATMENTS)
     skills = [treatment.start_skill(place) for treatment, place in zip(TREATMENTS, places, strict=True)]
     assert skills == ["turn on microwave 3", "close fridge 3", "turn on faucet 3"]

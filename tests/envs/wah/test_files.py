@@ -54,7 +54,7 @@ def test_every_instruction_of_a_record_is_an_episode(tmp_path: Path, name: str) 
     assert [episode.tasks[0].instruction for episode in episodes] == record()["nl_instructions"] * 2
     assert len({episode.id for episode in episodes}) == 4 and len({e.tasks[0].id for e in episodes}) == 2
     first = episodes[0]
-    assert first.scene.scene == 3 and first.scene.room == "bedroom"
+    assert first.scene.simulator_scene == 3 and first.scene.room == "bedroom"
     assert first.tasks[0].goal == (("on_apple_coffeetable", 1),)
     home = WahSetting().begin(first)
     assert home.graph[home.room].class_name == "bedroom"

@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    originals: dict[str, str] = field(default_factory=dict)  # maps a listed item to the moved or copied thing (ids)
+    source_things: dict[str, str] = field(default_factory=dict)  # maps a listed item to the moved or copied thing (ids)
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
@@ -50,7 +50,7 @@ def set_object_poses(
     _drop_duplicates(layout)
     _set_parents(room, layout, before)
     room.replace_loose(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
-    for copy, original in layout.originals.items():
+    for copy, original in layout.source_things.items():
         room.marks[copy] = set(room.marks[original])
     refuse_if(bool(unknown), unknown)
     return ""
@@ -74,13 +74,13 @@ def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses
             continue
         item = replace(before[entity.thing], position=vector(pose["position"]))
         name = entity.name
-        if item.id in layout.originals:
-            item = replace(item, id=_next_id(item, [*before, *layout.originals]))
+        if item.id in layout.source_things:
+            item = replace(item, id=_next_id(item, [*before, *layout.source_things]))
             name = f"{name}(Clone)_copy_{number}"
             copies.append(item)
         else:
             layout.items[item.id] = item
-        layout.originals[item.id] = entity.thing
+        layout.source_things[item.id] = entity.thing
         layout.names[item.id] = name
         layout.rotations[item.id] = vector(pose.get("rotation") or {})
     order = {thing: number for number, thing in enumerate(before)}
@@ -113,16 +113,16 @@ def _drop_duplicates(layout: _Layout) -> None:
     last = {
         object_id(thor5_type(item.type), item.position): item.id
         for item in layout.items.values()
-        if item.id in layout.originals
+        if item.id in layout.source_things
     }
-    for name in layout.originals.keys() - last.values():
-        del layout.items[name], layout.originals[name]
+    for name in layout.source_things.keys() - last.values():
+        del layout.items[name], layout.source_things[name]
 
 
 def _set_parents(room: Room, layout: _Layout, before: Mapping[str, Item]) -> None:
     for item in layout.items.values():
         parent = item.parent if item.parent in layout.items else None
-        if item.id in layout.originals and room.world.things[layout.originals[item.id]].pickupable:
+        if item.id in layout.source_things and room.world.things[layout.source_things[item.id]].pickupable:
             parent = _parent(room, layout, before, item)
         layout.items[item.id] = replace(item, parent=parent)
 
@@ -136,9 +136,9 @@ def _parent(room: Room, layout: _Layout, before: Mapping[str, Item], item: Item)
     containers = (
         container
         for container in layout.items.values()
-        if container.id in layout.originals and container.id != item.id and container.type in MOVABLE_RECEPTACLES
+        if container.id in layout.source_things and container.id != item.id and container.type in MOVABLE_RECEPTACLES
     )
-    parent = room.parents.guess(item.type, item.position, containers)
+    parent = room.guesser.guess(item.type, item.position, containers)
     return parent if parent in layout.items else None
 
 

@@ -12,7 +12,7 @@ from envs.alfred.thor_stub.simulator import ActionReply, Simulator
 from keep_agent.errors import ConfigError
 
 FAULT_STATUS = 3  # exit status of a process that a fault ends
-GARBAGE = b"\xc1 this is no metadata"  # invalid as msgpack by its first byte, and as JSON
+GARBAGE = b"\xc1 this is not metadata"  # invalid as msgpack by its first byte, and as JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
 FAULTS = """kinds of faults; N is the number of an action, counted from 1:

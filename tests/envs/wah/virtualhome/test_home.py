@@ -31,7 +31,7 @@ pytestmark = NOTHING_LEFT_OPEN
 def first_scene(number: int, stream: int = 1) -> Episode:
     """Return an embedded episode as the fake simulator's first scene."""
     episode = generate_episode(apartment_seed("valid", number), stream)
-    return replace(episode, scene=replace(episode.scene, scene=0))
+    return replace(episode, scene=replace(episode.scene, simulator_scene=0))
 
 
 def serve(episode: Episode) -> FakeSimulator:
