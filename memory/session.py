@@ -313,7 +313,7 @@ class MemorySession:
             try:
                 prompt = builder.build(units, query, context, timer)
                 placements = prompt.layout.placements
-                if encoded:  # blocks that earlier attempts encoded are no hits
+                if encoded:  # blocks that earlier attempts encoded are not hits
                     placements = tuple(replace(p, hit=p.hit and p.identity not in encoded) for p in placements)
                     layout = replace(prompt.layout, placements=placements)
                     prompt = replace(prompt, layout=layout, encoded=prompt.encoded + sum(encoded.values()))

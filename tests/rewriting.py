@@ -62,4 +62,4 @@ def _write(file: Path, rows: list[dict[str, Any]]) -> None:
     out.append(rows)
     summary = file.with_name(SUMMARY)
     if marked and summary.exists():
-        write_sealed(summary, {**read_sealed(summary, ""), LAST_SUM: f"{out.link:08x}"})
+        write_sealed(summary, {**read_sealed(summary, ""), LAST_SUM: f"{out.checksum:08x}"})

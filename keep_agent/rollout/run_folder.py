@@ -181,7 +181,7 @@ class RunFolder(AbstractContextManager):
         self.release()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        last = {LAST_SUM: f"{self._lines.link:08x}"} if self._lines.start.sealed else {}
+        last = {LAST_SUM: f"{self._lines.checksum:08x}"} if self._lines.start.sealed else {}
         write_sealed(self.path / SUMMARY, {**summary, LINE_COUNT: self._lines.count} | last)
         return self.path / SUMMARY
 

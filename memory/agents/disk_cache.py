@@ -97,7 +97,7 @@ class DiskCache:
         """Load and check an agent's file; None if it is missing, too old or damaged."""
         if self.folder is None:
             return None
-        self.wait(lambda waiting: waiting == key)
+        self.wait_for_writes(lambda waiting: waiting == key)
         path = disk.agent_path(self.folder, *key)
         try:
             if path.stat().st_mtime <= self._latest_expired() and key[0] not in self.pinned():
@@ -115,7 +115,7 @@ class DiskCache:
                     self.damaged.append(reason)
             return None
 
-    def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
+    def wait_for_writes(self, select: Callable[[Key], bool] = lambda key: True) -> None:
         """Wait until all pending writes whose keys ``select`` accepts have succeeded or failed."""
         self._writer.wait(select)
 

@@ -237,7 +237,7 @@ class AgentMemories:
             for key, rows in self._host.items():
                 if (rows.changed or key in failed) and (agents is None or key[0] in agents):
                     self._disk.put(key, rows)
-        self._disk.wait(lambda key: agents is None or key[0] in agents)
+        self._disk.wait_for_writes(lambda key: agents is None or key[0] in agents)
         with self._lock:
             cached = set(self._host)
         self._disk.raise_failed(cached, agents)
@@ -381,7 +381,7 @@ class AgentMemories:
                 if rows.changed or entry.key in failed:
                     self._disk.put(entry.key, rows)
         evicted = {entry.key for entry in victims}
-        self._disk.wait(evicted.__contains__)  # the writer keeps their rows in memory until it has written them
+        self._disk.wait_for_writes(evicted.__contains__)  # their rows stay in memory until they are written
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(

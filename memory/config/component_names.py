@@ -37,7 +37,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
     for place, name in named_classes(values):
         if not isinstance(name, str) or not (is_own(name) or name in known):
             raise ConfigError(
-                f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
+                f"{source} names {name!r} under {place}, which is not a component of this package; if it is a class of "
                 f"yours, give {place}={name}, or the option that set it, on the command line too{new_name(name)}"
             )
 
@@ -49,10 +49,10 @@ def check_classes(values: Any, place: str = "") -> None:
     """
     for key, name in named_classes(values, place):
         if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")) or "." not in name:
-            raise ConfigError(f"{key}={name!r} is no dotted name of a class: give one, such as {METHOD}")
+            raise ConfigError(f"{key}={name!r} is not a dotted name of a class: give one, such as {METHOD}")
         if not _exists(name):
             raise ConfigError(
-                f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
+                f"{key}={name!r} is not a component: name a class with the methods of a stage, such as those in "
                 f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be imported"
                 f"{new_name(name)}"
             )

@@ -53,7 +53,7 @@ def find_class(name: Any, place: str = "memory") -> type:
     """Import the class of a component by its dotted name. Raises ConfigError for any other name."""
     module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     if not module:
-        raise ConfigError(f"{place}.{TARGET}={name!r} is no dotted name of a class: give one, such as {METHOD}")
+        raise ConfigError(f"{place}.{TARGET}={name!r} is not a dotted name of a class: give one, such as {METHOD}")
     try:
         kind = getattr(import_module(module), attribute, None)
     except (ImportError, ValueError) as error:
@@ -62,7 +62,7 @@ def find_class(name: Any, place: str = "memory") -> type:
         ) from error
     if not isinstance(kind, type) or not (name in PARTS or issubclass(kind, MemoryMethod) or _is_stage(kind)):
         raise ConfigError(
-            f"{place}.{TARGET}={name!r} is no component: name a class with the methods of a stage, such as those in "
+            f"{place}.{TARGET}={name!r} is not a component: name a class with the methods of a stage, such as those in "
             f"memory/{', memory/'.join(MEMBERS)}"
         )
     return kind

@@ -62,7 +62,7 @@ class HarvestPool:
         self.tokens: Tokens = ()
         self.tail: KVBlock | None = None
         self._capacity: int | None = None  # blocks that fit into the storage; None: not known yet
-        self._keep([])
+        self._drop_except([])
 
     @property
     def tail_start(self) -> int:
@@ -95,7 +95,7 @@ class HarvestPool:
             stored = [number for place, number in enumerate(stored) if place == number]
             self.tokens, self.tail = self.tokens[: self.blocks[len(stored)].start], None
         total = sum(entry.size for entry in self.blocks)
-        self._keep(stored)
+        self._drop_except(stored)
         return total - sum(entry.size for entry in self.blocks)
 
     def extend(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
@@ -149,7 +149,7 @@ class HarvestPool:
         self._lease.drop(block.identity)
         return False
 
-    def _keep(self, numbers: Sequence[int]) -> None:
+    def _drop_except(self, numbers: Sequence[int]) -> None:
         """Drop all blocks except ``numbers``, also from the storage: no later prompt would look up the dropped ones."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]

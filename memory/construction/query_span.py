@@ -37,13 +37,13 @@ class QuerySpan:
         instruction: int = 0,
         protected: int = 0,
         session: str = "",
-        parts: torch.Tensor | None = None,
+        part_of_position: torch.Tensor | None = None,
     ) -> CacheView:
         """View the live rows of ``cache`` after a prefill whose query begins at position ``query``.
 
         :param instruction: number of the query's first tokens that are the new instruction; 0: keep the last one
         :param protected: number of first positions that are never dropped
-        :param parts: (positions,) number of the segment or turn of each position
+        :param part_of_position: (positions,) number of each position's segment or turn
         """
         observer, positions = cache.observer, cache.positions
         states = torch.stack([observer.queries[layer] for layer in sorted(observer.queries)])  # (layers, heads, n, D)
@@ -70,5 +70,5 @@ class QuerySpan:
             intent=total / count,
             mass=observer.mass(positions) if observer.counts_mass else None,
             session=session,
-            parts=None if parts is None else parts[positions],
+            part_of_row=None if part_of_position is None else part_of_position[positions],
         )

@@ -121,7 +121,7 @@ class AnyOffsetBuilder(PromptBuilder):
         names = prompt.chain[: exact // self._size]
         extend_chain(self._index, self._engine, prompt, result, names, exact=True)
         if prompt.missing:
-            self._keep(prompt.missing, prompt.layout, result, exact)
+            self._store_units(prompt.missing, prompt.layout, result, exact)
 
     def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
         """Pin ``token_ids``, encoded in the background after the part of the context that units attend to.
@@ -219,7 +219,7 @@ class AnyOffsetBuilder(PromptBuilder):
         """Tell whether ``name`` is pinned or in the segment index; a unit in the exact prefix may be in neither."""
         return name in self._segments or self._pinned.contains(name)
 
-    def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
+    def _store_units(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
         """Store the rows of each missing unit as a block of its own, and index it."""
         rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
         harvested = self._engine.harvest(result.cache, rows)

@@ -85,7 +85,7 @@ class FileHeader:
         raw = bytes(buffer[LENGTH : LENGTH + size])
         seal, rest = raw[len(PREFIX) : len(PREFIX) + SEAL], raw[len(PREFIX) + SEAL :]
         if len(raw) < size or not raw.startswith(PREFIX) or seal != _seal(rest):
-            raise corrupt(where, "is no block file, or its header is damaged")
+            raise corrupt(where, "is not a block file, or its header is damaged")
         entries = json.loads(raw)
         metadata = entries.pop(METADATA)
         if metadata["format"] != FORMAT or int(metadata["schema"]) > SCHEMA:

@@ -26,11 +26,11 @@ MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Mark of a file whose chain begins with ``start``: line ``count`` must exist, with the checksum ``link``."""
+    """Mark of a file whose chain begins with ``start``: line ``count`` must exist, with this ``checksum``."""
 
     start: int
     count: int
-    link: int
+    checksum: int
 
     def check_count(self, count: int, path: Path, remedy: str) -> None:
         """Raise CorruptError if a file of ``count`` lines lacks some."""
@@ -42,11 +42,11 @@ class Mark:
     def check(self, lines: list[Line], path: Path, remedy: str) -> None:
         """Raise CorruptError if lines are missing or different."""
         self.check_count(len(lines), path, remedy)
-        if self.link != (lines[self.count - 1].chain.sum if self.count else self.start):
+        if self.checksum != (lines[self.count - 1].chain.sum if self.count else self.start):
             raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} differs); {remedy}")
 
     def __bytes__(self) -> bytes:
-        return b"%08x %09d %08x\n" % (self.start, self.count, self.link)
+        return b"%08x %09d %08x\n" % (self.start, self.count, self.checksum)
 
 
 class MarkedFile(LineFile):
@@ -65,7 +65,7 @@ class MarkedFile(LineFile):
     @property
     def mark(self) -> Mark:
         """Mark of the lines so far."""
-        return Mark(self.start.sum, self.count, self.link)
+        return Mark(self.start.sum, self.count, self.checksum)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
         super().append(values, synced)

@@ -56,7 +56,7 @@ def new_version(folder: Path, name: str) -> Iterator[Path]:
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links
     """
     with writing(folder / VERSIONS / name):
-        _settle(folder)
+        _repair(folder)
         version = _unused(folder / VERSIONS, name)
         with create_folder(version) as new:
             yield new
@@ -74,7 +74,7 @@ def _publish(folder: Path, version: Path) -> None:
     _remove(version.parent, {version.name, before.name})
 
 
-def _settle(folder: Path) -> None:
+def _repair(folder: Path) -> None:
     """Remove files of a killed writer, and restore links that a copy or an editor replaced by files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():

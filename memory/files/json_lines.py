@@ -66,7 +66,7 @@ class Chain:
             )
         value = parsed(line, where, remedy)
         if not isinstance(value, dict):
-            raise DataError(f"{where} is no JSON object; {remedy}")
+            raise DataError(f"{where} is not a JSON object; {remedy}")
         value.pop("sum", None)
         return value
 
@@ -113,7 +113,7 @@ class LineFile:
             self.count, self.size, self._chain = last.number, last.end, replace(last.chain)
 
     @property
-    def link(self) -> int:
+    def checksum(self) -> int:
         """Checksum of all lines so far."""
         return self._chain.sum
 

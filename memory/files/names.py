@@ -16,8 +16,8 @@ def safe_id(agent: str) -> str:
     """Return ``agent`` if it is a safe name for a file. Raises ConfigError."""
     if not is_safe(agent):
         raise ConfigError(
-            f"agent id {agent!r} is no safe name for a file: use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' in "
-            "front, no '..', no name of a device such as 'con'"
+            f"agent id {agent!r} is not a safe name for a file: use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' "
+            "in front, no '..', no name of a device such as 'con'"
         )
     return agent
 

@@ -35,7 +35,7 @@ def read_sealed(path: Path, remedy: str, key: str = "") -> dict[str, Any]:
         raise CorruptError(f"{path} is damaged or was changed (its checksum does not match): restore it; {remedy}")
     value = parsed(raw, path, remedy)
     if not isinstance(value, dict):
-        raise DataError(f"{path} is no JSON object; {remedy}")
+        raise DataError(f"{path} is not a JSON object; {remedy}")
     if key in value and not sealed:
         raise CorruptError(f"{path} has lost its checksum, the key 'sum': restore it; {remedy}")
     value.pop("sum", None)

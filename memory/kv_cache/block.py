@@ -48,7 +48,7 @@ class KVBlock:
     @property
     def is_loaded(self) -> bool:
         """Whether the block can be read without disk access: it is in memory, or all its mapped rows are verified."""
-        return not isinstance(self.k, Mapped) or self.k.guard.is_verified
+        return not isinstance(self.k, Mapped) or self.k.verifier.is_verified
 
     def in_memory(self) -> KVBlock:
         """Return the block in memory; mapped rows are copied, so that the file is no longer needed.

@@ -122,7 +122,7 @@ class BlockStore:
         self.ledger = CacheLedger()
         self._counts = dict.fromkeys(("hits", "misses", "evicted", "rejected"), 0)
 
-    def form(self, block: KVBlock) -> KVBlock:
+    def stored_form(self, block: KVBlock) -> KVBlock:
         """Return the block as the storage keeps it: on ``device``, and in some subclasses packed into 4 or 8 bits."""
         if self.device is None or block.k.device == torch.device(self.device):
             return block
@@ -131,7 +131,7 @@ class BlockStore:
     def put(self, block: KVBlock) -> None:
         """Store a block. A block that is bigger than the whole budget is not stored, but counted as rejected."""
         self.delete(block.identity)
-        block = self.form(block)
+        block = self.stored_form(block)
         entry = Entry(block.identity, block.k.nbytes + block.v.nbytes, block.namespace, block.created)
         if self.budget_bytes is not None and entry.nbytes > self.budget_bytes:
             self._counts["rejected"] += 1

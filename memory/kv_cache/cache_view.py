@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
+from memory.engine.attention.kernels import AttentionParams, MaskBlock, block_probabilities
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CacheView:
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, summed over layers, heads and queries
     session: str = ""  # name of the session; "": none
-    parts: torch.Tensor | None = None  # (rows,) long: number of the segment or turn of each row
+    part_of_row: torch.Tensor | None = None  # (rows,) long: number of the segment or turn of each row
 
     @property
     def rows(self) -> int:
@@ -57,8 +57,8 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], 
     if ranked.numel() != history.numel():
         raise ConfigError(f"{ranked.numel()} scores do not fit the {history.numel()} rows that may be dropped")
     room = max(0, budget - int(mask.sum()))
-    whole = grain == "segment" and view.parts is not None
-    mask[history[_best_parts(view.parts[history], ranked, room) if whole else _best_indices(ranked, room)]] = True
+    whole = grain == "segment" and view.part_of_row is not None
+    mask[history[_best_parts(view.part_of_row[history], ranked, room) if whole else _best_indices(ranked, room)]] = True
     return mask
 
 
@@ -89,6 +89,6 @@ def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places
     if params.window is not None:
         visible &= view.positions[None] > places[:, None] - params.window
     bias = torch.zeros_like(visible, dtype=queries.dtype).masked_fill_(~visible, float("-inf"))
-    block, keys = Block(0, places.numel(), 0, view.rows, bias), view.keys(layer).to(queries.dtype)
+    block, keys = MaskBlock(0, places.numel(), 0, view.rows, bias), view.keys(layer).to(queries.dtype)
     weights = block_probabilities(queries[None] * params.scale, keys, block, params.softcap, params.sinks)
     return weights.masked_fill(~visible.any(1)[None, :, None], 0)

@@ -124,15 +124,15 @@ class DamagedError(CorruptError):
         return self.args[1]
 
 
-class Guard(Protocol):
+class RowVerifier(Protocol):
     """Verifier of a block's rows in a file, shared by the block's keys and values. Any thread may call it."""
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
         """Verify rows ``start:stop`` of ``layers`` (number, slice or list). Raises DamagedError if they changed."""
         ...
 
-    def part(self, start: int, stop: int) -> Guard:
-        """Make the guard of rows ``start:stop``, which are renumbered from 0."""
+    def part(self, start: int, stop: int) -> RowVerifier:
+        """Make the verifier of rows ``start:stop``, which are renumbered from 0."""
         ...
 
     @property
@@ -147,7 +147,7 @@ class MappedRows(StoredRows):
 
     kind: ClassVar[str] = "mapped"
     rows: torch.Tensor = field(repr=False)
-    guard: Guard
+    verifier: RowVerifier
 
     @property
     def shape(self) -> torch.Size:
@@ -170,13 +170,13 @@ class MappedRows(StoredRows):
 
         Raises ConfigError for any other index, DamagedError for rows that have changed.
         """
-        self.guard.check(*_layers_and_rows(index, self.shape[2]))
+        self.verifier.check(*_layers_and_rows(index, self.shape[2]))
         return self.rows[index]
 
     def narrow(self, dim: int, start: int, length: int) -> MappedRows:
         """View rows ``start : start + length``, not verified yet; ``dim`` must be 2."""
         self._check_cut(dim)
-        return MappedRows(self.rows.narrow(2, start, length), self.guard.part(start, start + length))
+        return MappedRows(self.rows.narrow(2, start, length), self.verifier.part(start, start + length))
 
     def to(self, device: torch.device | str) -> MappedRows | torch.Tensor:
         """Move to ``device``; rows that have to be copied are verified."""
@@ -195,21 +195,21 @@ class MappedRows(StoredRows):
 class MappedPacked(PackedRows):
     """Packed rows in a mapped file: they are verified before they are read, moved or unpacked."""
 
-    guard: Guard = field(kw_only=True)
+    verifier: RowVerifier = field(kw_only=True)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        self.guard.check(*_layers_and_rows(index, self.tokens))
+        self.verifier.check(*_layers_and_rows(index, self.tokens))
         return PackedRows.__getitem__(self, index)
 
     def narrow(self, dim: int, start: int, length: int) -> MappedPacked:
         """View rows ``start : start + length``, still packed, not verified yet; ``dim`` must be 2."""
         part = PackedRows.narrow(self, dim, start, length)
-        guard = self.guard.part(start, start + length)
-        return MappedPacked(part.pieces, part.dtype, part.tokens, part.skip, guard=guard)
+        verifier = self.verifier.part(start, start + length)
+        return MappedPacked(part.pieces, part.dtype, part.tokens, part.skip, verifier=verifier)
 
     def layers(self, first: int, last: int) -> PackedRows:
         """Verify layers ``first:last`` and view them, still packed."""
-        self.guard.check(slice(first, last))
+        self.verifier.check(slice(first, last))
         return PackedRows(tuple(piece[first:last] for piece in self.pieces), self.dtype, self.tokens, self.skip)
 
     def to(self, device: torch.device | str) -> PackedRows:

@@ -111,9 +111,9 @@ class SlotPrefixIndex:
                 self._blocks.move_to_end(name)
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
-    def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Add blocks, whose rows are in ``slots``; the first ``exact`` are exact. Raises ConfigError for other rows."""
-        if len(names) * self.block_size > min(exact, slots.numel()):
+    def insert(self, names: Sequence[str], slots: torch.Tensor, exact_rows: int) -> None:
+        """Add blocks of rows in ``slots``; the first ``exact_rows`` are exact. Raises ConfigError for other rows."""
+        if len(names) * self.block_size > min(exact_rows, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
             for number, name in reversed(list(enumerate(names))):

@@ -111,21 +111,21 @@ class Prefill:
     after_ms: float  # milliseconds after the logits: copying rows from the cache to blocks, and eviction
     reads: ReadCounts  # rows read from the cache for this prompt, and for decoding and scoring after it so far
 
-    def with_costs_of(self, goal: Prefill) -> Prefill:
-        """Return this prefill with the costs of an earlier one, ``goal``; reads of ``goal`` are added in place."""
-        self.reads.add(goal.reads.raw, goal.reads.live)
-        counts = _sums(self.counts, goal.counts) | {
+    def with_costs_of(self, earlier: Prefill) -> Prefill:
+        """Return this prefill with the costs of an ``earlier`` one, whose reads are added in place."""
+        self.reads.add(earlier.reads.raw, earlier.reads.live)
+        counts = _sums(self.counts, earlier.counts) | {
             "layers": self.counts.layers,
             "live_tokens": self.counts.live_tokens,
-            "longest_tokens": max(self.counts.longest_tokens, goal.counts.longest_tokens),
+            "longest_tokens": max(self.counts.longest_tokens, earlier.counts.longest_tokens),
         }
         return replace(
             self,
-            flips=(*goal.flips, *self.flips),
+            flips=(*earlier.flips, *self.flips),
             counts=Counts(**counts),
-            timings=Timings(**_sums(self.timings, goal.timings)),
-            cold=self.cold or goal.cold,
-            after_ms=self.after_ms + goal.after_ms,
+            timings=Timings(**_sums(self.timings, earlier.timings)),
+            cold=self.cold or earlier.cold,
+            after_ms=self.after_ms + earlier.after_ms,
         )
 
 

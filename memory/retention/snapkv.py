@@ -34,12 +34,12 @@ class SnapKV(BudgetedRetention):
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Sum `votes` over layers and heads for history rows; rows of the window get infinity, so they survive."""
-        scores = sum(self.votes(view, layer).sum(0) for layer in range(view.layers))
+        """Sum `window_attention` over layers and heads for history rows; the window's rows survive with infinity."""
+        scores = sum(self.window_attention(view, layer).sum(0) for layer in range(view.layers))
         window = scores.new_full((view.rows - scores.numel(),), float("inf"))
         return torch.cat([scores, window])[view.history]
 
-    def votes(self, view: CacheView, layer: int) -> torch.Tensor:
+    def window_attention(self, view: CacheView, layer: int) -> torch.Tensor:
         """Compute (heads, rows before the window): mean attention from the window's rows, pooled over neighbours."""
         queries, places = view.queries(layer)[:, -self.window :].float(), view.query_positions[-self.window :]
         before = int(torch.searchsorted(view.positions, places[0]))

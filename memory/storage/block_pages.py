@@ -19,7 +19,7 @@ from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import save_agent
 from memory.files.block_file import NAMES, BlockFile
 from memory.kv_cache.block import Entry, KVBlock
-from memory.kv_cache.packed_rows import DamagedError, Guard, Mapped, MappedPacked, MappedRows, PackedRows
+from memory.kv_cache.packed_rows import DamagedError, Mapped, MappedPacked, MappedRows, PackedRows, RowVerifier
 from memory.kv_cache.quantization import Grid, Packed, PackFormat
 
 PAGE = 256  # rows of a layer under one checksum
@@ -76,14 +76,14 @@ class PageFormat:
                 tensors[side] = rows if x.dtype in NAMES else rows.contiguous().view(torch.uint8)
         return tensors
 
-    def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
-        """View tensors named as by `split` as keys (``side`` "k") or values ("v"). ``guard`` verifies what is read."""
+    def join(self, rows: Mapping[str, torch.Tensor], side: str, verifier: RowVerifier) -> MappedRows | MappedPacked:
+        """View tensors named as by `split` as keys (``side`` "k") or values ("v"). ``verifier`` checks what is read."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
-            return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)
+            return MappedRows(rows[side].view(dtype).transpose(1, 2), verifier)
         codes, scale, bias = (rows[f"{side}.{name}"] for name in PARTS)
         packed = Packed(codes, scale, bias, self.kv_heads, self.head_dim, self.grid)
-        return MappedPacked((packed,), dtype, packed.tokens, guard=guard)
+        return MappedPacked((packed,), dtype, packed.tokens, verifier=verifier)
 
     @property
     def grid(self) -> Grid:
@@ -135,15 +135,15 @@ class Pages:
             for identity, (start, stop, namespace, created) in self._index.items()
         ]
 
-    def guard(self, identity: str) -> PageGuard:
-        """Make the guard that verifies a block, and reports it if it is damaged."""
-        return PageGuard(self, identity, *self._index[identity][:2])
+    def verifier(self, identity: str) -> PageVerifier:
+        """Make a block's verifier, which reports it if it is damaged."""
+        return PageVerifier(self, identity, *self._index[identity][:2])
 
     def read(self, identity: str) -> KVBlock:
         """Map a block; a page is verified when rows in it are first sliced."""
         start, stop, namespace, created = self._index[identity]
-        rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
-        k, v = (self.page_format.join(rows, side, guard) for side in ("k", "v"))
+        rows, verifier = {name: x[:, start:stop] for name, x in self._rows.items()}, self.verifier(identity)
+        k, v = (self.page_format.join(rows, side, verifier) for side in ("k", "v"))
         return KVBlock(identity, k, v, namespace, created)
 
     def are_verified(self, layers: Any, start: int, stop: int) -> bool:
@@ -161,7 +161,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class PageGuard:
+class PageVerifier:
     """Verifier of rows ``start:stop`` of a file, which are all or some of the rows of the block ``identity``."""
 
     pages: Pages = field(repr=False)
@@ -177,8 +177,8 @@ class PageGuard:
             self.pages.report(self.pages, self.identity, error)
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
-    def part(self, start: int, stop: int) -> PageGuard:
-        """Make the guard of its rows ``start:stop``, counted from 0."""
+    def part(self, start: int, stop: int) -> PageVerifier:
+        """Make the verifier of its rows ``start:stop``, counted from 0."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property

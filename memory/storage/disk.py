@@ -90,7 +90,7 @@ class Disk(BlockStore):
             self.ledger.add(entry)
         self._evict()
 
-    def form(self, block: KVBlock) -> KVBlock:
+    def stored_form(self, block: KVBlock) -> KVBlock:
         """Return the block as it is stored. Raises ConfigError if its shape or format differs from the file's."""
         if self._page_format is None:
             self._page_format = PageFormat.of(block, self.format)
@@ -158,7 +158,7 @@ class Disk(BlockStore):
         block = self.peek(identity)
         try:
             if block is not None and identity not in self._blocks:
-                self._pages.guard(identity).check(slice(None))
+                self._pages.verifier(identity).check(slice(None))
         except DamagedError:
             return None
         return block

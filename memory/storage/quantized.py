@@ -30,9 +30,9 @@ class Quantized(Ram):
         super().__post_init__()
         self.format = PackFormat(self.bits, self.group, self.keys)
 
-    def form(self, block: KVBlock) -> KVBlock:
+    def stored_form(self, block: KVBlock) -> KVBlock:
         """Pack a block unless it is packed already, so that no block is rounded twice."""
         if not isinstance(block.k, PackedRows):
             k, v = PackedRows.of(block.k, self.format, self.keys), PackedRows.of(block.v, self.format)
             block = replace(block, k=k, v=v)
-        return super().form(block)
+        return super().stored_form(block)

@@ -39,7 +39,7 @@ class Tiers:
         for problem in self._problems():
             raise ConfigError(problem)
         self._pinned = set(self.pins)
-        self._ages: CacheLedger[Entry] = CacheLedger()  # every block once, the oldest first
+        self._by_time: CacheLedger[Entry] = CacheLedger()  # every block once, the oldest first
         counts = ("hits", "misses", "evicted", "rejected", "promoted", "demoted", "expired")
         self._counts = dict.fromkeys(counts, 0)
         self._add_stored()
@@ -68,7 +68,7 @@ class Tiers:
         self.delete(block.identity)
         block = replace(block, created=self.clock())
         if self._store(0, block, block.namespace):
-            self._ages.add(block.entry)
+            self._by_time.add(block.entry)
         else:
             self._counts["rejected"] += 1
 
@@ -82,7 +82,7 @@ class Tiers:
             if level and block.is_loaded and identity not in self._pinned:
                 self._promote(level, block)
             return block
-        self._ages.remove(identity)
+        self._by_time.remove(identity)
         self._counts["misses"] += 1
         return None
 
@@ -98,7 +98,7 @@ class Tiers:
         """Delete a block in all tiers, pinned or not."""
         for tier in self.tiers:
             tier.delete(identity)
-        self._ages.remove(identity)
+        self._by_time.remove(identity)
 
     def entries(self) -> list[Entry]:
         """List what each tier stores, the least recently used first; a copy in several tiers is listed in each."""
@@ -112,7 +112,7 @@ class Tiers:
         for level, tier in enumerate(self.tiers):
             tiers |= {f"tier{level}_blocks": len(tier.ledger), f"tier{level}_bytes": tier.ledger.nbytes}
         total = sum(tier.ledger.nbytes for tier in self.tiers)
-        return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
+        return {"blocks": len(self._by_time), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
         """Copy blocks (the most recently used, if not all fit) into the last tier, if it persists; flush all tiers."""
@@ -132,9 +132,9 @@ class Tiers:
     def _problems(self) -> list[str]:
         if not self.tiers:
             return ["tiers is empty: name at least one storage"]
-        lacking = [type(tier).__name__ for tier in self.tiers if not hasattr(tier, "form")]
+        lacking = [type(tier).__name__ for tier in self.tiers if not hasattr(tier, "stored_form")]
         if lacking:
-            return [f"{lacking[0]} cannot be a tier, as it has no form(): use Ram, Quantized or Disk"]
+            return [f"{lacking[0]} cannot be a tier, as it has no stored_form(): use Ram, Quantized or Disk"]
         problems = [
             f"tier {type(below).__name__} stores numbers unrounded, but {type(above).__name__} above it rounds them: "
             "quantize the lower tier too, or swap the two"
@@ -151,14 +151,14 @@ class Tiers:
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _add_stored(self) -> None:
-        ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
-        ages |= {entry.key: entry for entry in self._ages}
-        self._ages = CacheLedger(sorted(ages.values(), key=lambda entry: entry.timestamp))
+        entries = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
+        entries |= {entry.key: entry for entry in self._by_time}
+        self._by_time = CacheLedger(sorted(entries.values(), key=lambda entry: entry.timestamp))
 
     def _expire(self) -> None:
         if self.ttl_seconds is None:
             return
-        for entry in self._ages.expired(self.clock() - self.ttl_seconds):
+        for entry in self._by_time.expired(self.clock() - self.ttl_seconds):
             if entry.key not in self._pinned:
                 self.delete(entry.key)
                 self._counts["expired"] += 1
@@ -173,7 +173,7 @@ class Tiers:
         Blocks beyond their namespace's quota (the new block counts) are evicted first, then others of ``namespace``.
         """
         try:
-            block = self.tiers[level].form(block.in_memory())
+            block = self.tiers[level].stored_form(block.in_memory())
         except DamagedError:  # read from a disk tier, where it is damaged
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
@@ -215,5 +215,5 @@ class Tiers:
         elif block is not None and self._store(level + 1, block, namespace):
             self._counts["demoted"] += 1
         else:
-            self._ages.remove(identity)
+            self._by_time.remove(identity)
             self._counts["evicted"] += 1

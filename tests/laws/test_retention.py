@@ -132,7 +132,7 @@ class RecordingAttention(RecordingQueryMemory):
     counts_mass, window = True, 6
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        self.votes = [SnapKV(window=6, kernel=1).votes(view, layer) for layer in range(view.layers)]
+        self.attention = [SnapKV(window=6, kernel=1).window_attention(view, layer) for layer in range(view.layers)]
         return super().keep(view)
 
 
@@ -146,8 +146,8 @@ def test_stages_get_the_models_own_attention_weights(engine: Engine) -> None:
         weights = eager_weights(engine, session.ids, dense_mask(engine.plain, session.visible, rows, rows))
         assert relative(view.mass, sum(w.sum((0, 1)) for w in weights)[live]) < 1e-5
         before = live[live < len(session.ids) - 6]
-        for votes, paid in zip(stage.votes, weights, strict=True):
-            assert relative(votes, paid[:, -6:].mean(1)[:, before]) < 1e-5
+        for attention, paid in zip(stage.attention, weights, strict=True):
+            assert relative(attention, paid[:, -6:].mean(1)[:, before]) < 1e-5
 
 
 def test_an_instruction_is_protected_until_it_is_replaced_or_its_text_disappears(engine_of: GetEngine) -> None:

@@ -70,7 +70,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "storage.ram.Ram": [({"budget_bytes": -1}, "-1")],
     "storage.disk.Disk": [
-        ({"bits": 5}, "bits=5"), ({"agent": "../x"}, "no safe name"), ({"budget_bytes": -1}, "budget_bytes=-1"),
+        ({"bits": 5}, "bits=5"), ({"agent": "../x"}, "not a safe name"), ({"budget_bytes": -1}, "budget_bytes=-1"),
         ({"buffer_bytes": -1}, "buffer_bytes=-1"),
     ],
     "storage.tiers.Tiers": [

@@ -157,9 +157,9 @@ def best(view: CacheView, budget: int, scores: torch.Tensor) -> list[int]:
 
 
 def grouped(stage: SnapKV, view: CacheView, pair: Pair) -> torch.Tensor:
-    """Return the mean votes over the query heads of each KV head, (layers, kv_heads, rows before the window)."""
-    votes = torch.stack([stage.votes(view, layer) for layer in range(view.layers)])
-    return votes.unflatten(1, (pair.engine.info.kv_heads, -1)).mean(2)
+    """Average the window's attention over a KV head's query heads: (layers, kv_heads, rows before the window)."""
+    attention = torch.stack([stage.window_attention(view, layer) for layer in range(view.layers)])
+    return attention.unflatten(1, (pair.engine.info.kv_heads, -1)).mean(2)
 
 
 @pytest.mark.parametrize("case", STREAMS)
@@ -200,10 +200,10 @@ def test_snapkv_gives_the_same_scores(pair: Pair) -> None:
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_snapkv_keeps_the_same_rows_per_layer_and_head(pair: Pair, budget: int) -> None:
-    """Select rows by the votes of one KV head, as kvpress does; the window survives."""
+    """Select rows by the attention of one KV head, as kvpress does; the window survives."""
     stage, view = SnapKV(budget, WINDOW, KERNEL, "mean"), pair.view()
-    votes = torch.nn.functional.pad(grouped(stage, view, pair), (0, WINDOW), value=float("inf"))
-    assert [best(view, budget, scores) for scores in votes.flatten(0, 1)] == pair.peer[f"snapkv {budget}"].sets
+    attention = torch.nn.functional.pad(grouped(stage, view, pair), (0, WINDOW), value=float("inf"))
+    assert [best(view, budget, scores) for scores in attention.flatten(0, 1)] == pair.peer[f"snapkv {budget}"].sets
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

@@ -99,7 +99,7 @@ class AttentionParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MaskBlock:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
     ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; keys before these n are
@@ -120,7 +120,7 @@ class Block:
 
 
 def block_probabilities(
-    q: torch.Tensor, keys: torch.Tensor, block: Block, softcap: float | None, sinks: torch.Tensor | None
+    q: torch.Tensor, keys: torch.Tensor, block: MaskBlock, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     """Compute weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
     return _probabilities(q[:, :, block.q0 : block.q1], keys, block.bias, softcap, sinks)
@@ -147,7 +147,7 @@ def grouped_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    blocks: Sequence[Block],
+    blocks: Sequence[MaskBlock],
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
@@ -177,7 +177,7 @@ def grouped_attention(
 
 
 def device_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[MaskBlock], scale: float
 ) -> torch.Tensor:
     """Compute the output of `grouped_attention` with torch's SDPA, one call per block; plans for a GPU have few blocks.
 
@@ -213,7 +213,7 @@ class LayerAttention:
     keys: torch.Tensor | None  # (requests, kv_heads, visible rows, head_dim)
     values: torch.Tensor | None
     params: AttentionParams
-    blocks: Sequence[Block]
+    blocks: Sequence[MaskBlock]
     tiles: Callable[[], torch.Tensor] | None = None  # computes the output of a tiled cache
     keeps_weights: bool = False  # whether `weights` may be kept: they are large
     _out: torch.Tensor | None = None
@@ -233,7 +233,7 @@ class LayerAttention:
             self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()
         return self._out
 
-    def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
+    def output_of(self, rows: torch.Tensor, blocks: Sequence[MaskBlock]) -> torch.Tensor:
         """Compute the output of the active rows numbered ``rows``. Output of other rows is undefined, but finite."""
         if self._out is not None:
             return self._out
@@ -241,16 +241,14 @@ class LayerAttention:
         out[:, rows] = self._attend(self.query[:, :, rows], blocks, None)
         return out
 
-    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], weights_out: WeightReceiver | None) -> torch.Tensor:
-        params = self.params
-        return grouped_attention(
-            query, self.keys, self.values, blocks, params.scale, params.softcap, params.sinks, weights_out
-        )
+    def _attend(self, q: torch.Tensor, blocks: Sequence[MaskBlock], weights_out: WeightReceiver | None) -> torch.Tensor:
+        p = self.params
+        return grouped_attention(q, self.keys, self.values, blocks, p.scale, p.softcap, p.sinks, weights_out)
 
 
 GAP_COST = 8192  # number of products of a query row and a key that take as long as an additional block
 
-BlocksByWindow = Callable[[int | None], list[Block]]
+BlocksByWindow = Callable[[int | None], list[MaskBlock]]
 
 
 @dataclass
@@ -258,9 +256,9 @@ class MaskPlan:
     """Blocks of a pass for each sliding window of its layers, made on first use."""
 
     make_blocks: BlocksByWindow
-    _blocks: dict[int | None, list[Block]] = field(default_factory=dict)
+    _blocks: dict[int | None, list[MaskBlock]] = field(default_factory=dict)
 
-    def blocks(self, window: int | None) -> list[Block]:
+    def blocks(self, window: int | None) -> list[MaskBlock]:
         if window not in self._blocks:
             self._blocks[window] = self.make_blocks(window)
         return self._blocks[window]
@@ -279,7 +277,7 @@ def _block_rows(rows: int, dtype: torch.dtype, device: torch.device) -> int:
 def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
     """Plan causal attention of the rows numbered ``rows`` (sorted). ``positions`` of all rows must increase."""
 
-    def blocks(window: int | None) -> list[Block]:
+    def blocks(window: int | None) -> list[MaskBlock]:
         bounds = _bounds(rows, dtype)
         firsts, lasts = rows[[q0 for q0, _ in bounds]].tolist(), rows[[q1 - 1 for _, q1 in bounds]].tolist()
         result = []
@@ -290,7 +288,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
                 free = free if low == 0 and int(positions[last] - positions[0]) < window else low
             stop = last + 1 + padding(last + 1 - low)
             bias = _causal_bias(rows[q0:q1], positions, free, stop, window, dtype)
-            result.append(Block(q0, q1, low, stop, bias))
+            result.append(MaskBlock(q0, q1, low, stop, bias))
         return result
 
     return MaskPlan(blocks)
@@ -341,7 +339,7 @@ def unit_plan(
     starts = (sizes.cumsum(0) - sizes)[unit]  # first row of each row's unit; rows are numbered after the context
     total = unit.numel()
 
-    def blocks(window: int | None) -> list[Block]:
+    def blocks(window: int | None) -> list[MaskBlock]:
         step, result = _block_rows(total, dtype, device), []
         for q0 in range(extra, total, step):
             q1, k0 = min(total, q0 + step), int(starts[q0])
@@ -354,7 +352,7 @@ def unit_plan(
                 near = places - torch.arange(context, device=device)[None] < window
                 visible = torch.cat([near, visible & (rows[:, None] - keys[None] < window)], 1)
             bias = bias_of(visible, dtype)
-            result.append(Block(q0 - extra, q1 - extra, context + k0, context + k1, bias, context))
+            result.append(MaskBlock(q0 - extra, q1 - extra, context + k0, context + k1, bias, context))
         return result
 
     return MaskPlan(blocks)
@@ -372,7 +370,7 @@ def tree_plan(
     """
     nodes, prompt = ancestry.shape[0], positions.numel()
 
-    def blocks(window: int | None) -> list[Block]:
+    def blocks(window: int | None) -> list[MaskBlock]:
         bias = ancestry
         if window is not None:
             prompt_bias = bias_of(positions[None] > (following + depth)[:, None] - window, dtype)
@@ -384,7 +382,7 @@ def tree_plan(
             q1 = min(nodes, q0 + step)
             extra = padding(prompt + q1)
             visible = functional.pad(bias[q0:q1, : before + q1], (0, extra), value=float("-inf"))
-            result.append(Block(q0, q1, 0, prompt + q1 + extra, visible))
+            result.append(MaskBlock(q0, q1, 0, prompt + q1 + extra, visible))
         return result
 
     return MaskPlan(blocks)

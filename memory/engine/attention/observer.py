@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention, block_probabilities
+from memory.engine.attention.kernels import AttentionParams, LayerAttention, MaskBlock, block_probabilities
 
 Queries = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions, and queries by layer
 
@@ -31,7 +31,7 @@ class SummedAttention:
 class WeightCollector:
     """Sum of attention weights over heads, to which one block after another is added."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[MaskBlock]
     totals: torch.Tensor  # (query rows, key rows) float32
     blocks_done: list[int]  # number of key columns of each block that was added
 
@@ -83,7 +83,7 @@ class AttentionObserver:
             self._remove_from(int(new[0]))  # a failed pass may have left attention of these positions
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
-    def collector(self, blocks: Sequence[Block]) -> WeightCollector | None:
+    def collector(self, blocks: Sequence[MaskBlock]) -> WeightCollector | None:
         """Return a collector for one layer of this pass; None unless attention is added up."""
         if not self.counts_mass:
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from memory.engine.attention.kernels import Block, attention_scores, weighted_sum
+from memory.engine.attention.kernels import MaskBlock, attention_scores, weighted_sum
 from memory.kv_cache.quantization import Packed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def unpacked_tiles(k: Packed, v: Packed, dtype: torch.dtype, rows: int = TILE) -
 
 
 def tiled_attention(
-    q: torch.Tensor, tiles: Iterable[Tile], blocks: Sequence[Block], scale: float, softcap: float | None = None,
+    q: torch.Tensor, tiles: Iterable[Tile], blocks: Sequence[MaskBlock], scale: float, softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Compute attention of ``q`` (requests, heads, rows, head_dim) over the rows of all ``tiles``.
@@ -75,7 +75,7 @@ def tiled_attention(
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
 
 
-def _pieces(block: Block, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+def _pieces(block: MaskBlock, first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Yield the parts of a block in key rows ``first:last``: first row, row after the last, column of the first row."""
     for low, high, column in ((0, block.prefix, 0), (block.k0, block.k1, block.prefix)):
         start, stop = max(low, first), min(high, last)
@@ -96,7 +96,7 @@ class _RunningSoftmax:
         self.top = torch.full_like(self.mass, float("-inf"))
         self._packed: RunningSums | None = None  # sums over packed keys, added at the end
 
-    def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
+    def add(self, k: torch.Tensor, v: torch.Tensor, block: MaskBlock, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
         count = k.shape[0] * k.shape[1]  # one product per KV head: the rows are those of its query heads
         scores = attention_scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
@@ -110,7 +110,9 @@ class _RunningSoftmax:
         out = weighted_sum(weights.to(v.dtype).view(count, -1, weights.shape[-1]), v.flatten(0, 1))
         self.out.add_(out.reshape(self.out.shape))
 
-    def add_packed(self, k: Packed, v: Packed, rows: slice, block: Block, column: int, softcap: float | None) -> None:
+    def add_packed(
+        self, k: Packed, v: Packed, rows: slice, block: MaskBlock, column: int, softcap: float | None
+    ) -> None:
         if self._packed is None:
             from memory.engine.attention.triton_quantized import RunningSums
 
@@ -144,7 +146,7 @@ def _finite(top: torch.Tensor) -> torch.Tensor:
     return top.masked_fill(top == float("-inf"), 0)
 
 
-def _mask(scores: torch.Tensor, block: Block, column: int) -> None:
+def _mask(scores: torch.Tensor, block: MaskBlock, column: int) -> None:
     """Add the block's bias to ``scores`` (requests, heads, rows, n) of its columns from ``column`` on."""
     if block.bias is None:
         return

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.runtime import JITFunction
 
-from memory.engine.attention.kernels import Block
+from memory.engine.attention.kernels import MaskBlock
 from memory.kv_cache.quantization import Packed
 
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -60,7 +60,7 @@ class RunningSums:
         self.top = torch.full_like(self.mass, float("-inf"))
 
     def add(
-        self, k: Packed, v: Packed, first: int, last: int, block: Block, column: int, softcap: float | None
+        self, k: Packed, v: Packed, first: int, last: int, block: MaskBlock, column: int, softcap: float | None
     ) -> None:
         """Add rows ``first:last`` of ``k``, ``v``, which are the block's columns from ``column`` on."""
         q, dim = self._q, k.head_dim

@@ -39,14 +39,14 @@ def render(
 
 
 def parts_around(
-    tokenizer: PreTrainedTokenizerBase, mark: str, messages: Sequence[tuple[str, str]], **values: bool
+    tokenizer: PreTrainedTokenizerBase, placeholder: str, messages: Sequence[tuple[str, str]], **values: bool
 ) -> list[str]:
-    """Render messages whose contents contain ``mark`` as a placeholder, and split the text at every ``mark``.
+    """Render messages whose contents contain ``placeholder``, and split the text at every occurrence of it.
 
     :raises ModelError: `render` fails, or the template omits, repeats or changes contents
     """
-    parts = render(tokenizer, messages, **values).split(mark)
-    due = sum(content.count(mark) for _, content in messages)
+    parts = render(tokenizer, messages, **values).split(placeholder)
+    due = sum(content.count(placeholder) for _, content in messages)
     if len(parts) != due + 1:
         raise ModelError(
             f"the model's chat template does not repeat each content once ({due} placeholders became "

@@ -49,8 +49,8 @@ class BatchedCache(ABC, Generic[C]):
         """Store the rows ``k``, ``v`` (requests, kv_heads, head_dim), keys rotated."""
 
     @abstractmethod
-    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
-        """Yield the first request, the first column, and the keys or values (``side``) of every run."""
+    def runs(self, layer: int, k_or_v: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
+        """Yield the first request, the first column, and the keys or values (``k_or_v``) of every run."""
 
     @abstractmethod
     def visible(self, window: int | None) -> torch.Tensor:
@@ -131,9 +131,9 @@ class BatchedPagedCache(BatchedCache[PagedCache]):
         pool.k[layer].index_copy_(1, self._new, k.transpose(0, 1))
         pool.v[layer].index_copy_(1, self._new, v.transpose(0, 1))
 
-    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
+    def runs(self, layer: int, k_or_v: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
         pool = self.members[0].pool
-        stored, slots = (pool.k, pool.v)[side][layer], self._gather(window)
+        stored, slots = (pool.k, pool.v)[k_or_v][layer], self._gather(window)
         counts, first = self._counts[window], 0
         while first < slots.shape[1]:
             requests = requests_at(counts, first)

@@ -51,13 +51,13 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
         self._tail_rows = self._places - self._packed
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        for side, x in enumerate((k, v)):
-            self._tails[side, layer][:, self._numbers, self._tail_rows] = x.transpose(0, 1)
+        for k_or_v, x in enumerate((k, v)):
+            self._tails[k_or_v, layer][:, self._numbers, self._tail_rows] = x.transpose(0, 1)
 
-    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
+    def runs(self, layer: int, k_or_v: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
         blocks = self._blocks(window)
-        yield from blocks.runs(layer, side)
-        yield 0, blocks.count * BLOCK, self._tails[side, layer]
+        yield from blocks.runs(layer, k_or_v)
+        yield 0, blocks.count * BLOCK, self._tails[k_or_v, layer]
 
     def visible(self, window: int | None) -> torch.Tensor:
         blocks, places, packed = self._blocks(window), self._places[:, None], self._packed[:, None]
@@ -111,38 +111,38 @@ class _VisibleBlocks:
         old, new = ([list(map(id, member)) for member in members] for members in (self.extents, extents))
         return self.spans == spans and old == new
 
-    def runs(self, layer: int, side: int) -> Iterator[tuple[int, int, Packed]]:
+    def runs(self, layer: int, k_or_v: int) -> Iterator[tuple[int, int, Packed]]:
         """Yield the first request and column, and packed rows (requests, kv_heads, rows, head_dim), of every tile."""
-        if (layer, side) not in self._views:
-            self._views[layer, side] = list(self._tiles(layer, side))
-        for first, block, requests, like, views in self._views[layer, side]:
+        if (layer, k_or_v) not in self._views:
+            self._views[layer, k_or_v] = list(self._tiles(layer, k_or_v))
+        for first, block, requests, like, views in self._views[layer, k_or_v]:
             tensors = (torch.cat(parts).flatten(0, 1).unflatten(0, (requests, -1)) for parts in views)
             yield first, block * BLOCK, like.with_tensors(*tensors)
 
-    def _tiles(self, layer: int, side: int) -> Iterator[tuple[int, int, int, Packed, Views]]:
+    def _tiles(self, layer: int, k_or_v: int) -> Iterator[tuple[int, int, int, Packed, Views]]:
         """Yield the first request and block, the number of requests, a packed part, and the views of every tile."""
         if not self.count:
             return
         counts, block = [last - first for first, last in self.spans], 0
         any_extent = next(extents for extents in self.extents if extents)[0]
-        like = (any_extent.k, any_extent.v)[side][:1, layer]  # (1, kv_heads, BLOCK, head_dim)
+        like = (any_extent.k, any_extent.v)[k_or_v][:1, layer]  # (1, kv_heads, BLOCK, head_dim)
         limit = max(1, ROWS // BLOCK // (1 if supports(like, self.dtype) else 2))  # blocks; half if unpacked
         while block < self.count:
             requests = requests_at(counts, block)
             width = min(self.count - block, max(1, limit // requests))
             for first in range(0, requests, limit):
                 numbers = range(first, min(requests, first + limit))
-                parts = [part for i in numbers for part in self._stored(i, block, width, layer, side, like)]
+                parts = [part for i in numbers for part in self._stored(i, block, width, layer, k_or_v, like)]
                 views = tuple(map(list, zip(*(part.tensors for part in parts), strict=True)))
                 yield first, block, len(numbers), parts[0], views
             block += width
 
-    def _stored(self, number: int, block: int, width: int, layer: int, side: int, like: Packed) -> Iterator[Packed]:
+    def _stored(self, number: int, block: int, width: int, layer: int, k_or_v: int, like: Packed) -> Iterator[Packed]:
         """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), zeros after its last."""
         first, last = self.spans[number]
         start, stop = min(last, first + block), min(last, first + block + width)
         for extent, a, b in _parts(self.extents[number], start, stop):
-            yield (extent.k, extent.v)[side][a:b, layer]
+            yield (extent.k, extent.v)[k_or_v][a:b, layer]
         if missing := width - (stop - start):
             yield like.with_tensors(*(x.new_zeros(missing, *x.shape[1:]) for x in like.tensors))
 

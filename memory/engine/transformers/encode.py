@@ -116,7 +116,7 @@ class FusedEncoding:
         for placement in placements:
             rows += range(placement.start, placement.stop)
             source += range(starts[placement.fused], starts[placement.fused] + len(placement.unit.token_ids))
-        self._still = decoder.rope.identity(self._batch.hidden.shape[1], decoder.device)
+        self._no_rotation = decoder.rope.identity(self._batch.hidden.shape[1], decoder.device)
         self._rows = torch.tensor(rows, device=decoder.device)
         self._source = torch.tensor(source, device=decoder.device)
         angles = at_rows(angles, self._rows)
@@ -174,9 +174,9 @@ class FusedEncoding:
     def _join_angles(self, angles: Angles) -> Angles:
         """Append angles of no rotation for the units' rows to ``angles``; cached for the same ``angles``."""
         if self._joined is None or self._joined[0] is not angles:
-            still = self._still
+            no_rotation = self._no_rotation
             joint = {
-                key: tuple(torch.cat(pair, 1) for pair in zip(of, still, strict=True)) for key, of in angles.items()
+                key: tuple(torch.cat(pair, 1) for pair in zip(x, no_rotation, strict=True)) for key, x in angles.items()
             }
             self._joined = angles, joint
         return self._joined[1]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.kernels import Block, LayerAttention, bias_of, block_probabilities
+from memory.engine.attention.kernels import LayerAttention, MaskBlock, bias_of, block_probabilities
 from memory.engine.trace import HopReport, PrefillTrace
 from memory.engine.transfer.link import ChooserThread
 from memory.engine.transformers.decoder import Decoder
@@ -229,7 +229,7 @@ class LayerProbe:
         visible = visible.expand(rows.numel(), total)
         if params.window is not None:
             visible = visible & (places[None] > places[sources][:, None] - params.window)
-        block = Block(0, rows.numel(), 0, total, bias_of(visible, attention.query.dtype))
+        block = MaskBlock(0, rows.numel(), 0, total, bias_of(visible, attention.query.dtype))
         queries, keys = attention.query[:, :, rows] * params.scale, self.prompt.cache.k[self.layer, :, :, :total]
         weights = block_probabilities(queries, keys.flatten(0, 1), block, params.softcap, params.sinks)
         return weights.unflatten(0, (queries.shape[0], -1))[0].mean(0, dtype=self.prompt.averaging.dtype)

@@ -168,8 +168,8 @@ WRONG = {
     "wandb.group=7": "give text or null",
     "eval.seed=1.5": "give a whole number from 0 on",
     "model.device=cuda:x": "model.device=cuda:x is not a device",
-    "memory.recompute._target_=memory.recompute.full.Ful": "'memory.recompute.full.Ful' is no component",
-    "memory.loading._target_=no_such_package.Mine": "'no_such_package.Mine' is no component",
+    "memory.recompute._target_=memory.recompute.full.Ful": "'memory.recompute.full.Ful' is not a component",
+    "memory.loading._target_=no_such_package.Mine": "'no_such_package.Mine' is not a component",
 }
 RIGHT = [
     "env.thor.field_of_view=60 memory.grouping.threshold=1 engine.chunk_megabytes=2 eval.ray.num_gpus=0.5",
@@ -231,9 +231,9 @@ def test_elements_of_a_list_have_kinds_too(words_given: str) -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"planner": "kep"}, "did you mean"), ({"model": "planner-tin"}, "did you mean"),
-        ({"overrides": ["prompt.style=link"]}, "did you mean"), ({"overrides": ["prompt.encoder=null"]}, "give text"),
-        ({"overrides": ["eval.threads=99999999999"]}, "too many"), ({"overrides": ["memory._target_=5"]}, "no dotted"),
+        ({"planner": "kep"}, "did you mean"), ({"overrides": ["prompt.encoder=null"]}, "give text"),
+        ({"overrides": ["prompt.style=link"]}, "did you mean"), ({"overrides": ["memory._target_=5"]}, "not a dotted"),
+        ({"overrides": ["eval.threads=99999999999"]}, "too many"), ({"model": "planner-tin"}, "did you mean"),
     ],
 )  # fmt: skip
 def test_an_agent_with_invalid_settings_is_refused(

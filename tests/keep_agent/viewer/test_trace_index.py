@@ -76,8 +76,8 @@ def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> 
     ("line", "text"),
     [
         ("{torn", r"trace.jsonl:3 is not JSON .*run it again"),
-        ("[1, 2]", "trace.jsonl:3 is no JSON object"),
-        ("7", "trace.jsonl:3 is no JSON object"),
+        ("[1, 2]", "trace.jsonl:3 is not a JSON object"),
+        ("7", "trace.jsonl:3 is not a JSON object"),
         (json.dumps(step() | {"v": 9}), "trace.jsonl:3 has schema 9, this version reads 1"),
         (json.dumps({"v": 1, "event": "step"}), "trace.jsonl:3 is no entry of a trace .*episode"),
         (json.dumps(step() | {"step": None}), "trace.jsonl:3 is no entry"),

@@ -82,7 +82,7 @@ def test_rows_that_were_not_persisted_are_written_when_evicted(make: Make, engin
     memories, text = make(), lines(60)
     path = disk.agent_path(tmp_path / "rows", "a", engine.model_key)
     say(memories, "a", text, persist=False)
-    memories._disk.wait()
+    memories._disk.wait_for_writes()
     assert not path.exists()
     memories.host_bytes = 1
     say(memories, "b", text, persist=False)
@@ -156,7 +156,7 @@ def test_rows_expire_in_memory_and_on_the_disk(make: Make, tmp_path: Path) -> No
         fresh = make(ttl_seconds=100, clock=clock, pinned=pinned)
         fresh.flush()
         assert [fresh.open(agent, text).origin for agent in ("a", "b", "pinned")] == ["cold", "cold", origin]
-    fresh._disk.wait()
+    fresh._disk.wait_for_writes()
     assert disk.entries(tmp_path / "rows") == []
 
 
@@ -165,7 +165,7 @@ def test_unsafe_names_are_refused_by_every_method(make: Make, tmp_path: Path) ->
         m.share("house", "the house\n")
         for call, *more in ((m.open, "text\n"), (m.begin_with, "house"), (m.forget,), (m.pin,), (m.pin, False)):
             for agent in ("", "../b", "a\0"):
-                with pytest.raises(ConfigError, match="no safe name"):
+                with pytest.raises(ConfigError, match="not a safe name"):
                     call(agent, *more)
         assert m.stats()["agents"] == 0
     assert {file.name for file in (tmp_path / "rows").glob("*")} <= {"index.json"}
@@ -228,7 +228,7 @@ def test_forget_deletes_all_rows_of_one_agent_only(make: Make, engines: list[Eng
 
 def test_forget_waits_for_a_write_and_cancels_the_queued_ones(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
-    memories._disk.wait()
+    memories._disk.wait_for_writes()
     writing, gate, real = threading.Event(), threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:

@@ -85,7 +85,7 @@ def test_failed_writes_are_repeated(
     with full_disk(monkeypatch):
         say(memories, "a", text)
         say(memories, "b", text)
-        memories._disk.wait()
+        memories._disk.wait_for_writes()
         assert memories.stats()["failed"] == 2 and "the memory of agent 'a' could not be written" in caplog.text
         with pytest.raises(CapacityError, match="no room for"):
             memories.flush()
@@ -103,7 +103,7 @@ def test_flushing_some_agents_raises_no_error_of_others(make: Make, monkeypatch:
     memories, text = make(), lines(40)
     with full_disk(monkeypatch):
         say(memories, "secret", text)
-        memories._disk.wait()
+        memories._disk.wait_for_writes()
         say(memories, "own", text)
         with pytest.raises(CapacityError):
             memories.flush({"own"})

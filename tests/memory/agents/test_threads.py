@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE, until
 
 def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
-    memories._disk.wait()
+    memories._disk.wait_for_writes()
     gate, real = threading.Event(), disk.save_agent
     monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(PATIENCE) and real(*arguments))
     memories.host_bytes = 1
@@ -46,7 +46,7 @@ def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pyt
 
 def test_a_slow_writer_writes_the_newest_rows(make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
-    memories._disk.wait()
+    memories._disk.wait_for_writes()
     gate, real, writes = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
@@ -171,7 +171,7 @@ def test_written_rows_are_those_of_the_finished_turn(end: str, make: Make, gate:
         memories.host_bytes = 1
         say(memories, "b", lines(3))
         assert not memories._host
-    memories._disk.wait()
+    memories._disk.wait_for_writes()
     with make(folder=memories.folder / "quiet") as quiet:
         say(quiet, "a", text)
     folders = (memories.folder, quiet.folder)

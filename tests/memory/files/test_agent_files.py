@@ -67,7 +67,7 @@ def test_no_two_agents_share_a_file_on_case_insensitive_disks(names: list[str], 
 ])  # fmt: skip
 def test_names_that_are_refused(tmp_path: Path, agent: str) -> None:
     for call in (save, forget, lambda root, name: open_agent(root, name, "m")):
-        with pytest.raises(ConfigError, match="no safe name"):
+        with pytest.raises(ConfigError, match="not a safe name"):
             call(tmp_path, agent)
     assert list(tmp_path.iterdir()) == []
 

@@ -23,7 +23,7 @@ from memory.kv_cache.quantization import Axis, Packed, PackFormat, bytes_per_tok
 from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests import beside
 from tests.laws.prompts import relative, tokens
-from tests.memory.engine.attention.test_tiled import Live
+from tests.memory.engine.attention.test_tiled import TensorMeter
 from tests.memory.kv_cache.pairs import EXACT, FORMATS, GetEngine, Pair, filled, packed, save
 
 ALONG = get_args(Axis)
@@ -204,10 +204,10 @@ def test_a_layer_is_never_whole_in_full_precision() -> None:
         for count, cut in ((16, 0), (1, 0), (30, 0), (5, 4 * TILE - 30)):
             if cut:
                 cache.cut(cut)
-            with Live() as live:
+            with TensorMeter() as meter:
                 append(model.decoder, cache, torch.tensor(tokens(count, 2)))
-            assert live.peak < layer, "keys and values of one layer"
-            assert live.largest <= layer // 8, "one side of a tile"
+            assert meter.peak < layer, "keys and values of one layer"
+            assert meter.largest <= layer // 8, "one side of a tile"
             cache.cut(4 * TILE)
 
 
@@ -223,15 +223,15 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
         for cache, count in ((alone, rows), (share_cache, rows // agents)):
             for chunk in torch.tensor(tokens(count, 1)).split(512):
                 append(model.decoder, cache, chunk, last=False)
-        with Live() as expected:
+        with TensorMeter() as expected:
             append(model.decoder, alone, torch.tensor([7]))
         batch = Batch(model.decoder, [share_cache.fork() for _ in range(agents)])
         batch.step([7] * agents)  # allocates the room of the last rows
-        with Live() as live:
+        with TensorMeter() as meter:
             batch.step([7] * agents)
     at_rest = agents * share_cache.tail.nbytes  # rows of incomplete pages are not packed
-    assert live.peak - at_rest <= expected.peak < layer / 2, "keys and values of one layer"
-    assert live.largest <= max(layer // 4, at_rest), "keys or values of a tile"
+    assert meter.peak - at_rest <= expected.peak < layer / 2, "keys and values of one layer"
+    assert meter.largest <= max(layer // 4, at_rest), "keys or values of a tile"
 
 
 @pytest.mark.parametrize("heads", [2, 4])

@@ -96,16 +96,16 @@ def test_ties_go_to_the_later_row() -> None:
     seed=st.integers(0, 9),
 )
 @settings(max_examples=40)
-def test_snapkv_votes_are_attention_weights(window: int | None, softcap: float | None, sinks: bool, seed: int) -> None:
+def test_snapkv_averages_attention_weights(window: int | None, softcap: float | None, sinks: bool, seed: int) -> None:
     """Compare by row and head; for some queries all rows within the window were evicted."""
     view, stays = view_of(rows=14, protected=0, span=0, seed=seed), torch.tensor([0, 1, 8, 9, 12, 13])
     params = AttentionParams(0.7, window, softcap, torch.linspace(-2, 3, HEADS) if sinks else None)
     places, keys = view.positions, view.keys(1)[:, stays]
     live = {"positions": places[stays], "forced": view.forced[stays], "keys": lambda layer: keys}
     view = replace(view, **live, attention=lambda layer: params)
-    votes = SnapKV(5, window=9, kernel=1).votes(view, 1)
+    attention = SnapKV(5, window=9, kernel=1).window_attention(view, 1)
     before = int((view.positions < places[-9]).sum())
-    assert votes.shape == (HEADS, before)
+    assert attention.shape == (HEADS, before)
     for head in range(HEADS):
         total = torch.zeros(before)
         for query, place in zip(view.queries(1)[head, -9:], places[-9:], strict=True):
@@ -115,7 +115,7 @@ def test_snapkv_votes_are_attention_weights(window: int | None, softcap: float |
             weights = torch.where(near, scores.exp(), 0)
             sink = params.sinks[head].exp() if sinks else 0
             total += (weights / (weights.sum() + sink).clamp(min=1e-30))[:before] / 9
-        torch.testing.assert_close(votes[head], total, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(attention[head], total, rtol=1e-4, atol=1e-6)
 
 
 def test_the_memory_is_updated_without_an_eviction() -> None:
@@ -215,17 +215,16 @@ def test_a_head_of_another_model_is_refused(tmp_path: Path) -> None:
 @given(rows=st.integers(1, 60), size=st.integers(1, 9), budget=st.integers(1, 70), seed=st.integers(0, 9))
 @settings(max_examples=60)
 def test_by_segment_parts_stay_or_go_as_a_whole(rows: int, size: int, budget: int, seed: int) -> None:
-    view = replace(view_of(rows, 3, 5, seed), parts=torch.arange(rows) // size)
+    view = replace(view_of(rows, 3, 5, seed), part_of_row=torch.arange(rows) // size)
     for stage in stages(budget):
         mask, history = replace(stage, grain="segment").keep(view), view.history
         assert bool((mask | ~view.forced).all())
-        for part in view.parts[history].unique():
-            part_mask = mask[history[view.parts[history] == part]]
+        parts, room = view.part_of_row[history], budget - int(mask.sum())
+        for part in parts.unique():
+            part_mask = mask[history[parts == part]]
             assert bool(part_mask.all()) or not bool(part_mask.any())
         assert int(mask.sum()) <= max(budget, int(view.forced.sum()))
-        room = budget - int(mask.sum())
-        sizes = [int((view.parts[history] == part).sum()) for part in view.parts[history[~mask[history]]].unique()]
-        assert all(count > room for count in sizes)
+        assert all(int((parts == part).sum()) > room for part in parts[~mask[history]].unique())
 
 
 PLANNER = "planners/planner_tiny"

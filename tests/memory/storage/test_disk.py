@@ -151,7 +151,7 @@ def test_settled_blocks_do_not_need_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_unsupported_indexes_of_stored_rows_are_refused(tmp_path: Path, packed: bool) -> None:
     filled(tmp_path)
-    rows = Quantized().form(block("7", 38)).k if packed else open_disk(tmp_path).get("7").k
+    rows = Quantized().stored_form(block("7", 38)).k if packed else open_disk(tmp_path).get("7").k
     mapped_only = [] if packed else [..., (0, ..., slice(0, 2)), None]
     for index in [(0, 1), (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3), *mapped_only]:
         with pytest.raises(ConfigError, match=r"use \[layers\]"):
@@ -208,14 +208,14 @@ def test_blocks_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
         disk.put(block("b", dtype=torch.bfloat16))
     packing = Quantized(bits=8)
     with pytest.raises(ConfigError, match="cannot be stored in an unquantized file"):
-        disk.put(packing.form(block("c")))
+        disk.put(packing.stored_form(block("c")))
     assert str(Disk().folder).endswith("kv")
 
 
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.004), (4, 0.07)])
 def test_packed_blocks_are_mapped_packed(tmp_path: Path, bits: int, bound: float) -> None:
     disk = open_disk(tmp_path, bits=bits)
-    packed = Quantized(bits=bits).form(block("ready", 300))
+    packed = Quantized(bits=bits).stored_form(block("ready", 300))
     for first in (block("a", 20), block("b", 256), packed):
         disk.put(first)
     assert disk.get("ready") is packed, "packed blocks are not packed again"
@@ -230,7 +230,7 @@ def test_packed_blocks_are_mapped_packed(tmp_path: Path, bits: int, bound: float
     assert float((again.get("b").k[:] - block("b", 256).k).abs().max() / block("b", 256).k.abs().max()) < bound
     tokens = PAGE * -(-(20 + 256 + 300) // PAGE)
     assert again.stats()["file_bytes"] < tokens * before["a"].nbytes / 20 + 2000
-    by_channel = Quantized(bits=bits, group=8, keys="channel").form(block("c", 20))
+    by_channel = Quantized(bits=bits, group=8, keys="channel").stored_form(block("c", 20))
     again.put(by_channel)
     again.flush()
     assert [len(first.k.pieces) for first in (by_channel, again.get("c"))] == [2, 1], "a disk packs by token"

@@ -70,7 +70,7 @@ def consistent(tiers: Tiers) -> None:
         assert sum(entry.nbytes for entry in stored) == tier.ledger.nbytes == tier.stats()["bytes"]
         assert tier.budget_bytes is None or tier.ledger.nbytes <= tier.budget_bytes
         assert tier.stats()["evicted"] == tier.stats()["rejected"] == 0, "tiers make room before a put"
-    assert {entry.key for entry in tiers._ages} == {entry.key for entry in tiers.entries()}
+    assert {entry.key for entry in tiers._by_time} == {entry.key for entry in tiers.entries()}
 
 
 def test_blocks_are_demoted_evicted_and_promoted_by_use() -> None:
@@ -343,7 +343,7 @@ def test_a_damaged_block_is_not_demoted(tmp_path: Path) -> None:
 def test_a_block_is_rounded_once_on_its_way_through_packing_tiers(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     blocks = {name: KVBlock(name, *torch.randn(2, 2, 1, 8, 8, generator=generator)) for name in NAMES}
-    packed = {name: Quantized(bits=8).form(b) for name, b in blocks.items()}
+    packed = {name: Quantized(bits=8).stored_form(b) for name, b in blocks.items()}
     middle = Quantized(bits=8, budget_bytes=3 * packed["a"].nbytes)
     tiers = open_tiers(Ram(budget_bytes=blocks["a"].nbytes), middle, Disk(tmp_path, bits=8))
     for b in blocks.values():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memory.engine.attention.kernels import (
     KEY_MULTIPLE,
-    Block,
+    MaskBlock,
     MaskPlan,
     bias_of,
     causal_plan,
@@ -22,7 +22,7 @@ from memory.engine.attention.kernels import (
 )
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
-Case = tuple[Sequence[Block], torch.Tensor]
+Case = tuple[Sequence[MaskBlock], torch.Tensor]
 
 
 def dense(
@@ -38,7 +38,7 @@ def dense(
     return (weights / total @ v.repeat_interleave(group, 1)).transpose(1, 2)
 
 
-def visible_rows(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
+def visible_rows(blocks: Sequence[MaskBlock], queries: int, keys: int) -> torch.Tensor:
     """Return the visible rows (queries, keys) bool of a plan's blocks."""
     record = torch.zeros(queries, keys + KEY_MULTIPLE, dtype=torch.bool)
     for block in blocks:
@@ -76,7 +76,7 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
     q = torch.randn(1, 4, 96, 8, dtype=torch.float64)
     k, v = torch.randn(2, 1, kv_heads, 96, 8, dtype=torch.float64)
     bias = bias_of(torch.rand(56, 4) < 0.5, torch.float64)
-    blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
+    blocks = [MaskBlock(0, 40, 5, 34, None, prefix=3), MaskBlock(40, 96, 2, 66, bias)]
     torch.testing.assert_close(attention(q, k, v, blocks, 0.3), dense(q, k, v, visible_rows(blocks, 96, 96)))
 
 

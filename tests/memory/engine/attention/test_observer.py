@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention
+from memory.engine.attention.kernels import AttentionParams, LayerAttention, MaskBlock
 from memory.engine.attention.observer import AttentionObserver
 from tests import beside
 
@@ -48,13 +48,13 @@ class Record:
         self.live += new
         self.next += count
 
-    def blocks(self, count: int, keys: int) -> Iterator[Block]:
+    def blocks(self, count: int, keys: int) -> Iterator[MaskBlock]:
         """Yield two blocks with prefix columns and padding."""
         for q0, q1 in ((0, count // 2), (count // 2, count)):
             if q0 < q1:
-                yield Block(q0, q1, keys // 2, keys + 2, None, keys // 3)
+                yield MaskBlock(q0, q1, keys // 2, keys + 2, None, keys // 3)
 
-    def look(self, layer: int, query: torch.Tensor, blocks: list[Block], keys: int) -> torch.Tensor:
+    def look(self, layer: int, query: torch.Tensor, blocks: list[MaskBlock], keys: int) -> torch.Tensor:
         """Record a layer's attention, of each row to earlier rows and itself; returns it (rows, keys)."""
         count, collector = query.shape[1], self.observer.collector(blocks)
         weights = torch.rand(HEADS, count, keys, generator=self.generator).tril(keys - count)

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memory.engine.attention.kernels import KEY_MULTIPLE, Block, bias_of, causal_plan, grouped_attention
+from memory.engine.attention.kernels import KEY_MULTIPLE, MaskBlock, bias_of, causal_plan, grouped_attention
 from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
 from memory.kv_cache.quantization import PackFormat, pack
 from tests.memory.engine.attention.test_kernels import Case, cases
@@ -33,13 +33,13 @@ def cut(k: torch.Tensor, v: torch.Tensor, cuts: Sequence[int]) -> Iterator[Tile]
     return ((k[:, :, a:b], v[:, :, a:b]) for a, b in pairwise(bounds))
 
 
-def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], **knobs: Any) -> torch.Tensor:
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[MaskBlock], **knobs: Any) -> torch.Tensor:
     """Apply the kernel to all keys at once, with padding that its blocks mask."""
     padded = (functional.pad(x, (0, 0, 0, KEY_MULTIPLE)) for x in (k, v))
     return grouped_attention(q, *padded, blocks, SCALE, **knobs)
 
 
-def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], heads: tuple[int, int] = (4, 2)) -> None:
+def agree(blocks: list[MaskBlock], rows: int, keys: int, cuts: Sequence[int], heads: tuple[int, int] = (4, 2)) -> None:
     q, (k, v) = randn(2, heads[0], rows, DIM), randn(2, 2, heads[1], keys, DIM, seed=1)
     result = tiled_attention(q, cut(k, v, cuts), blocks, SCALE)
     torch.testing.assert_close(result, dense(q, k, v, blocks))
@@ -55,7 +55,7 @@ def test_tiles_of_any_plan_equal_all_keys_at_once(case: Case, cuts: list[int]) -
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)])
 def test_prefixes_bodies_and_rows_without_bias(heads: tuple[int, int]) -> None:
     bias = bias_of(torch.rand(56, 4, generator=torch.Generator().manual_seed(0)) < 0.5, DTYPE)
-    blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
+    blocks = [MaskBlock(0, 40, 5, 34, None, prefix=3), MaskBlock(40, 96, 2, 66, bias)]
     for cuts in ([], [2, 3, 4, 5], [4], [33, 34, 62, 63], range(96)):
         agree(blocks, 96, 96, cuts, heads)
 
@@ -81,10 +81,10 @@ def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list
     q, (k, v) = randn(len(lengths), 4, rows, DIM), randn(2, len(lengths), 2, longest, DIM, seed=1)
     padded = columns < longest - torch.tensor(lengths)[:, None]
     bias = bias_of(~padded[:, None].expand(-1, rows, -1), DTYPE)
-    result = tiled_attention(q, cut(k, v, cuts), [Block(0, rows, 0, longest, bias)], SCALE)
+    result = tiled_attention(q, cut(k, v, cuts), [MaskBlock(0, rows, 0, longest, bias)], SCALE)
     for number, length in enumerate(lengths):
         part = (x[number : number + 1, :, longest - length :] for x in (k, v))
-        expected = dense(q[number : number + 1], *part, [Block(0, rows, 0, length, None)])
+        expected = dense(q[number : number + 1], *part, [MaskBlock(0, rows, 0, length, None)])
         torch.testing.assert_close(result[number : number + 1], expected)
 
 
@@ -93,14 +93,14 @@ def test_the_output_of_rows_without_visible_keys_is_zero() -> None:
     visible = torch.ones(3, 40, dtype=torch.bool)
     visible[1] = False
     visible[2, :30] = False
-    result = tiled_attention(q, cut(k, v, [10, 20]), [Block(0, 3, 0, 40, bias_of(visible, DTYPE))], SCALE)
+    result = tiled_attention(q, cut(k, v, [10, 20]), [MaskBlock(0, 3, 0, 40, bias_of(visible, DTYPE))], SCALE)
     assert not result[:, 1].any()
     assert bool(result[:, [0, 2]].isfinite().all()) and bool(result[:, [0, 2]].all())
 
 
 def test_large_scores_do_not_overflow() -> None:
     q, (k, v) = 1e3 * randn(1, 2, 5, DIM), 1e3 * randn(2, 1, 2, 64, DIM, seed=1)
-    blocks = [Block(0, 5, 0, 64, None)]
+    blocks = [MaskBlock(0, 5, 0, 64, None)]
     expected = dense(q, k, v, blocks)
     torch.testing.assert_close(tiled_attention(q, cut(k, v, range(64)), blocks, SCALE), expected)
 
@@ -132,7 +132,7 @@ def test_packed_tiles_equal_unpacked_keys_and_values(bits: int, keys: str) -> No
     assert float((result - exact).abs().mean()) < {4: 0.2, 8: 0.015}[bits] * float(exact.abs().mean())
 
 
-class Live(TorchDispatchMode):
+class TensorMeter(TorchDispatchMode):
     """Meter of the floating point tensors made within it: their peak in bytes, and the largest tensor."""
 
     def __init__(self) -> None:
@@ -151,13 +151,13 @@ class Live(TorchDispatchMode):
         return out
 
 
-def peaks(tokens: int, rows: int = 256) -> Live:
+def peaks(tokens: int, rows: int = 256) -> TensorMeter:
     """Meter attention over packed tokens of 128 numbers each, in tiles of ``rows``."""
     k, v = (pack(x.float(), PackFormat()) for x in randn(2, 1, 4, tokens, 32))
-    q, blocks = randn(1, 8, 4, 32).float(), [Block(0, 4, 0, tokens, None)]
-    with torch.inference_mode(), Live() as live:
+    q, blocks = randn(1, 8, 4, 32).float(), [MaskBlock(0, 4, 0, tokens, None)]
+    with torch.inference_mode(), TensorMeter() as meter:
         tiled_attention(q, unpacked_tiles(k, v, torch.float32, rows), blocks, SCALE)
-    return live
+    return meter
 
 
 def test_memory_in_full_precision_does_not_grow_with_the_number_of_tokens() -> None:
@@ -178,5 +178,5 @@ def test_a_tile_is_freed_before_the_next_is_made() -> None:
             storages.extend(StorageWeakRef(x.untyped_storage()) for x in tile)
             yield tile.pop(0), tile.pop()
 
-    tiled_attention(randn(1, 2, 3, DIM), tiles(), [Block(0, 3, 0, 32, None)], SCALE)
+    tiled_attention(randn(1, 2, 3, DIM), tiles(), [MaskBlock(0, 3, 0, 32, None)], SCALE)
     assert len(storages) == 8

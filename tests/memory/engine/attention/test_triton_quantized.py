@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from memory.engine.attention.kernels import Block, bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.kernels import MaskBlock, bias_of, causal_plan, tree_plan, unit_plan
 from memory.engine.attention.tiled import TILE, Tile, reads_packed, tiled_attention, unpacked_tiles
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Batch
@@ -26,7 +26,7 @@ from memory.kv_cache import quantized as packed_module
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests.laws.prompts import relative, tokens
-from tests.memory.engine.attention.test_tiled import SCALE, Live, dense
+from tests.memory.engine.attention.test_tiled import SCALE, TensorMeter, dense
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
@@ -51,8 +51,8 @@ def packed_tiles(k: Packed, v: Packed, rows: int) -> Iterator[Tile]:
 
 
 def agree(
-    blocks: list[Block], rows: int, keys: int, format: PackFormat = FORMATS[0], heads: tuple[int, int, int] = HEADS[1],
-    dtype: torch.dtype = torch.float32, tile: int = 64, **knobs: Any,
+    blocks: list[MaskBlock], rows: int, keys: int, format: PackFormat = FORMATS[0],
+    heads: tuple[int, int, int] = HEADS[1], dtype: torch.dtype = torch.float32, tile: int = 64, **knobs: Any,
 ) -> None:  # fmt: skip
     """Compare the kernel, torch tile by tile, and torch in float64 over all keys at once."""
     count, kv_heads, dim = heads
@@ -96,7 +96,7 @@ def test_causal_plans(format: PackFormat, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("tile", [37, 4096])
 def test_odd_lengths(keys: int, tile: int) -> None:
     agree_causal(1, keys, tile=tile)
-    agree([Block(0, 2, 0, keys, None)], 2, keys, tile=tile)
+    agree([MaskBlock(0, 2, 0, keys, None)], 2, keys, tile=tile)
 
 
 @KERNEL
@@ -117,7 +117,7 @@ def test_units_trees_and_requests(window: int | None) -> None:
     suffix = torch.arange(96, device=DEVICE) >= torch.tensor([0, 40], device=DEVICE)[:, None]
     bias = bias_of(suffix[:, None].expand(-1, 2, -1), torch.float32)
     q, (k, v) = randn(2, 6, 2, 16), (pack(x, FORMATS[0]) for x in randn(2, 2, 2, 96, 16, seed=1))
-    blocks = [Block(0, 2, 0, 96, bias)]
+    blocks = [MaskBlock(0, 2, 0, 96, bias)]
     result = tiled_attention(q, packed_tiles(k, v, 64), blocks, SCALE)
     torch.testing.assert_close(result, tiled_attention(q, unpacked_tiles(k, v, torch.float32), blocks, SCALE))
 
@@ -126,9 +126,9 @@ def test_units_trees_and_requests(window: int | None) -> None:
 def test_rows_without_visible_keys_and_large_scores() -> None:
     k, v = (pack(x, FORMATS[0]) for x in randn(2, 1, 2, 40, 16))
     hidden = bias_of(torch.tensor([[False], [True]], device=DEVICE).expand(-1, 40), torch.float32)
-    result = tiled_attention(randn(1, 2, 2, 16), packed_tiles(k, v, 16), [Block(0, 2, 0, 40, hidden)], SCALE)
+    result = tiled_attention(randn(1, 2, 2, 16), packed_tiles(k, v, 16), [MaskBlock(0, 2, 0, 40, hidden)], SCALE)
     assert not result[:, 0].any() and bool(result[:, 1].isfinite().all())
-    large = 1e3 * randn(1, 2, 2, 16), [Block(0, 2, 0, 40, None)], SCALE
+    large = 1e3 * randn(1, 2, 2, 16), [MaskBlock(0, 2, 0, 40, None)], SCALE
     expected = dense(large[0], k.unpack(torch.float32), v.unpack(torch.float32), large[1])
     torch.testing.assert_close(tiled_attention(large[0], packed_tiles(k, v, 16), *large[1:]), expected)
 
@@ -177,9 +177,9 @@ def test_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
             append(model.decoder, cache, ids[:-3], last=False)
         model.decoder.rope.angles_at(ids[:1] * 0, 2 * TILE)  # so that its tables do not grow below
         monkeypatch.setattr(Packed, "unpack", None)
-        with Live() as live:
+        with TensorMeter() as meter:
             append(model.decoder, cache, ids[-3:])
-    assert live.largest < TILE * 4 * 32 * 4 // 4
+    assert meter.largest < TILE * 4 * 32 * 4 // 4
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")

@@ -40,11 +40,11 @@ DOUBLE = [family for family in FAMILIES if family not in ("qwen3_moe", "gpt_oss"
 
 
 @pytest.fixture(scope="module")
-def drifters() -> Decoder:
+def double_decoder() -> Decoder:
     return tiny_model("qwen2_sliding", layers=2, dtype=torch.float64).decoder
 
 
-class House:
+class CacheMaker:
     """Caches of one kind for one model."""
 
     def __init__(self, decoder: Decoder, kind: str, observers: bool = False) -> None:
@@ -74,11 +74,11 @@ class House:
         return torch.cat([append(self.decoder, cache, torch.tensor([token])) for cache, token in pairs])
 
 
-def check_steps(house: House, batch: Batch, twins: Sequence[Member], steps: int, tolerance: float) -> None:
+def check_steps(maker: CacheMaker, batch: Batch, twins: Sequence[Member], steps: int, tolerance: float) -> None:
     """Compare greedy steps of a batch with those of its ``twins``, which decode alone."""
     tokens = [7 + i for i in range(len(twins))]
     for _ in range(steps):
-        result, expected = batch.step(tokens), house.alone(twins, tokens)
+        result, expected = batch.step(tokens), maker.alone(twins, tokens)
         assert relative(result, expected) <= tolerance
         tokens = expected.argmax(-1).tolist()
         assert result.argmax(-1).tolist() == tokens
@@ -109,18 +109,18 @@ def check_packed(x: Packed, y: Packed) -> None:
 @ANY_KIND
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_equal_those_of_each_member_alone(family: str, kind: str) -> None:
-    house = House(tiny_model(family, layers=2).decoder, kind)
-    check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 8, 1e-5)
+    maker = CacheMaker(tiny_model(family, layers=2).decoder, kind)
+    check_steps(maker, Batch(maker.decoder, maker.caches()), maker.caches(), 8, 1e-5)
 
 
 @ANY_KIND
 @pytest.mark.parametrize("family", DOUBLE)
 def test_pages_filled_by_steps_equal_those_of_each_member_alone(family: str, kind: str) -> None:
     """Use float64: in float32 a product of one row rounds differently from that of many, and a code may flip."""
-    house = House(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
-    members, twins = house.caches(FILLING), house.caches(FILLING)
+    maker = CacheMaker(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
+    members, twins = maker.caches(FILLING), maker.caches(FILLING)
     packed = [getattr(cache, "packed", 0) for cache in members]
-    check_steps(house, Batch(house.decoder, members), twins, 7, 1e-13)
+    check_steps(maker, Batch(maker.decoder, members), twins, 7, 1e-13)
     if kind != "paged":
         assert sum(local.packed > before for local, before in zip(members, packed, strict=True)) == 5
         for local, twin in zip(members, twins, strict=True):
@@ -131,58 +131,58 @@ def test_pages_filled_by_steps_equal_those_of_each_member_alone(family: str, kin
 
 
 def test_a_full_page_is_packed_from_its_open_rows() -> None:
-    house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
-    member = house.cache(BLOCK - 1)
-    batch = Batch(house.decoder, [house.cache(400), member])
+    maker = CacheMaker(tiny_model("qwen2", layers=2).decoder, "4 bits")
+    member = maker.cache(BLOCK - 1)
+    batch = Batch(maker.decoder, [maker.cache(400), member])
     batch.step([7, 8])
     assert member.packed == BLOCK
     for rows, stored in zip(member.tail[:, :, 0], (member.extents[-1].k, member.extents[-1].v), strict=True):
-        check_packed(stored[0].part(BLOCK - PAGE, BLOCK), pack(rows, house.format))  # the next pass overwrites rows
+        check_packed(stored[0].part(BLOCK - PAGE, BLOCK), pack(rows, maker.format))  # the next pass overwrites rows
 
 
 @ANY_KIND
 @given(data=st.data())
 @settings(max_examples=6)
-def test_members_join_and_leave(drifters: Decoder, kind: str, data: st.DataObject) -> None:
+def test_members_join_and_leave(double_decoder: Decoder, kind: str, data: st.DataObject) -> None:
     """Members join, leave, are cut or decode alone: every step equals one-by-one decoding."""
-    house = House(drifters, kind)
-    batch, twins = Batch(house.decoder), []
+    maker = CacheMaker(double_decoder, kind)
+    batch, twins = Batch(maker.decoder), []
     for turn in range(12):
         act = data.draw(st.sampled_from(["join", "step", "step", "leave", "alone", "cut"]))
         if act == "join" or not twins:
             rows = data.draw(st.integers(1, 330))
-            batch.join(house.cache(rows, turn))
-            twins.append(house.cache(rows, turn))
+            batch.join(maker.cache(rows, turn))
+            twins.append(maker.cache(rows, turn))
             continue
         at = data.draw(st.integers(0, len(twins) - 1))
         if act == "step":
-            check_steps(house, batch, twins, 2, 1e-12)
+            check_steps(maker, batch, twins, 2, 1e-12)
         elif act == "leave":
             check_same([batch.extract(at)], [twins.pop(at)], 1e-12)
         elif act == "alone":
             for cache in (batch.members[at], twins[at]):
-                house.alone([cache], [9])
+                maker.alone([cache], [9])
         else:
             position = data.draw(st.integers(1, twins[at].next_position))
             for cache in (batch.members[at], twins[at]):
                 with torch.inference_mode():
                     cache.cut(position)
-    house.pool.check_integrity()
+    maker.pool.check_integrity()
 
 
 @ANY_KIND
 def test_observers_of_members_equal_those_of_each_member_alone(kind: str) -> None:
-    house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
-    members, twins = house.caches(), house.caches()
-    check_steps(house, Batch(house.decoder, members), twins, 6, 1e-12)
+    maker = CacheMaker(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
+    members, twins = maker.caches(), maker.caches()
+    check_steps(maker, Batch(maker.decoder, members), twins, 6, 1e-12)
     check_observers(members, twins)
 
 
 @ANY_KIND
 def test_observers_ignore_a_pass_that_failed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the failure each member decodes its token alone."""
-    house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, observers=True)
-    members, twins, feed, fails = house.caches(), house.caches(), house.decoder.feed, [True]
+    maker = CacheMaker(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, observers=True)
+    members, twins, feed, fails = maker.caches(), maker.caches(), maker.decoder.feed, [True]
 
     def feed_once_less(layer: int, mixed: torch.Tensor) -> torch.Tensor:
         if layer == 1 and fails:
@@ -191,52 +191,52 @@ def test_observers_ignore_a_pass_that_failed(kind: str, monkeypatch: pytest.Monk
         return feed(layer, mixed)
 
     with torch.inference_mode():
-        expected = BatchGroups(house.decoder).step(twins, [7] * len(twins))
-        monkeypatch.setattr(house.decoder, "feed", feed_once_less)
-        result = BatchGroups(house.decoder).step(members, [7] * len(members))
+        expected = BatchGroups(maker.decoder).step(twins, [7] * len(twins))
+        monkeypatch.setattr(maker.decoder, "feed", feed_once_less)
+        result = BatchGroups(maker.decoder).step(members, [7] * len(members))
     torch.testing.assert_close(result, expected)
     check_observers(members, twins)
 
 
 @ANY_KIND
 def test_steps_do_not_depend_on_the_size_of_tiles(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(tiny_model("gpt_oss", layers=2).decoder, kind)
+    maker = CacheMaker(tiny_model("gpt_oss", layers=2).decoder, kind)
     for module in (gathered_packed, gathered_paged):
         monkeypatch.setattr(module, "ROWS", 500)
-    check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 4, 1e-5)
+    check_steps(maker, Batch(maker.decoder, maker.caches()), maker.caches(), 4, 1e-5)
 
 
 def test_later_steps_do_not_change_forks_and_members_that_left() -> None:
-    house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, "4 bits")
-    batch = Batch(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
+    maker = CacheMaker(tiny_model("llama", layers=2, dtype=torch.float64).decoder, "4 bits")
+    batch = Batch(maker.decoder, [maker.cache(100, 0), maker.cache(90, 1), maker.cache(80, 2)])
     batch.step([1, 2, 3])
     reference, fork = batch.extract(0), batch.members[0].fork()
     before = [[cache.keys(0).clone(), cache.values(1).clone()] for cache in (reference, fork)]
     batch.step([4, 5])
     for cache, pair in zip((reference, fork), before, strict=True):
         assert torch.equal(cache.keys(0), pair[0]) and torch.equal(cache.values(1), pair[1])
-    twin = house.cache(90, 1)
-    house.alone([twin], [2])
-    expected = house.alone([twin], [6])
-    torch.testing.assert_close(house.alone([fork], [6]), expected)
+    twin = maker.cache(90, 1)
+    maker.alone([twin], [2])
+    expected = maker.alone([twin], [6])
+    torch.testing.assert_close(maker.alone([fork], [6]), expected)
 
 
 def test_a_member_that_cannot_be_packed_affects_no_other() -> None:
-    house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
-    broken, sound, twin = house.cache(PAGE - 1), house.cache(PAGE - 1, 1), house.cache(PAGE - 1, 1)
+    maker = CacheMaker(tiny_model("qwen2", layers=2).decoder, "4 bits")
+    broken, sound, twin = maker.cache(PAGE - 1), maker.cache(PAGE - 1, 1), maker.cache(PAGE - 1, 1)
     with torch.inference_mode():
         broken.tail[0, 1, 0, 0, 3, 3] = float("inf")
-    batch = Batch(house.decoder, [broken, sound])
+    batch = Batch(maker.decoder, [broken, sound])
     with pytest.raises(ModelError, match="no float16 scale"):
         batch.step([7, 8])
-    house.alone([twin], [8])
+    maker.alone([twin], [8])
     check_same([sound], [twin], 1e-5)
     assert len(broken.tokens) == broken.length == PAGE - 1 and broken.packed == 0
 
 
 def test_refusals() -> None:
     decoder = tiny_model("qwen2", layers=2).decoder
-    paged, packed, eight = (House(decoder, kind) for kind in ("paged", "4 bits", "8 bits"))
+    paged, packed, eight = (CacheMaker(decoder, kind) for kind in ("paged", "4 bits", "8 bits"))
     batch, member = Batch(decoder), packed.cache(9)
     with pytest.raises(ConfigError, match="0 tokens for 0 members"):
         batch.step([])

@@ -59,7 +59,7 @@ def test_buffers_are_made_once_and_grow() -> None:
     assert staging.take("k", (100,), like).numel() == 100
 
 
-STILL: Any = SimpleNamespace(  # a mover that moves nothing
+IDLE_MOVER: Any = SimpleNamespace(  # a mover that moves nothing
     row_bytes=1,
     layout=SimpleNamespace(rows=8),
     spans=lambda runs: [rows for _, rows in runs],
@@ -82,7 +82,7 @@ def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPat
             return end
 
     transport = Transport.of("thread", CPU, Late(gigabytes=1e-9), "before")
-    loader = TransferExecutor(STILL, 4, transport)
+    loader = TransferExecutor(IDLE_MOVER, 4, transport)
     loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
     assert over.wait(PATIENCE)
     clock.elapsed = 10.0  # the job ended at 4
@@ -95,7 +95,7 @@ def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPat
 
 def test_a_closed_link_raises_instead_of_waiting() -> None:
     transport = Transport.of("thread", CPU, None, "before")
-    loader = TransferExecutor(STILL, 2, transport)
+    loader = TransferExecutor(IDLE_MOVER, 2, transport)
     transport.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
