@@ -65,7 +65,7 @@ def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") ->
     kind_by_id: dict[str, str] = {}  # kind of each existing segment, by the segment's id
     categories: dict[str, str] = {}  # category of each fact, by the fact's id
     for line, entry in enumerate(entries, 1):
-        with unpacking(f"{where}:{line}", "no entry of a trace", RESTORE):
+        with unpacking(f"{where}:{line}", "not an entry of a trace", RESTORE):
             if entry["event"] == "episode":
                 kind_by_id, categories = {}, {}
             if entry["event"] != "step" or "token_ids" not in entry:

@@ -36,9 +36,9 @@ from keep_agent.rollout.run_folder import RunFolder, find_runs, read_config
 from memory.files.atomic import write_atomic
 
 BASELINE = "full_recompute"
-# Settings that must be equal in a fair comparison: SETTING in all runs, MEMORY_SETTING in all runs with a memory.
-SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
-MEMORY_SETTING = ("memory.grouping.", "engine.", "weights")
+# Settings that must be equal in a fair comparison: EQUAL_KEYS in all runs, EQUAL_MEMORY_KEYS in all runs with a memory.
+EQUAL_KEYS = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
+EQUAL_MEMORY_KEYS = ("memory.grouping.", "engine.", "weights")
 IGNORED_KEYS = ("env.record",)  # a recording does not change the run
 LENGTH_EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
@@ -133,7 +133,7 @@ def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
 def setting_differences(runs: Sequence[Run]) -> list[str]:
     """List the settings outside the method in which runs differ, and the machines if runs were timed on several."""
     remembering = [run.config for run in runs if "memory" in run.config]
-    keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
+    keys = unequal_settings(EQUAL_KEYS, [run.config for run in runs]) | unequal_settings(EQUAL_MEMORY_KEYS, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
     return [*sorted(keys), *([f"machines that measured the times ({' | '.join(timed)})"] if timed[1:] else [])]
 

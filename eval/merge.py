@@ -50,7 +50,7 @@ def load_shard(path: Path) -> ShardRun:
     config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is not a shard of a run: its eval.shard is null; give run folders of shards")
-    with unpacking(path / run_folder.CONFIG, "no config of a shard", RESTORE):
+    with unpacking(path / run_folder.CONFIG, "not a config of a shard", RESTORE):
         shard = Shard.parse(config["eval"]["shard"])
         indices = shard.indices(config["episodes"])
     results = RunFolder.read(path)
@@ -130,7 +130,7 @@ def entry_spans(trace: Path) -> dict[str, list[ByteSpan]]:
     start = 0
     for line in run_folder.trace_lines(trace):
         if not isinstance(line.value.get("episode"), str):
-            raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {RESTORE}")
+            raise DataError(f"{trace}:{line.number} is not an entry of a trace (it names no episode); {RESTORE}")
         places[line.value["episode"]].append((start, line.end))
         start = line.end
     return places
@@ -150,7 +150,7 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[ByteSpan]]
 def _versions(parts: Sequence[ShardRun]) -> dict[str, str]:
     versions_by_name: dict[str, set[str]] = defaultdict(set)
     for part in parts:
-        with unpacking(part.path / SUMMARY, "no summary of a run", RESTORE):
+        with unpacking(part.path / SUMMARY, "not a summary of a run", RESTORE):
             for name, version in part.summary["versions"].items():
                 versions_by_name[name].add(version)
     return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
@@ -160,7 +160,7 @@ def _check_totals(summary: Mapping[str, Any], parts: Sequence[ShardRun]) -> None
     for key in SUMMED_KEYS:
         expected = 0
         for part in parts:
-            with unpacking(part.path / SUMMARY, "no summary of a run", RESTORE):
+            with unpacking(part.path / SUMMARY, "not a summary of a run", RESTORE):
                 expected += int(part.summary[key])
         if summary[key] != expected:
             raise DataError(

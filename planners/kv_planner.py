@@ -146,7 +146,7 @@ class KVPlanner:
         self.write(self._style.edits(facts))
 
     def write(self, edits: Sequence[text.Edit]) -> None:
-        """Write or remove memory segments. The line about the agent is no segment: every query contains it."""
+        """Write or remove memory segments. The line about the agent is not a segment: every query contains it."""
         store = self.session.store
         for edit in edits:
             if edit.category == "agent":

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from keep_agent.errors import ConfigError
-from keep_agent.options import ANY, SEEDS, THREADS
+from keep_agent.options import NO_LIMIT, SEEDS, THREADS
 from planners.tiny.shape import HISTORY, VOCAB, Shape, is_planner, lock
 from planners.training import options
 from planners.training.options import OPTIMIZERS, PRECISIONS, TRANSCRIPT_TOKENS, Option
@@ -20,13 +20,13 @@ from planners.training.rollout_files import rollout_files
 
 SHAPE = Shape()
 NUMBERS = (
-    Option("minutes", float, 60, (0, ANY), "wall time of this call"),
-    Option("steps", int, -1, (-1, ANY), "maximum optimiser steps of this call, -1 for no limit"),
+    Option("minutes", float, 60, (0, NO_LIMIT), "wall time of this call"),
+    Option("steps", int, -1, (-1, NO_LIMIT), "maximum optimiser steps of this call, -1 for no limit"),
     Option("threads", int, 0, THREADS, "CPU threads of each process, 0 for torch's choice"),
     Option("processes", int, 1, (1, 1024), "processes that train together; on a CPU one per core is fastest"),
-    Option("batch-tokens", int, 2304, (1, ANY), "maximum rows of a batch, padding included"),
-    Option("transcript", int, TRANSCRIPT_TOKENS, (0, ANY), "maximum tokens of a transcript"),
-    Option("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
+    Option("batch-tokens", int, 2304, (1, NO_LIMIT), "maximum rows of a batch, padding included"),
+    Option("transcript", int, TRANSCRIPT_TOKENS, (0, NO_LIMIT), "maximum tokens of a transcript"),
+    Option("accumulate", int, 3, (1, NO_LIMIT), "batches of an optimiser step, divided among the processes"),
     Option("apart", float, 0.0, (0, 1), "share of batches whose memory lines are encoded separately, as in KV blocks"),
     Option("deepen", int, 0, (0, 1024), "total layers after adding some to --init (as identities); 0 adds none"),
     Option("lr", float, 6e-4, None, "learning rate"),
@@ -34,9 +34,9 @@ NUMBERS = (
     Option("average", float, 0.998, (0, 1), "decay of the weights' running mean, which is the published model"),
     Option("seed", int, 0, SEEDS, "seed of the model and the batches"),
     Option("vocab", int, VOCAB, (128, 2**20), "maximum tokens of a new tokenizer, entity names and alphabet included"),
-    Option("corpus", int, 2000, (1, ANY), "number of rollouts per file on which the tokenizer is trained"),
-    Option("report", float, 30, (0, ANY), "seconds between two reports"),
-    Option("save", float, 300, (0, ANY), "seconds between checkpoints"),
+    Option("corpus", int, 2000, (1, NO_LIMIT), "number of rollouts per file on which the tokenizer is trained"),
+    Option("report", float, 30, (0, NO_LIMIT), "seconds between two reports"),
+    Option("save", float, 300, (0, NO_LIMIT), "seconds between checkpoints"),
     Option("hidden", int, SHAPE.hidden, (1, 2**16), "width of a new model"),
     Option("layers", int, SHAPE.layers, (1, 1024), "layers of a new model"),
     Option("heads", int, SHAPE.heads, (1, 1024), "attention heads of a new model"),

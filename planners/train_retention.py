@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from keep_agent.errors import check_choice
-from keep_agent.options import ANY, SEEDS, THREADS, check_model_place
+from keep_agent.options import NO_LIMIT, SEEDS, THREADS, check_model_place
 from memory.config.choices import DTYPES
 from memory.files.atomic import lock_folder
 from planners.training import options
@@ -26,14 +26,14 @@ from planners.training.retention.tool_sessions import read_sessions
 LONG = Path(__file__).parent / "planner_tiny_long"
 NUMBERS = (
     Option("threads", int, 0, THREADS, "CPU threads, 0 for torch's choice"),
-    Option("epochs", int, 2, (1, ANY), "passes over the sessions"),
+    Option("epochs", int, 2, (1, NO_LIMIT), "passes over the sessions"),
     Option("lr", float, 1e-3, None, "learning rate"),
-    Option("accumulate", int, 8, (1, ANY), "turns of an optimiser step"),
+    Option("accumulate", int, 8, (1, NO_LIMIT), "turns of an optimiser step"),
     Option("decay", float, 0.5, (0, 1), "decay per turn of the query memory, a weighted sum of past turns' queries"),
-    Option("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn; one number is drawn per session"),
-    Option("shortest", int, 3, (1, ANY), "minimum letters of a positive token, since short ones occur everywhere"),
-    Option("held-out", int, 8, (0, ANY), "number of last sessions used only to choose the weight of the head's output"),
-    Option("save", int, 20, (1, ANY), "sessions between checkpoints"),
+    Option("budgets", int, [128, 256, 512, 1024], (1, NO_LIMIT), "rows kept after a turn; one is drawn per session"),
+    Option("shortest", int, 3, (1, NO_LIMIT), "minimum letters of a positive token, since short ones occur everywhere"),
+    Option("held-out", int, 8, (0, NO_LIMIT), "last sessions, used only to choose the weight of the head's output"),
+    Option("save", int, 20, (1, NO_LIMIT), "sessions between checkpoints"),
     Option("seed", int, 42, SEEDS, "seed of the head and of the order of sessions"),
 )
 RANGES = options.ranges_of(NUMBERS)

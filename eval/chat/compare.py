@@ -26,7 +26,7 @@ from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import read_config
 
-SETTING = (  # settings that must be equal in a fair comparison; prompt.budget and the retrieval may differ
+EQUAL_KEYS = (  # settings that must be equal in a fair comparison; prompt.budget and the retrieval may differ
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
     "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
 )  # fmt: skip
@@ -97,7 +97,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
         cost.append([name, *(number(value, 1) for value in costs)])
     title = f"{len(runs[0])} questions that all runs have answered"
     tables = table_of(title, ["run"], QUALITY, quality), table_of("cost of an answer", ["run"], COST, cost)
-    return [*tables, *unequal_note(sorted(unequal_settings(SETTING, configs)))]
+    return [*tables, *unequal_note(sorted(unequal_settings(EQUAL_KEYS, configs)))]
 
 
 def main() -> None:

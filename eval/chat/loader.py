@@ -45,7 +45,7 @@ def locomo(row: Mapping[str, Any], id: str, where: str) -> Conversation:
     talk = field(row, "conversation", dict, where) if "conversation" in row else row
     numbers = sorted(int(match[1]) for key in talk if (match := _SESSION.fullmatch(key)))
     if not numbers:
-        raise DataError(f"{where}: there is no field 'session_1', so this is no LoCoMo conversation; {REMEDY}")
+        raise DataError(f"{where}: there is no field 'session_1', so this is not a LoCoMo conversation; {REMEDY}")
     sessions = []
     for number in numbers:
         name = f"session_{number}"

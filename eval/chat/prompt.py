@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHOICES = ("letters", "texts")
-CUE = "Answer:"  # ends a prompt if there is no chat template
+ANSWER_START = "Answer:"  # ends a prompt if there is no chat template
 
 
 class QuestionPrompt:
@@ -34,7 +34,7 @@ class QuestionPrompt:
         self._letters = choices == "letters"
         self._chat = bool(getattr(tokenizer, "chat_template", None))
         parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
-        before, self._turn_end = parts or (one_line(instruction) + "\n", CUE)
+        before, self._turn_end = parts or (one_line(instruction) + "\n", ANSWER_START)
         default = None if self._chat else tokenizer.bos_token_id  # a chat template adds a start token
         first = default if start is None else self._splice.token(start)
         self._context = ([] if first is None else [first]) + self._splice.lines(before)
@@ -46,7 +46,7 @@ class QuestionPrompt:
         """Return the token ids of a segment."""
         return self._splice.lines(text)
 
-    def pause(self) -> list[int]:
+    def empty_query(self) -> list[int]:
         """Return the query of a prefill that asks nothing: a newline."""
         return [self._splice.newline]
 

@@ -109,7 +109,7 @@ class Reader:
                 self._session.advance()
                 last = piece.text
             if self._replay and conversation.incremental and last:
-                tokens += computed(self._session.prefill(last, self._prompt.pause()))
+                tokens += computed(self._session.prefill(last, self._prompt.empty_query()))
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:

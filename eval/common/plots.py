@@ -27,7 +27,7 @@ def check_figure(file: Path) -> None:
         raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
     kinds = sorted(FigureCanvasBase.get_supported_filetypes())
     if _kind(file) not in kinds:
-        raise ConfigError(f"{file} is no known type of figure; use a name that ends in one of: .{', .'.join(kinds)}")
+        raise ConfigError(f"{file} is not a known type of figure; use a name that ends in one of: .{', .'.join(kinds)}")
     check_target(file)
 
 

@@ -81,13 +81,12 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
         raise DataError(f"{file} belongs to a run of another command; resume it with that command")
     with _as_data_error(file):
         check_kinds(saved, only=[ValueKind.GROUP])
-    like = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, CHOICE_KEYS)]
-    like += [key for key in REQUIRED_KEYS if key.partition(".")[0] in config]
-    if _value_at(saved, "planner.kind") == "kv":
-        like.append("memory")
-    else:
-        like = [key for key in like if not within(key, MODEL_KEYS)]
-    for key in like:
+    has_model = _value_at(saved, "planner.kind") == "kv"
+    optional = CHOICE_KEYS if has_model else (*CHOICE_KEYS, *MODEL_KEYS)
+    needed_keys = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, optional)]
+    needed_keys += [key for key in REQUIRED_KEYS if key.partition(".")[0] in config]
+    needed_keys += ["memory"] if has_model else []
+    for key in needed_keys:
         above, _, last = key.rpartition(".")
         parent = _value_at(saved, above) if above else saved
         if isinstance(parent, Mapping) and last not in parent and key not in NEWER_KEYS:

@@ -181,7 +181,7 @@ def versions_of(run: RunFolder, any_played: bool) -> Mapping[str, str]:
     """Return the current versions; the saved versions if the run was finished and nothing was played this time."""
     if any_played or not (run.path / SUMMARY).exists():
         return versions()
-    with unpacking(run.path / SUMMARY, "no summary of a run", RESTORE):
+    with unpacking(run.path / SUMMARY, "not a summary of a run", RESTORE):
         return read_summary(run.path)["versions"]
 
 

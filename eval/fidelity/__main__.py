@@ -102,7 +102,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         return
     methods = name_list(planners[-1])
     if len(planners) > 1 or not methods:
-        raise ConfigError(f"{PLANNER}{' planner='.join(planners)} is no list of methods; use one planner=A,B")
+        raise ConfigError(f"{PLANNER}{' planner='.join(planners)} is not a list of methods; use one planner=A,B")
     curve(methods, overrides, arguments, console)
 
 

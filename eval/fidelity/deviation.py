@@ -104,7 +104,7 @@ class StepRecorder(Protocol):
 class PlannerGroup:
     """Planner that runs several planners on the same observations, records their decisions, and executes one skill."""
 
-    name = "shadow"
+    name = "planner_group"
 
     def __init__(
         self, engine: Engine, planners: Mapping[str, KVPlanner], recorders: Mapping[str, StepRecorder],

@@ -61,7 +61,7 @@ class InterleavedTiming:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        self.tracks = {contender.name: TimedRun(contender.name, contender.prompt) for contender in self.contenders}
+        self.runs = {contender.name: TimedRun(contender.name, contender.prompt) for contender in self.contenders}
 
     def warm_up(self, script: Script) -> None:
         """Run untimed steps, and measure their peak memory."""
@@ -69,13 +69,13 @@ class InterleavedTiming:
         for number, step in enumerate(script.steps):
             for contender in self._order(number):
                 with self._excluding(contender):
-                    peak, track = MemoryPeak(self.device), self.tracks[contender.name]
+                    peak, run = MemoryPeak(self.device), self.runs[contender.name]
                     contender.step(step)
                     growth = peak.growth()
                     if number == 0:
-                        track.peak_cold = growth
+                        run.peak_cold = growth
                     elif growth is not None:
-                        track.peak = max(track.peak or 0, growth)
+                        run.peak = max(run.peak or 0, growth)
             self._count_step()
 
     def run(self, scripts: Sequence[Script]) -> None:
@@ -87,10 +87,10 @@ class InterleavedTiming:
                 self.rates.append(self.meter.sample())
                 for contender in self._order(next(number)):
                     with self._excluding(contender):
-                        self.tracks[contender.name].steps.append(contender.step(step))
+                        self.runs[contender.name].steps.append(contender.step(step))
                 self._count_step()
         for contender in self._active():
-            self.tracks[contender.name].stored = contender.stored()
+            self.runs[contender.name].stored = contender.stored()
 
     def _begin(self, script: Script) -> None:
         for contender in self._active():
@@ -114,7 +114,7 @@ class InterleavedTiming:
         return [contender for contender in self.contenders if self._is_active(contender)]
 
     def _is_active(self, contender: Contender) -> bool:
-        return not self.tracks[contender.name].refusal
+        return not self.runs[contender.name].refusal
 
     @contextmanager
     def _excluding(self, contender: Contender) -> Iterator[None]:
@@ -124,8 +124,8 @@ class InterleavedTiming:
         except STEP_ERRORS as error:
             for excluded in self._active():
                 if excluded is contender or (isinstance(excluded, PlainForward) and excluded.follows(contender)):
-                    self.tracks[excluded.name].refusal = one_line(error)
-                    self.tracks[excluded.name].steps.clear()
+                    self.runs[excluded.name].refusal = one_line(error)
+                    self.runs[excluded.name].steps.clear()
 
 
 def one_line(error: BaseException) -> str:
@@ -174,11 +174,11 @@ class CellRunner:
             timing.warm_up(scripts[0].first_steps(self._config.latency.warmup))
         timing.run(scripts)
         names = [*configs, *(contender.name for contender in contenders if isinstance(contender, PlainForward))]
-        tracks = {**timing.tracks, **refusals}
+        runs = {**timing.runs, **refusals}
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         seconds = time.perf_counter() - start
-        return CellResult(index, cell.id, cell, [tracks[name] for name in names], timing.rates, seconds=seconds)
+        return CellResult(index, cell.id, cell, [runs[name] for name in names], timing.rates, seconds=seconds)
 
     def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, TimedRun]]:
         """Make the contenders; return those that can run, and the refusals of the others by name."""

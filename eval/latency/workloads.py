@@ -11,7 +11,7 @@ from eval.latency.scripts import Recordings, Script, ScriptStep, sample_candidat
 from planners.prompts.text import PROGRESS, Edit, clean, task_edit
 
 REPLAYED = "alfred"  # churn value: replay recorded episodes
-THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
+OBJECT_TYPES = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
 NO_CANDIDATES = ("",)  # an empty candidate: its only token, the end, is scored by the prompt's own logits
@@ -85,8 +85,8 @@ def _task(index: int, steps: int, instructions: Sequence[str]) -> Edit:
 
 def _object(number: int, rng: random.Random, old: Edit | None = None) -> Edit:
     """Return an object with a random place and state that differs from ``old``."""
-    kind = THINGS[number % len(THINGS)]
-    name = f"{kind}_{1 + number // len(THINGS)}"
+    kind = OBJECT_TYPES[number % len(OBJECT_TYPES)]
+    name = f"{kind}_{1 + number // len(OBJECT_TYPES)}"
     edit = old
     while edit == old:
         words = (kind, name, _place(rng), rng.choice(STATES))

@@ -25,12 +25,12 @@ def schedule_of(method: str, shape: str | None = None, average: float | None = N
 
 @dataclass(frozen=True)
 class SyntheticPrompt:
-    """Prompt ``[memory][query]``: ``segments`` of ``tokens`` rows; each block holds ``together`` segments."""
+    """Prompt ``[memory][query]``: ``segments`` of ``tokens`` rows; each block holds ``segments_per_block`` segments."""
 
     segments: int
     tokens: int
     query: int
-    together: int = 1
+    segments_per_block: int = 1
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -49,12 +49,12 @@ class SyntheticPrompt:
         """Return the layout with empty blocks, for the simulator."""
         numbers = torch.arange(self.rows)
         spans = tuple(SegmentSpan(str(i), i * self.tokens, (i + 1) * self.tokens) for i in range(self.segments))
-        firsts = range(0, self.segments, self.together)
+        firsts = range(0, self.segments, self.segments_per_block)
         placements = []
         for first in firsts:
-            members = spans[first : first + self.together]
+            members = spans[first : first + self.segments_per_block]
             parts = [(span.segment, range(span.start, span.stop)) for span in members]
-            unit = Unit.of("static_group" if self.together > 1 else "segment", parts)
+            unit = Unit.of("static_group" if self.segments_per_block > 1 else "segment", parts)
             empty = torch.empty(0, 0, len(unit.token_ids), 0)
             placements.append(Placement(unit, members[0].start, KVBlock(members[0].segment, empty, empty), hit=True))
         owner = torch.where(numbers < self.memory, numbers // self.tokens, -1)

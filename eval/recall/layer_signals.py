@@ -24,7 +24,7 @@ from memory.loading.serial import Serial
 from memory.prompt.layout import Layout, Unit, lay_out, place
 from memory.stages import Capabilities, Probe
 from planners.prompts.formats import Format
-from planners.training.recall_probes import RecallProbe as Question
+from planners.training.recall_probes import RecallProbe
 
 SIGNALS = ("deviation", "last query", "Sparse-Q")
 
@@ -62,21 +62,21 @@ class NeedleRanks:
     answer_line: list[float]  # line with the answer
 
 
-def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
+def needle_ranks(engine: Engine, format: Format, probe: RecallProbe) -> dict[str, tuple[list[float], list[float]]]:
     """Return per signal the ranks of a probe's two needles in %, by layer; a line has the rank of its best row."""
     context = format.context()
     context_block = engine.encode([(None, context)])[0] if context else None
-    units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]
+    units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in probe.facts]
     blocks = engine.encode([(context_block, unit.token_ids) for unit in units])
-    front_units = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
+    front_units = [Unit("new", tuple(format.line(probe.front)), (), reusable=False)] if probe.front else []
     all_units, all_blocks = [*front_units, *units], [*([None] * len(front_units)), *blocks]
     placements = place(all_units, len(context), all_blocks, [False] * len(all_units))
-    layout = lay_out(context, placements, format.line(question.question), True, engine.device)
+    layout = lay_out(context, placements, format.line(probe.question), True, engine.device)
     stage = RecordSignals()
     engine.prefill(layout, stage, Serial(), context_block)
-    first = len(context) + len(format.line(question.front))
+    first = len(context) + len(format.line(probe.front))
     spans = {span.segment: (span.start - first, span.stop - first) for span in layout.segments}
-    needles = [spans[question.needles[index]] for index in (0, -1)]
+    needles = [spans[probe.needles[index]] for index in (0, -1)]
     return {
         signal: tuple([_rank(values, *needle) for values in layers] for needle in needles)
         for signal, layers in stage.signals.items()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from eval.workers.supervisor import EpisodeRecord, WorkerSetup
-from keep_agent.config.factory import demonstration, make_env, make_episodes, make_planner
+from keep_agent.config.factory import demonstration_length, make_env, make_episodes, make_planner
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
 
@@ -21,7 +21,7 @@ class Player:
     def __init__(self, config: DictConfig) -> None:
         self._config = config
         self._episodes = make_episodes(config.env, config.eval)
-        self._settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
+        self._settings = {"skills": config.env.skills, "demonstration_length": demonstration_length(config.env)}
         with ExitStack() as stack:
             self._env = stack.enter_context(closing(make_env(config.env, self._episodes)))
             self._planner = stack.enter_context(closing(make_planner(config)))

@@ -38,7 +38,7 @@ def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
     return make_world(env.id, episodes=episodes, **choices_of(env))
 
 
-def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
+def demonstration_length(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
     """Return a function from a world's ``info`` to the number of skills the scripted expert needs; 0 if it fails."""
     setting = make_setting(env)
 

@@ -143,8 +143,8 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
     """Load a config's model into an engine. ``transport`` replaces ``engine.transport``. Raises KeepError."""
     settings = config.engine
-    is_slow = settings.link_gigabytes is not None
-    throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None
+    is_throttled = settings.link_gigabytes is not None
+    throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_throttled else None
     model = make_model(config.model, config.eval.seed)
     chunk = None if settings.chunk_megabytes is None else 1e6 * settings.chunk_megabytes
     return TransformersEngine(model, transport or settings.transport, throttle, settings.importance, chunk)

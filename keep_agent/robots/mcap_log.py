@@ -108,7 +108,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
     with replace_file(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:
             count += 1
-            with unpacking(f"entry {count} of the episode", "no entry of a trace", RESTORE):
+            with unpacking(f"entry {count} of the episode", "not an entry of a trace", RESTORE):
                 log.write(at, entry_messages(entry, at, read))
                 at += max(NANOSECONDS, int(entry.get("timings", {}).get("ttft", 0) * NANOSECONDS / 1e3))
     return count
@@ -122,7 +122,7 @@ def episode_of(run: Path, name: str = "0") -> list[Entry]:
     numbers: dict[str, int] = {}
     entries: list[Entry] = []
     for line, entry in enumerate(read_trace(file), 1):
-        with unpacking(f"{file}:{line}", "no entry of a trace", RESTORE):
+        with unpacking(f"{file}:{line}", "not an entry of a trace", RESTORE):
             number = numbers.setdefault(entry["episode"], len(numbers))
         if name in (entry["episode"], str(number)):
             entries.append(entry)

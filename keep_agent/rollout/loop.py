@@ -93,7 +93,7 @@ def run_episode(
     index: int,
     skills: str,
     seed: int,
-    demonstrate: Callable[[Mapping[str, Any]], int] | None = None,
+    demonstration_length: Callable[[Mapping[str, Any]], int] | None = None,
     watcher: ProgressWatcher | None = None,
     frames: Frames | None = None,
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
@@ -103,7 +103,7 @@ def run_episode(
     the reset, fails the episode, with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
 
     :param skills: name of the set of skills, for the planner and the trace
-    :param demonstrate: takes the first ``info`` of a task and returns how many skills the expert needs for the task
+    :param demonstration_length: takes the first ``info`` of a task, returns how many skills the expert needs for it
     :param frames: receives the pictures in the observations (key "frame")
     """
     start = time.perf_counter()
@@ -120,8 +120,8 @@ def run_episode(
         planner.reset(observation["instruction"], skills)
         over = False
         while not over:
-            if demonstrate is not None and len(rollout.expert_lengths) == rollout.task:
-                rollout.expert_lengths.append(demonstrate(info))
+            if demonstration_length is not None and len(rollout.expert_lengths) == rollout.task:
+                rollout.expert_lengths.append(demonstration_length(info))
             observation, info, over = _run_step(env, planner, rollout, observation, info)
             if watcher is not None:
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))

@@ -187,7 +187,7 @@ class RunFolder(AbstractContextManager):
 
 
 def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a run's config. Raises DataError if ``path`` is no run folder, or a ``needed`` dotted key is missing."""
+    """Return a run's config. Raises DataError unless ``path`` is a run folder with the ``needed`` dotted keys."""
     config = _saved_config(path)
     config.pop(RUN_ID, None)
     for key in needed:
@@ -293,7 +293,7 @@ def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]
     results = []
     for line in lines:
         row = {key: value for key, value in line.value.items() if key != TRACE_COUNT}
-        with unpacking(f"{path}:{line.number}", f"no {kind.__name__}", RESTORE):
+        with unpacking(f"{path}:{line.number}", f"not a valid {kind.__name__}", RESTORE):
             results.append(check_types(kind.from_json(row)))
     return results
 

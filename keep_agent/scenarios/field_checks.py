@@ -97,7 +97,7 @@ class Field:
 
     def one_of(self, known: Collection[str], what: str) -> str:
         if not isinstance(self.value, str) or self.value not in known:
-            raise self.error(f"{self.value!r} is no {what}; use one of: {', '.join(known) or '(there are none)'}")
+            raise self.error(f"{self.value!r} is not {what}; use one of: {', '.join(known) or '(there are none)'}")
         return self.value
 
 

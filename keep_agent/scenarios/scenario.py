@@ -131,10 +131,10 @@ def _phase(field: Field, agents: Mapping[str, Agent], earlier: Mapping[str, Phas
     name = field.get("name").word()
     if name in earlier:
         raise field.get("name").error(f"an earlier phase is called {name}, too; give it another name")
-    participants = field.get("participants").names(tuple(agents), "agent")
-    speakers = field.get("speakers", list(participants)).names(participants, "participant")
+    participants = field.get("participants").names(tuple(agents), "an agent")
+    speakers = field.get("speakers", list(participants)).names(participants, "a participant")
     audience = {
-        Field(agent, to.file, to.place).one_of(speakers, "speaker"): to.names(participants, "participant")
+        Field(agent, to.file, to.place).one_of(speakers, "a speaker"): to.names(participants, "a participant")
         for agent, to in field.get("audience", {}).items()
     }
     rounds, most = field.get("rounds", 1).count(), field.get("max_tokens", MAX_TOKENS).count()
@@ -150,10 +150,10 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
     elif opening.value != []:
         for item in opening.elements():
             item.keys(("text", "to"), ("text",))
-            to = item.get("to", list(participants)).names(participants, "participant")
+            to = item.get("to", list(participants)).names(participants, "a participant")
             notes.append((item.get("text"), to))
     for agent, text in field.get("instructions", {}).items():
-        Field(agent, text.file, text.place).one_of(participants, "participant")
+        Field(agent, text.file, text.place).one_of(participants, "a participant")
         notes.append((text, (agent,)))
     for text, to in notes:
         _check_templates(text, to, earlier)

@@ -69,14 +69,14 @@ class StepView:
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
     """Return the view of a step. Raises DataError for a missing step, or an entry without a required field."""
     entry = run.index.entry(episode, step)
-    with unpacking(f"{run.index.path}:{episode.positions[step].number}", "no step that can be shown", "run it again"):
+    with unpacking(f"{run.index.path}:{episode.positions[step].number}", "not a valid step", "run it again"):
         return _view(episode, step, entry)
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
     """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, also for NaN and infinities."""
     view = step_view(run, episode, step)
-    with unpacking(f"{run.index.path}:{episode.positions[step].number}", "no step that can be shown", "run it again"):
+    with unpacking(f"{run.index.path}:{episode.positions[step].number}", "not a valid step", "run it again"):
         return view.to_json()
 
 

@@ -96,7 +96,7 @@ class Outline:
 
 
 def summarize_step(entry: Entry) -> Outline:
-    """Summarize a step. Raises one of `keep_agent.files.STRUCTURE_ERRORS` for an entry that is no step."""
+    """Summarize a step. Raises one of `keep_agent.files.STRUCTURE_ERRORS` for an entry that is not a step."""
     goal, active, rows = entry.get("goal"), entry.get("active_rows"), len(entry.get("token_ids", ()))
     return Outline(
         task=int(entry["task"]),
@@ -211,7 +211,7 @@ class TraceIndex:
             self.problem = str(error)
 
     def _add_entry(self, position: LinePosition, entry: Entry) -> None:
-        with unpacking(f"{self.path}:{position.number}", "no entry of a trace", "run it again"):
+        with unpacking(f"{self.path}:{position.number}", "not an entry of a trace", "run it again"):
             event, id = entry["event"], str(entry["episode"])
             if event == "episode" or id not in self._current:
                 self._open_episode(id, _checked_opening(entry) if event == "episode" else {"episode": id})

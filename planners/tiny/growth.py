@@ -14,7 +14,7 @@ from planners.tiny.checkpoint import build
 
 
 @torch.no_grad()
-def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
+def add_embeddings(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
     """Add embedding rows, in place, for new tokens of the tokenizer.
 
     :param new: maps each new token to the ids of the pieces that spelled it. Its row is (m + n) / sqrt(2): m is the

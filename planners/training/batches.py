@@ -44,14 +44,14 @@ LEVELS = (
 RECALL_SHARE = 0.1  # share of recall probes among the batches that are neither look-ups nor plans
 LESSON_SHARE = 0.2  # share of batches with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
-WINDOWS = 6  # windows (packs of one kind) whose batches are shuffled together, else the model unlearns the last kind
+SHUFFLED_WINDOWS = 6  # windows (packs of one kind) shuffled together, else the model unlearns the last kind
 GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts skipped for plans, as annotated ones take longest to learn
 TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts with skills that name types (lota) skipped for all slots but plans
 DECISION_SHARE = 0.6  # share of single decisions among the remaining batches; the others are trajectories
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
-PLANS = SlotMix(plans=4)
-HOUSE_GOALS = SlotMix(plans=6, after_memory=True)
+PLANS = SlotMix(wordings=4)
+HOUSE_GOALS = SlotMix(wordings=6, after_memory=True)
 RECALL = SlotMix(probes=6, questions=6, recall=True)
 ANNOTATED_PREFIX = "trial_"  # prefix of the sources of annotated rollouts
 
@@ -124,7 +124,7 @@ class BatchSource:
         try:
             while not self._closed:
                 batches: list[tuple[int, list[PackedExample]]] = []
-                for _ in range(WINDOWS):
+                for _ in range(SHUFFLED_WINDOWS):
                     level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
                     batches += [(level, packs) for packs in self._batches(self._window(LEVELS[level]))]
                 self._rng.shuffle(batches)
@@ -146,7 +146,7 @@ class BatchSource:
             return [self._packer.recall(self._rng.randint(max(MIN_LINES, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
         packs: list[PackedExample] = []
-        while len(packs) < (96 if mix.plans else 24):
+        while len(packs) < (96 if mix.wordings else 24):
             rollout = next(self._source)
             if not self._skips(rollout, mix):
                 style = self._rng.choice(level.styles)
@@ -154,7 +154,7 @@ class BatchSource:
         return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
 
     def _skips(self, rollout: Rollout, mix: SlotMix) -> bool:
-        if mix.plans:
+        if mix.wordings:
             return not rollout.source.startswith(ANNOTATED_PREFIX) and self._rng.random() < GENERATED_SKIP_SHARE
         return rollout.skills == TYPE_LEVEL and self._mixed_skills and self._rng.random() < TYPE_LEVEL_SKIP_SHARE
 

@@ -80,7 +80,7 @@ class SlotMix:
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6  # maximum questions of a slot
-    plans: int = 0  # plan or goal slots, each for one wording of the instruction; such packs have no other slots
+    wordings: int = 0  # plan or goal slots, each for one wording of the instruction; such packs have no other slots
     after_memory: bool = False  # goals follow the memory at the start of the task, instead of no memory
     recall: bool = False  # recall slots, with artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
@@ -142,8 +142,8 @@ class Packer:
     def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:
         """Pack slots after the memory of the first replay; the other replays are the next tasks of the rollout."""
         replay, task = replays[0], replays[0].task
-        if self.mix.plans:
-            wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
+        if self.mix.wordings:
+            wordings = self.random.sample(task.instructions, min(self.mix.wordings, len(task.instructions)))
             memory = self._sample_lines(replay.memory, replay.used_ids) if self.mix.after_memory else []
             kind, steps = "goal", []
             if replay.skills == TYPE_LEVEL and not self.mix.after_memory:

@@ -47,15 +47,15 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a scene, its answer, and the needles: ids of the lines that connect ``thing`` to the answer."""
+    """A question about a scene, its answer, and the needles: ids of the lines that connect ``entity`` to the answer."""
 
     word: str  # WHERE or UNDER
-    thing: str  # name of the object in question
+    entity: str  # name of the object in question
     answer: str
     needles: tuple[str, ...]
 
     def text(self, as_pronoun: bool = False) -> str:
-        return f"{self.word} {IT if as_pronoun else self.thing}"
+        return f"{self.word} {IT if as_pronoun else self.entity}"
 
 
 @dataclass
@@ -112,9 +112,9 @@ def needle(segments: int, rng: random.Random) -> Scene:
         kind, place = names.draw(RECEPTACLES)
         header = scene.add(f"{kind} {place}")
         for _ in range(min(rng.randint(1, 5), segments - len(scene.facts))):
-            kind, thing = names.draw((*OBJECTS, *CONTAINERS))
-            line = scene.add(f"there {kind} {thing}", header)
-            scene.questions.append(Question(WHERE, thing, place, (line, header)))
+            kind, entity = names.draw((*OBJECTS, *CONTAINERS))
+            line = scene.add(f"there {kind} {entity}", header)
+            scene.questions.append(Question(WHERE, entity, place, (line, header)))
     return scene
 
 
@@ -126,15 +126,15 @@ def two_hop(segments: int, rng: random.Random) -> Scene:
         kind, place = names.draw(RECEPTACLES)
         header = scene.add(f"{kind} {place}")
         for _ in range(rng.randint(1, 3)):
-            kind, thing = names.draw(CONTAINERS if not containers or rng.random() < 0.35 else OBJECTS)
-            line = scene.add(f"there {kind} {thing}", header)
+            kind, entity = names.draw(CONTAINERS if not containers or rng.random() < 0.35 else OBJECTS)
+            line = scene.add(f"there {kind} {entity}", header)
             if kind in CONTAINERS:
-                containers.append((thing, line, header, place))
+                containers.append((entity, line, header, place))
     while len(scene.facts) < segments:
-        kind, thing = names.draw(OBJECTS)
+        kind, entity = names.draw(OBJECTS)
         container, line, header, place = rng.choice(containers)
-        first = scene.add(f"{kind} {thing} {container}")
-        scene.questions.append(Question(UNDER, thing, place, (first, line, header)))
+        first = scene.add(f"{kind} {entity} {container}")
+        scene.questions.append(Question(UNDER, entity, place, (first, line, header)))
     return scene
 
 
@@ -142,13 +142,13 @@ def tracking(segments: int, rng: random.Random) -> Scene:
     """Make lines that move objects repeatedly; the latest place of an object is the answer."""
     scene, names = Scene(), NameSource(rng)
     places = [names.draw(RECEPTACLES)[1] for _ in range(max(2, min(segments // 4, 40)))]
-    things = [names.draw((*OBJECTS, *CONTAINERS))[1] for _ in range(max(1, segments // 8))]
+    entities = [names.draw((*OBJECTS, *CONTAINERS))[1] for _ in range(max(1, segments // 8))]
     latest: dict[str, Question] = {}
     while len(scene.facts) + 1 < segments:
-        place, thing = rng.choice(places), rng.choice(things)
+        place, entity = rng.choice(places), rng.choice(entities)
         header = scene.add(f"did go to {place}")
-        line = scene.add(f"did put {thing}", header)
-        latest[thing] = Question(WHERE, thing, place, (line, header))
+        line = scene.add(f"did put {entity}", header)
+        latest[entity] = Question(WHERE, entity, place, (line, header))
     scene.questions.extend(latest.values())
     return scene
 

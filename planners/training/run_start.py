@@ -24,7 +24,7 @@ from planners.tiny.checkpoint import (
     read_tensors,
     weights_hash,
 )
-from planners.tiny.growth import deepen, widen
+from planners.tiny.growth import add_embeddings, deepen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
 from planners.tiny.tokenizer import extend_tokenizer, train_tokenizer
 from planners.training.induction_init import seed_induction
@@ -121,7 +121,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
         _check_init(args, start.calls)
         load_weights(model, read_tensors(checkpoint / MASTER_WEIGHTS), checkpoint / MASTER_WEIGHTS)
     else:
-        widen(model, tokenizer, extend_tokenizer(tokenizer, *corpus(files, args.corpus, lessons)))
+        add_embeddings(model, tokenizer, extend_tokenizer(tokenizer, *corpus(files, args.corpus, lessons)))
         start.model = deepen(model, args.deepen or len(model.model.layers))
     _check_layers(args, len(start.model.model.layers))
     _check_shape(args, start.shape(), source)

@@ -62,5 +62,5 @@ def test_a_run_without_a_model_is_one_line(call: Command) -> None:
 @pytest.mark.parametrize("field", ["facts", "token_ids", "active_rows", "loads", "extra"])
 def test_an_entry_of_another_shape_is_named_by_its_line(field: str) -> None:
     entries = [{"event": "episode", "episode": "a"}, step("a", [("desk_1", "desk")]) | {field: None}]
-    with pytest.raises(DataError, match=r"run/trace.jsonl:2 is no entry of a trace \((Type|Attribute)Error"):
+    with pytest.raises(DataError, match=r"run/trace.jsonl:2 is not an entry of a trace \((Type|Attribute)Error"):
         anatomy.totals(entries, "run/trace.jsonl")

@@ -86,7 +86,7 @@ class CellResult:
     index: int
     id: str
     cell: Cell
-    tracks: Sequence[TimedRun] = ()
+    runs: Sequence[TimedRun] = ()
     rates: Sequence[Rates] = ()
     refusal: str = ""
     seconds: float = 0.0
@@ -96,7 +96,7 @@ class CellResult:
             "index": self.index,
             "id": self.id,
             "cell": asdict(self.cell),
-            "tracks": [track.to_json() for track in self.tracks],
+            "tracks": [run.to_json() for run in self.runs],
             "rates": [astuple(rates) for rates in self.rates],
             "refused": self.refusal,
             "seconds": round(self.seconds, 3),
@@ -105,9 +105,9 @@ class CellResult:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> CellResult:
         cell = Cell(**row["cell"])
-        tracks = [TimedRun.from_json(track) for track in row["tracks"]]
+        runs = [TimedRun.from_json(run) for run in row["tracks"]]
         rates = [Rates(*sample) for sample in row["rates"]]
-        return cls(row["index"], row["id"], cell, tracks, rates, row["refused"], row["seconds"])
+        return cls(row["index"], row["id"], cell, runs, rates, row["refused"], row["seconds"])
 
 
 class LatencyFolder(RunFolder):

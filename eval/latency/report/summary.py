@@ -168,8 +168,8 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
     groups: dict[str, list[CellSummary]] = {}
     for result in sorted(results, key=lambda result: result.index):
         rates = Rates.median(result.rates) if result.rates else None
-        runs = {track.name: track for track in result.tracks if track.steps and not track.refusal}
-        summaries = [_contender_summary(track, runs, rates) for track in result.tracks]
+        runs = {run.name: run for run in result.runs if run.steps and not run.refusal}
+        summaries = [_contender_summary(run, runs, rates) for run in result.runs]
         first = next(iter(runs.values()), None)
         kinds = {kind: sum(map(test, first.steps)) for kind, test in STEP_KINDS.items()} if first else None
         cell = CellSummary(result.id, result.cell, rates, summaries, result.refusal, kinds)
@@ -177,17 +177,17 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
     return [GroupSummary(title, cells, _growths(cells)) for title, cells in groups.items()]
 
 
-def _contender_summary(track: TimedRun, runs: Mapping[str, TimedRun], rates: Rates | None) -> ContenderSummary:
-    if track.name not in runs or rates is None:
-        return ContenderSummary(track.name, track.prompt, track.refusal)
-    median, mean, numbers = statistics.median, statistics.fmean, [step.numbers for step in track.steps]
+def _contender_summary(run: TimedRun, runs: Mapping[str, TimedRun], rates: Rates | None) -> ContenderSummary:
+    if run.name not in runs or rates is None:
+        return ContenderSummary(run.name, run.prompt, run.refusal)
+    median, mean, numbers = statistics.median, statistics.fmean, [step.numbers for step in run.steps]
     parts = [dict.fromkeys(PARTS, 0.0) | dict(number.parts or {}) for number in numbers]
-    steps = {kind: list(filter(test, track.steps)) for kind, test in STEP_KINDS.items()}
+    steps = {kind: list(filter(test, run.steps)) for kind, test in STEP_KINDS.items()}
     spreads = ((time, {kind: [getattr(s.numbers, time) for s in of] for kind, of in steps.items()}) for time in TIMINGS)
     bases = {base: [step.numbers.ttft_ms for step in runs[base].steps] if base in runs else [] for base in BASELINES}
     return ContenderSummary(
-        name=track.name,
-        prompt=track.prompt,
+        name=run.name,
+        prompt=run.prompt,
         times={time: {kind: Spread.of(values) for kind, values in by_kind.items()} for time, by_kind in spreads},
         parts={part: median(values[part] for values in parts) for part in PARTS},
         overhead=median(values["update"] + values["retrieve"] + values["ask"] for values in parts),
@@ -196,9 +196,9 @@ def _contender_summary(track: TimedRun, runs: Mapping[str, TimedRun], rates: Rat
         encoded_rows=mean(number.encoded_token_layers / number.layers for number in numbers),
         ratios={base: Ratio.of(times, [number.ttft_ms for number in numbers]) for base, times in bases.items()},
         floor={kind: _distance(of, rates) for kind, of in steps.items()},
-        peak=track.peak,
-        peak_cold=track.peak_cold,
-        stored=track.stored,
+        peak=run.peak,
+        peak_cold=run.peak_cold,
+        stored=run.stored,
     )
 
 

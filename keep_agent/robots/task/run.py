@@ -49,7 +49,7 @@ class TaskRun:
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._observed_side: Literal["executor", "planner"] = "executor"  # the one that the observation is calling
+        self._observation_callee: Literal["executor", "planner"] = "executor"  # the one that the observation is calling
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
@@ -157,7 +157,7 @@ class TaskRun:
                 break
             if observation is None or observation.done or observation.clock.elapsed > self.limits.answer:
                 if observation is not None:
-                    self._result_of(self._observed_side, observation)
+                    self._result_of(self._observation_callee, observation)
                 observation = self._start_observation(skill)
         if observation is not None:
             self._wait_for("", observation)
@@ -195,9 +195,9 @@ class TaskRun:
 
     def _start_observation(self, skill: str = "") -> BoundedCall[None]:
         def observe() -> None:
-            self._observed_side = "executor"
+            self._observation_callee = "executor"
             self.pending.add(self.executor.observe())
-            self._observed_side = "planner"
+            self._observation_callee = "planner"
             if facts := self.pending.pass_to(self.dialogue):
                 self.watch(events.Observed(facts, skill))
 
@@ -210,7 +210,7 @@ class TaskRun:
         """
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
-        return self._result_of(side or self._observed_side, call)
+        return self._result_of(side or self._observation_callee, call)
 
     def _check_stop(self) -> None:
         if self.stop_requested.done():

@@ -39,7 +39,7 @@ class BadMessages(Refused):
     """Messages that the model's chat template refuses."""
 
 
-def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
+def chat_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], continue_last: bool = False) -> str:
     """Render messages without BOS; with ``continue_last`` the answer continues the last message. Raises BadMessages."""
     if tokenizer.chat_template is None:
         lines = [f"{role}: {text}\n" for role, text in messages]
@@ -137,7 +137,7 @@ class Conversations:
         self, agent: str, messages: Sequence[ChatMessage], max_tokens: int, stops: Sequence[str] = (),
         continue_last: bool = False,
     ) -> Generation:  # fmt: skip
-        text = partial(prompt_of, self.tokenizer, messages, continue_last)
+        text = partial(chat_text, self.tokenizer, messages, continue_last)
         return self.start_turn(GenerationRequest(agent, text, max_tokens, stops))
 
     def start_turn(self, request: GenerationRequest) -> Generation:
@@ -155,11 +155,11 @@ class Conversations:
         """Count the prompt tokens of messages for an agent without a memory. Raises BadMessages, TooLarge, Busy."""
 
         def count() -> int:
-            text = prompt_of(self.tokenizer, messages, continue_last)
+            text = chat_text(self.tokenizer, messages, continue_last)
             check_length(text, self.limits.prompt_chars)
             return len(TokenText.of(text, self.memories.coder, self.memories.start).ids)
 
-        async with self._limiter.slot():
+        async with self._limiter.admit():
             return await self.in_thread(count)
 
     def _finish(self, task: asyncio.Task[None]) -> None:
@@ -169,7 +169,7 @@ class Conversations:
 
     async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
-            async with self._limiter.slot(turn.request.agent), self._lock(turn.request.agent):
+            async with self._limiter.admit(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
                 end = await self.in_thread(turn.run)
                 if end.reason == FinishReason.CANCELLED.value:  # a truncated answer must not look complete

@@ -42,8 +42,8 @@ class ConcurrencyLimiter:
         return len(self._active)
 
     @asynccontextmanager
-    async def slot(self, owner: str | None = None) -> AsyncIterator[None]:
-        """Count a request of ``owner`` during the block. Raises Busy if one of the two maximums is reached."""
+    async def admit(self, owner: str | None = None) -> AsyncIterator[None]:
+        """Admit a request of ``owner`` for the block. Raises Busy if one of the two maximums is reached."""
         if owner is not None and self._active.count(owner) >= self.most_per_owner:
             raise self._busy(f"{self._what} of {self._owner_noun}", self.most_per_owner, 1)
         if self.active >= self.most:
@@ -58,7 +58,7 @@ class ConcurrencyLimiter:
 
     async def admit_request(self, connection: HTTPConnection) -> AsyncIterator[None]:
         """Admit a route's request until its response is sent (FastAPI dependency). The path names the owner."""
-        async with self.slot(connection.path_params.get("agent")):
+        async with self.admit(connection.path_params.get("agent")):
             yield
 
     def _busy(self, what: str, most: int, parallel: int) -> Busy:

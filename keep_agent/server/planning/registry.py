@@ -60,13 +60,13 @@ class AgentRegistry:
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
-    def create(self, name: str, reserved: bool = False) -> None:
-        """Create an agent, even above the limit if ``reserved``. Raises Conflict, CapacityError, ConfigError."""
+    def create(self, name: str, above_limit: bool = False) -> None:
+        """Create an agent; ``above_limit`` ignores the limit. Raises Conflict, CapacityError, ConfigError."""
         place = self._agent_folder(name)
         with self._lock:
             if place.exists():
                 raise Conflict(f"there is an agent {name!r} already; use it, or delete it first")
-            if not reserved and len(self.names()) >= self.limits.agents:
+            if not above_limit and len(self.names()) >= self.limits.agents:
                 raise CapacityError(f"there are {self.limits.agents} agents, no more are allowed; delete one first")
             place.mkdir()
             sync(self._agents)

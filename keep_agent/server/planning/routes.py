@@ -185,7 +185,7 @@ def planning_router(planner: PlanningService, forget: Callable[[str], Awaitable[
     @router.post(AGENTS, status_code=201, summary="Create an agent")
     async def create(body: Create, caller: Caller) -> About:
         caller.require(body.id)
-        await planner.run_in_thread(lambda: registry.create(body.id, reserved=not caller.all))
+        await planner.run_in_thread(lambda: registry.create(body.id, above_limit=not caller.all))
         return About(id=body.id, segments=0, decisions=0)
 
     @router.get(AGENTS, summary="List the agents of the token")

@@ -74,7 +74,7 @@ def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
     async def answer(socket: WebSocket, agent: str, content: bytes) -> None:
         try:
             body = _parse(content, limits)
-            async with planner.limiter.slot(agent):
+            async with planner.limiter.admit(agent):
                 if isinstance(body, Plan):
                     async for name, data in planner.plan(agent, body):
                         await send(socket, {"type": name, **data}, limits.send_seconds)
@@ -91,9 +91,9 @@ def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
         async with AsyncExitStack() as resources:
             token = None if caller is OPEN else caller.name  # None: no limit per token
             try:
-                await resources.enter_async_context(tokens.slot(token))
-                await resources.enter_async_context(agents.slot(agent))
-                async with planner.limiter.slot(agent):
+                await resources.enter_async_context(tokens.admit(token))
+                await resources.enter_async_context(agents.admit(agent))
+                async with planner.limiter.admit(agent):
                     await planner.run_with_agent(agent, lambda durable: None)  # loads the agent
             except KeepError as error:
                 await socket.send_denial_response(error_response(socket.url.path, error))

@@ -190,9 +190,9 @@ class Scenarios:
         self._running[running.id] = running
         return running
 
-    async def delete(self, access: Access, number: str) -> None:
+    async def delete(self, access: Access, id: str) -> None:
         """End a scenario. Permanent agents keep their KV rows; the rows of other agents are deleted."""
-        running = self.get(access, number)
+        running = self.get(access, id)
         for agent in owner_ids(running.scenario):
             access.require(agent)
         await self._end(running)
@@ -216,11 +216,11 @@ class Scenarios:
     def all(self, access: Access) -> list[RunningScenario]:
         return [running for running in self._running.values() if running.readable_agents(access)]
 
-    def get(self, access: Access, number: str) -> RunningScenario:
+    def get(self, access: Access, id: str) -> RunningScenario:
         """Return a scenario. Raises NotFound, also for one that the token may not read."""
-        running = self._running.get(number)
+        running = self._running.get(id)
         if running is None or not running.readable_agents(access):
-            raise NotFound(f"there is no scenario {number[:64]!r} that you may read; POST /v1/scenarios begins one")
+            raise NotFound(f"there is no scenario {id[:64]!r} that you may read; POST /v1/scenarios begins one")
         return running
 
     async def play(self, access: Access, running: RunningScenario) -> turns.Turn | None:

@@ -131,7 +131,7 @@ def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter:
         Only one request at a time plays a scenario; further requests are rejected with a retry time.
         """
         running = scenarios.get(caller, number)
-        async with running.limiter.slot():
+        async with running.limiter.admit():
             first = len(running.readable_turns(caller))
             while len(running.readable_turns(caller)) < first + body.turns and not await request.is_disconnected():
                 if await scenarios.play(caller, running) is None:

@@ -74,8 +74,8 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
         (("planner=keep", "--tokenizer", "x"), "--tokenizer is for the tables"),
         (("--plot", "x.png"), "--plot is for the curve"),
         (("--ratios", "own"), "--ratios is for the curve"),
-        (("planner=keep", "planner=epic"), "planner=keep planner=epic is no list of methods"),
-        (("planner=,",), "planner=, is no list of methods"),
+        (("planner=keep", "planner=epic"), "planner=keep planner=epic is not a list of methods"),
+        (("planner=,",), "planner=, is not a list of methods"),
         (("planner=keep", "model=planner-tiny", "--model", "x"), "--model x is not the only model"),
         (("eval.trace=false",), "eval.trace=false is not read here; these keys are: env, memory.* eval.threads"),
         (("memory=keep",), "memory=keep is not read here; use .*--methods"),
@@ -102,7 +102,7 @@ def test_the_number_of_torch_threads_is_configurable(tiny_model: Path, monkeypat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("planner=keep", "--plot", "c.txt"), r"c.txt is no known type of figure; .*\.png"),
+        (("planner=keep", "--plot", "c.txt"), r"c.txt is not a known type of figure; .*\.png"),
         (("planner=keep", "--plot", "folder.png"), "folder.png is a folder"),
         (("planner=keep", "--json", "folder.png"), "folder.png is a folder"),
         (("--families", "none", "--json", "folder.png"), "folder.png is a folder"),

@@ -76,25 +76,25 @@ def test_the_order_rotates_and_the_plain_forward_follows_its_reference(meter: Ra
     timing.run([Script("", "lota", STEPS[:3])])
     assert "".join(name[0] for name in log if name != "begin") == "atbc" + "bcat" + "catb"
     assert steps == [1, 2, 3] and len(timing.rates) == 3
-    assert {len(track.steps) for track in timing.tracks.values()} == {3} and timing.tracks["b"].stored == 7
+    assert {len(run.steps) for run in timing.runs.values()} == {3} and timing.runs["b"].stored == 7
 
 
 def test_the_warm_up_is_not_timed_and_measures_memory(meter: RateMeter) -> None:
     timing, _ = timing_of(meter, [], None, None, None)
     timing.warm_up(Script("", "lota", STEPS[:2]))
-    assert not any(track.steps for track in timing.tracks.values()) and not timing.rates
-    assert all(track.peak is None or track.peak >= 0 for track in timing.tracks.values())
+    assert not any(run.steps for run in timing.runs.values()) and not timing.rates
+    assert all(run.peak is None or run.peak >= 0 for run in timing.runs.values())
 
 
 def test_a_failing_contender_is_excluded_with_its_reason(meter: RateMeter) -> None:
     timing, _ = timing_of(meter, [], None, 2, None)
     timing.run([Script("", "lota", STEPS), Script("", "lota", STEPS[:1])])
-    assert timing.tracks["b"].refusal == "a prompt of 99 tokens is too long" and not timing.tracks["b"].steps
-    assert [len(timing.tracks[name].steps) for name in ("a", "c", "transformers")] == [7, 7, 7]
+    assert timing.runs["b"].refusal == "a prompt of 99 tokens is too long" and not timing.runs["b"].steps
+    assert [len(timing.runs[name].steps) for name in ("a", "c", "transformers")] == [7, 7, 7]
 
 
 def test_the_plain_forward_ends_with_its_reference(meter: RateMeter) -> None:
     timing, _ = timing_of(meter, [], 1, None, None)
     timing.run([Script("", "lota", STEPS)])
-    assert timing.tracks["transformers"].refusal == timing.tracks["a"].refusal != ""
-    assert len(timing.tracks["b"].steps) == 6
+    assert timing.runs["transformers"].refusal == timing.runs["a"].refusal != ""
+    assert len(timing.runs["b"].steps) == 6

@@ -69,7 +69,7 @@ def test_a_run_prints_tables_and_writes_a_summary(call: Call, tiny_model: Path) 
 def test_parts_add_up_and_prompts_hold_the_given_segments(call: Call, tiny_model: Path) -> None:
     call(f"latency.models={tiny_model}", "latency.segments=6", "latency.segment_tokens=9", "latency.planners=keep")
     (result,) = LatencyFolder.read(the_run())
-    keep = next(track for track in result.tracks if track.name == "keep")
+    keep = next(run for run in result.runs if run.name == "keep")
     for step in keep.steps:
         assert sum(step.numbers.parts[part] for part in PARTS) == pytest.approx(step.numbers.ttft_ms, abs=0.01)
         assert step.numbers.memory_tokens == 6 * 9
@@ -83,7 +83,7 @@ def test_without_scoring_the_decision_ends_with_the_prompt(call: Call, tiny_mode
     code, out, _ = call(f"latency.models={tiny_model}", "latency.planners=keep", "latency.score=false")
     assert code == 0 and "no candidates were scored" in out
     (result,) = LatencyFolder.read(the_run())
-    assert {step.numbers.score_tokens for track in result.tracks for step in track.steps} == {0}
+    assert {step.numbers.score_tokens for run in result.runs for step in run.steps} == {0}
 
 
 def test_tiers_store_blocks_and_markdown_is_printed(call: Call, tiny_model: Path) -> None:

@@ -60,7 +60,7 @@ def test_default_schedules_are_those_of_the_stages() -> None:
 
 
 def test_a_unit_holds_several_segments() -> None:
-    layout = SyntheticPrompt(5, 2, 1, together=2).layout()
+    layout = SyntheticPrompt(5, 2, 1, segments_per_block=2).layout()
     assert [(place.start, place.stop) for place in layout.placements] == [(0, 4), (4, 8), (8, 10)]
     assert layout.reused.tolist() == [True] * 10 + [False]
     assert [span.stop for span in layout.segments] == [2, 4, 6, 8, 10]

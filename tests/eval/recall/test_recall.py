@@ -145,7 +145,7 @@ def test_scenes_have_the_requested_size_and_their_needles_contain_the_answer(kin
         text = {fact.id: fact.text.split() for fact in scene.facts}
         assert segments - 2 < len(scene.facts) <= segments and scene.questions
         for question in scene.questions:
-            assert question.thing in text[question.needles[0]] and question.answer in text[question.needles[-1]]
+            assert question.entity in text[question.needles[0]] and question.answer in text[question.needles[-1]]
             assert question.answer not in text[question.needles[0]], "a single line must not suffice"
             parent = {fact.id: fact.parent for fact in scene.facts}
             for near, far in pairwise(question.needles):
@@ -161,15 +161,15 @@ def test_tracking_asks_for_the_latest_place() -> None:
             place = words[3]
         else:
             latest[words[2]] = place
-    assert {question.thing: question.answer for question in scene.questions} == latest
+    assert {question.entity: question.answer for question in scene.questions} == latest
     assert len(scene.facts) / 2 > 2 * len(latest), "objects must move more than once"
 
 
 @pytest.mark.parametrize("cue", CUES)
 def test_the_cue_has_the_requested_position(cue: str) -> None:
     probe = make_probe("needle", 20, cue, random.Random(5))
-    thing = next(fact.text.split()[2] for fact in probe.facts if fact.id == probe.needles[0])
-    assert (thing in probe.front) == (cue != "after") and (thing in probe.question) == (cue != "before")
+    entity = next(fact.text.split()[2] for fact in probe.facts if fact.id == probe.needles[0])
+    assert (entity in probe.front) == (cue != "after") and (entity in probe.question) == (cue != "before")
 
 
 def test_probes_depend_on_the_seed_alone() -> None:

@@ -135,7 +135,7 @@ def test_log_of_an_interrupted_task_is_complete(tmp_path: Path, error: type[Base
 
 
 def test_failed_conversion_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"entry 1 of the episode is no entry of a trace \(KeyError"):
+    with pytest.raises(DataError, match=r"entry 1 of the episode is not an entry of a trace \(KeyError"):
         write_episode([{"event": "step"}], tmp_path / "half.mcap")
     assert not list(tmp_path.iterdir())
 

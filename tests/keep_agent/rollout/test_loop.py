@@ -12,7 +12,7 @@ from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode, Task
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.spec import load_episodes as load_apartments
-from keep_agent.config.factory import demonstration, expert_oracle, make_planner
+from keep_agent.config.factory import demonstration_length, expert_oracle, make_planner
 from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
@@ -34,8 +34,8 @@ def config(skills: str, observability: str) -> DictConfig:
 
 
 def play(planner: Planner, house: Episode, env: gymnasium.Env, skills: str = "grounded") -> tuple[EpisodeResult, list]:
-    demonstrate = demonstration(config(skills, "full"))
-    return run_episode(env, planner, house, index=0, skills=skills, seed=0, demonstrate=demonstrate)
+    length = demonstration_length(config(skills, "full"))
+    return run_episode(env, planner, house, index=0, skills=skills, seed=0, demonstration_length=length)
 
 
 def expert(skills: str, observability: str) -> Planner:

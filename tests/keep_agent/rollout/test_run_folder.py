@@ -58,7 +58,7 @@ def run(tmp_path: Path) -> RunFolder:
 def test_invalid_value_is_refused_by_its_name(run: RunFolder, change: Change, words: str) -> None:
     change_lines(run.path / EPISODES, lambda row: None, change)
     for use in (RunFolder.read, RunFolder.resume):
-        with pytest.raises(DataError, match=f"episodes.jsonl:2 is no EpisodeResult .*{words}") as caught:
+        with pytest.raises(DataError, match=f"episodes.jsonl:2 is not a valid EpisodeResult .*{words}") as caught:
             use(run.path)
         assert "\n" not in str(caught.value)
 

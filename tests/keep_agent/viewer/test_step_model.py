@@ -56,7 +56,7 @@ def test_missing_field_is_an_error(tmp_path: Path) -> None:
     run = run_of(write(tmp_path, [opening(), step(**prompt()), step(1, **broken)]))
     episode = run.index.episode("e")
     assert step_view(run, episode, 0).prompt is not None
-    with pytest.raises(DataError, match=r"trace.jsonl:3 is no step that can be shown \(KeyError: 'start'\)"):
+    with pytest.raises(DataError, match=r"trace.jsonl:3 is not a valid step \(KeyError: 'start'\)"):
         step_view(run, episode, 1)
 
 
@@ -83,6 +83,6 @@ def test_number_that_json_lacks_is_an_error(tmp_path: Path) -> None:
     """No browser can parse NaN."""
     run = run_of(write(tmp_path, [opening(), step(scores=[["wait", float("nan")]]), step(1)]))
     episode = run.index.episode("e")
-    with pytest.raises(DataError, match=r"trace.jsonl:2 is no step that can be shown \(ValueError: Out of range"):
+    with pytest.raises(DataError, match=r"trace.jsonl:2 is not a valid step \(ValueError: Out of range"):
         step_json(run, episode, 0)
     assert json.loads(step_json(run, episode, 1))["number"] == 1

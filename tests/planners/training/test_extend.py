@@ -10,7 +10,7 @@ from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
 from planners.tiny.checkpoint import BUNDLED, load_planner
-from planners.tiny.growth import widen
+from planners.tiny.growth import add_embeddings
 from planners.tiny.tokenizer import MIN_COUNT, extend_tokenizer
 from planners.train import parser
 from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
@@ -53,7 +53,7 @@ def test_a_widened_model_keeps_its_logits() -> None:
     rows = before.shape[-1]
     names = [f"zyzzogeton_{number}" for number in range(1, 1 + rows)]  # more names than free rows
     new = extend_tokenizer(tokenizer, TEXTS, names)
-    widen(plain, tokenizer, new)
+    add_embeddings(plain, tokenizer, new)
     after = plain(prompt).logits
     old = min(map(tokenizer.token_to_id, new))
     assert torch.equal(after[..., :old], before[..., :old])

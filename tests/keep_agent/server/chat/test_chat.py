@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from keep_agent.server.auth.tokens import OPEN, Access
-from keep_agent.server.chat.conversations import BadMessages, prompt_of
+from keep_agent.server.chat.conversations import BadMessages, chat_text
 from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.chat.request_fields import BadAgent, agent_of
 from memory.engine.base import ChunkSchedule, Engine
@@ -159,7 +159,7 @@ def test_unknown_models_and_excessive_requests_are_refused(server: LiveServer) -
 def test_messages_that_the_template_refuses_are_a_bad_request(chat: PreTrainedTokenizerFast, template: Any) -> None:
     failing = PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, chat_template=template)
     with pytest.raises(BadMessages, match="the model's chat template cannot make a prompt of these messages"):
-        prompt_of(failing, [("user", "go")])
+        chat_text(failing, [("user", "go")])
     assert BadMessages.status == 400
 
 

@@ -233,20 +233,20 @@ def test_the_limiter_refuses_further_requests_with_a_time_to_retry(monkeypatch: 
 
     async def main() -> None:
         limiter = ConcurrencyLimiter(2)
-        async with limiter.slot(), limiter.slot():
+        async with limiter.admit(), limiter.admit():
             with pytest.raises(Busy) as refusal:
-                async with limiter.slot():
+                async with limiter.admit():
                     pass
             assert refusal.value.headers["Retry-After"] == "1"
             clock.sleep(2.2)
         assert limiter.active == 0
-        async with limiter.slot(), limiter.slot():
+        async with limiter.admit(), limiter.admit():
             with pytest.raises(Busy) as refusal:
-                async with limiter.slot():
+                async with limiter.admit():
                     pass
         assert refusal.value.headers["Retry-After"] == "2"
         with pytest.raises(ZeroDivisionError):
-            async with limiter.slot():
+            async with limiter.admit():
                 raise ZeroDivisionError
         assert limiter.active == 0
 
@@ -257,14 +257,14 @@ def test_the_limiter_refuses_further_requests_with_a_time_to_retry(monkeypatch: 
 def test_the_limiter_has_a_share_per_agent() -> None:
     async def main() -> None:
         limiter = ConcurrencyLimiter(5, most_per_owner=2)
-        async with limiter.slot("a"), limiter.slot("a"), limiter.slot("b"):
+        async with limiter.admit("a"), limiter.admit("a"), limiter.admit("b"):
             with pytest.raises(Busy, match="this agent at once: 2"):
-                async with limiter.slot("a"):
+                async with limiter.admit("a"):
                     pass
-            async with limiter.slot(), limiter.slot("b"):
+            async with limiter.admit(), limiter.admit("b"):
                 pass
         assert limiter.active == 0
-        async with limiter.slot("a"):
+        async with limiter.admit("a"):
             pass
 
     anyio.run(main)
