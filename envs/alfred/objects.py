@@ -123,7 +123,7 @@ _ACCEPTED: dict[str, str] = {
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""Maps a receptacle type to the object types that ALFRED's goals and plans put there. AI2-THOR does not enforce it."""
+"""Maps a receptacle type to the object types that ALFRED's goals and plans put there. AI2-THOR does not check this."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE
@@ -136,7 +136,7 @@ def accepts(receptacle_type: str) -> frozenset[str]:
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Return whether a goal may require this pair: `ACCEPTED` has it, and not both are movable receptacles."""
+    """Return whether a goal may combine the types: `ACCEPTED` does, and at most one is a movable receptacle."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 

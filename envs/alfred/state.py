@@ -51,7 +51,7 @@ class Thing:
     id: str
     type: str
     position: Position  # for a held thing, where it was picked up; in AI2-THOR, where the hand is
-    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture on its own
+    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture in none
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
     is_on: bool = False
@@ -210,7 +210,7 @@ class State:
             yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the id of a thing's outermost receptacle, at which the agent reaches it, or the thing's own id."""
+        """Return the id of a thing's outermost receptacle, where the agent reaches it; else the thing's own id."""
         return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
@@ -251,7 +251,7 @@ class State:
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
         """Return whether a thing counts for a goal as in or on one of the receptacles ``places``.
 
-        Only its direct receptacle counts, whatever ``nested`` is; in `ThorWorld`, ``nested`` lets outer ones count too.
+        Only its direct receptacle counts; ``nested`` has an effect only in `ThorWorld`, where outer ones count too.
         """
         return thing.parent in places
 

@@ -50,7 +50,7 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Floor": (0.1, 0.01, 0.1), "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
-_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # maps a basin to the type with which its ids begin
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # maps a basin's type to the type with which its ids begin
 _SHIFT = 0.01  # metres added to x in ids, since positions differ between 2.1 and 5.0; also the step of `free_id`
 
 
