@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill. It refuses an object that never existed like a hidden one. Raises SkillError."""
+        """Execute a skill; objects that never existed are treated as hidden. Raises SkillError for unknown skills."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):

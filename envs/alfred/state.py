@@ -67,7 +67,7 @@ class Thing:
 
     @property
     def movable(self) -> bool:
-        """Whether it is a receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
+        """Whether the thing is a receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
         return self.type in objects.MOVABLE_RECEPTACLES
 
     @property
@@ -80,7 +80,7 @@ class Thing:
 
     @property
     def closed(self) -> bool:
-        """Whether it currently hides its content."""
+        """Whether the thing currently hides its content."""
         return not self.is_open and self.type in objects.CONTAINERS
 
 

@@ -61,7 +61,7 @@ def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
-    """Return the task of type ``kind`` with ALFRED's own parameters; ``texts`` are its instruction and its id."""
+    """Return the task of type ``kind`` with ALFRED's ``pddl_params``; ``texts`` may give its instruction and id."""
     return Task(
         type=kind,
         object_target=params["object_target"],

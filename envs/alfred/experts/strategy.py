@@ -85,7 +85,7 @@ class WorldView:
         return place.type in HOLDS_ONE and bool(place.contents) and content_known
 
     def to_explore(self, kind: str) -> Thing | None:
-        """Return the unseen receptacle most likely to hold a type; among equals, the first in scene order."""
+        """Return the unseen receptacle most likely to hold a thing of a type; among equals, the first in order."""
         if self.knowledge is None:
             return None
         known = (thing for thing in self.world.things.values() if self.knowledge.knows(thing.id))

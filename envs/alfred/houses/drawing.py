@@ -38,14 +38,14 @@ _SLICED_SHARE = {
 class RoomState:
     """Places where objects may be before a task of a stream, whether the earlier tasks succeeded or failed.
 
-    ``places`` maps each object type to the receptacle types that may hold such an object. It is right as long as the
-    agent moves objects only as the tasks require. Each task may add receptacle types.
+    ``places`` maps each object type to the receptacle types that may hold such an object. Tasks only add types. The
+    mapping is right as long as the agent moves objects only as the tasks require.
     """
 
     counts: Counter[str]  # instances per object type
     places: dict[str, set[str]]
     receptacles: Counter[str]  # instances per type of all other things, mostly receptacles
-    free_places: Counter[str]  # unoccupied instances per receptacle type in HOLDS_ONE
+    free_places: Counter[str]  # unoccupied instances of each receptacle type in `HOLDS_ONE`
     nested_types: set[str] = field(default_factory=set)  # types with an instance in a receptacle that is in another one
     past_targets: set[str] = field(default_factory=set)  # target types of earlier tasks
     excluded_types: set[str] = field(default_factory=set)  # types that no later task may have as its target
@@ -174,7 +174,7 @@ def apply_task(task: Task, state: RoomState) -> None:
 
 
 def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:
-    """Return ``stream`` tasks, the first of the given type; fewer if the room has not enough."""
+    """Return ``stream`` tasks, the first of the given type; fewer if the room does not allow that many."""
     types = [kind for kind in TASK_TYPES if room in TASK_ROOMS[kind]]
     tasks: list[Task] = []
     for index in range(stream):

@@ -1,4 +1,4 @@
-"""Annotations of ALFRED: people's texts for a task and its steps, each with its meaning, such as "heat mug"."""
+"""Annotations of ALFRED: people's descriptions of tasks and steps, each with a meaning such as "heat mug"."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ThorClient:
         return self._controller is not None
 
     def start(self, scene: str | None = None) -> None:
-        """Start the process in ``scene`` (default: the last one), unless it is running. Raises `ThorStart`."""
+        """Start the process in ``scene`` (default: the last scene), unless it is running. Raises `ThorStart`."""
         self._scene = scene or self._scene
         if self._controller is None:
             from envs.alfred.thor.launch import launch  # lazy: it imports ai2thor

@@ -134,7 +134,7 @@ def _thing(name: str, entry: Entry) -> Thing:
 def _parent(
     thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], ids: ThingIds
 ) -> str | None:
-    """Return the id of the innermost receptacle, a movable one or else the nearest; None for the floor and the hand."""
+    """Return the id of the innermost receptacle (a movable one, else the nearest); None on the floor or in the hand."""
     if entry["isPickedUp"]:
         return None
     if not entry["parentReceptacles"]:

@@ -182,7 +182,7 @@ class ThorWorld(World):
         return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
-        """Teleport. If AI2-THOR refuses and the hand holds a thing, force it, even through walls."""
+        """Teleport. If AI2-THOR refuses while the hand holds a thing, force the teleport, even through walls."""
         arguments = pose.arguments()
         if self._do("Teleport", **arguments).ok:
             return True

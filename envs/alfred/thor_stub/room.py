@@ -175,7 +175,7 @@ class Room:
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
     def receptacles_around(self, entity: Entity) -> Iterator[Entity]:
-        """Yield the receptacles around an entity, innermost first, or the floor; nothing for carried things."""
+        """Yield the receptacles around an entity, innermost first, or else the floor; none for carried things."""
         thing = self.thing(entity)
         if thing is None or self.carries(entity):
             return

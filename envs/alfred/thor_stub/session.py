@@ -22,7 +22,7 @@ class Settings:
     turn: float = 90.0
     images: bool = True
     patches: bool = True  # a reply to a query contains only the result (fastActionEmit)
-    near: float = 0.1  # clipping planes of the camera
+    near: float = 0.1  # distances of the camera's clipping planes
     far: float = 20.0
 
 
