@@ -19,7 +19,7 @@ Differences from LoTA-Bench:
 - ``pick up`` prefers the target, then objects in or on it.
 - ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put down in this task
   comes last, so that ``find`` reaches the second of two targets. Among receptacles, ``find`` prefers
-  the one that received an object last in this task, so that two objects can share a shelf.
+  the one that received the last object in this task, so that two objects can share a shelf.
 - A ``find`` that is repeated at once reaches the next instance, so that every instance can be reached.
 - Messages of failures keep LoTA's words and add the reason; ``Cannot move to X`` occurs only with AI2-THOR. A skill
   does not repeat a failed action; with AI2-THOR, `ThorWorld` repeats it from other poses.

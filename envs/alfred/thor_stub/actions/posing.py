@@ -57,7 +57,7 @@ def set_object_poses(
 
 
 def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
-    """Add the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
+    """Add the listed things to the layout (copies last). Return the error about the last unknown name, or ""."""
     names = {
         entity.name: entity
         for entity in room.entities.values()
