@@ -15,7 +15,7 @@ from envs.setting import TaskResult
 
 
 class AlfredEnv(WorldEnv[Episode]):
-    """Environment of ALFRED. Its options are those of `WorldEnv` and of `AlfredSetting`; ``data`` belongs to both.
+    """Environment of ALFRED. Its options are those of `WorldEnv` and of `AlfredSetting`; both have ``data``.
 
     With ``backend="thor"`` the environment starts an AI2-THOR process, which `close` ends. With
     ``render="rgb"`` observations have a ``frame``: the agent's view, (height, width, 3) uint8.
@@ -51,7 +51,7 @@ class AlfredEnv(WorldEnv[Episode]):
         return observation if self._frame_shape is None else observation | {"frame": self._frame()}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """With AI2-THOR, add ``restarts``, a number, and ``notes`` on how the room's start differs from ALFRED's."""
+        """Add, with AI2-THOR, the number of ``restarts``, and ``notes``: how the initial room differs from ALFRED's."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
             report = self.world.restoration

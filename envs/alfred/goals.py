@@ -1,10 +1,10 @@
 """Goals of ALFRED's seven task types: how many conditions of a goal hold, and whether a room has the goal's targets.
 
-The conditions follow ALFRED's env/tasks.py at commit f91f4c0. There, and here with ``matching="official"``, a target is
-every thing (fixture or object) whose id *contains* the target's name: a TissueBox counts as a Box, a slice of an apple
-as an Apple. The default, "type", compares types exactly: a task with slices accepts slices only, other tasks whole
-objects only. An object counts as placed in its direct receptacle only; in AI2-THOR, "official" matching also counts
-the receptacles around that one. It does not matter whether they are open. A held object is in no receptacle.
+The conditions follow ALFRED's env/tasks.py at commit f91f4c0. With ``matching="official"``, as in ALFRED, every
+thing (fixture or object) whose id *contains* the target's name is a target: a TissueBox counts as a Box, a slice of an
+apple as an Apple. The default, "type", compares types exactly: a task with slices accepts slices only, other tasks
+whole objects only. An object counts as placed in its direct receptacle only; in AI2-THOR, "official" matching also
+counts the outer receptacles. Open and closed receptacles count alike. A held object is in no receptacle.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pick_and_place_with_movable_recep": (OBJECT, PARENT, MOVABLE),
     }
 )
-"""Parameters of each task type, as in all of ALFRED's 6,825 trials."""
+"""Parameters that each task type has in all of ALFRED's 6,825 trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """Treatment that a task type requires before its object is placed."""
+    """Treatment of the target object that a task type requires."""
 
     verb: str
-    appliance: str  # the receptacle in which it happens
-    objects: frozenset[str]  # the types that can be treated
+    appliance: str  # type of the receptacle in which an object is treated
+    objects: frozenset[str]  # types of objects that can be treated
     attribute: str  # name of the `State` attribute that holds the ids of the treated objects
 
 
@@ -91,7 +91,7 @@ class _Goal:
         return [thing for thing in matches if thing.type in among]
 
     def lies_in(self, thing: Thing, places: set[str]) -> bool:
-        """Return whether a thing is in or on one of ``places``; in AI2-THOR, "official" counts outer ones too."""
+        """Return whether a thing is in or on one of ``places``; in AI2-THOR, "official" includes outer places."""
         return self.world.lies_in(thing, places, nested=self.matching == "official")
 
     def inside(self, receptacles: list[Thing]) -> set[str]:
@@ -139,7 +139,7 @@ TASK_TYPES = tuple(_CONDITIONS)
 
 
 def goal_conditions(world: World, task: Task, matching: Matching = "type") -> tuple[int, int]:
-    """Return (conditions met, all conditions). A task with slices has one more, a pick-two task with slices two."""
+    """Return (conditions met, all conditions). Slices add one condition, in a pick-two task two."""
     check_choice("goal matching", matching, MATCHINGS)
     if task.type not in _CONDITIONS:
         known = ", ".join(TASK_TYPES)

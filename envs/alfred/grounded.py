@@ -1,7 +1,7 @@
 """Instance-level skills: "go to cabinet 3", "open cabinet 3", "put mug 2 in fridge 1", ... and "done".
 
-The agent can go to a receptacle, a lamp, a faucet, or to an object on the floor. Every other skill works only there:
-on the fixture to which the agent has gone, on objects in or on that fixture, and on a lamp or faucet within reach. The
+The agent can go to a receptacle, a lamp, a faucet, or to an object on the floor. Every other skill works only on
+the fixture to which the agent has gone, on objects in or on that fixture, and on a lamp or faucet within reach. The
 message of a failed skill never tells where a hidden object is.
 """
 
@@ -30,7 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill. An object that never existed is refused like a hidden one. Raises SkillError if unknown."""
+        """Execute a skill; objects that never existed are treated as hidden. Raises SkillError for unknown skills."""
         if skill == "done":
             return SUCCESS
         if match := _PUT.fullmatch(skill):

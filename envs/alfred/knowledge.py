@@ -1,9 +1,9 @@
 """Knowledge that the agent has of a world, and facts about what has changed.
 
 With observability ``full``, everything is known at all times. With ``partial``, fixtures and objects on the floor are
-known from the start. The content of a receptacle becomes known when the agent opens it, or stands at it while it is
-open or has no door; until then a fixture has the state ``unseen``. The content of a closed box stays hidden when the
-box is carried. What is known remains valid, since only the agent moves things (fixtures and objects).
+known from the start. The content of a receptacle becomes known when the agent opens the receptacle, or stands at it
+while it is open or has no door; until then a fixture has the state ``unseen``. The content of a closed box stays hidden
+when the box is carried. What is known remains valid, since only the agent moves things (fixtures and objects).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Knowledge:
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:
-        """Observe; return the facts changed since the last call: of removed things, then others, then the agent."""
+        """Observe; return the facts that changed since the last call: of removed things, of others, of the agent."""
         self._look_around()
         world = self.world
         changes = (self._new_fact(thing) for thing in world.things.values() if thing.id in self.known)

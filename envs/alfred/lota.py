@@ -1,26 +1,26 @@
-"""The 214 type-level skills of LoTA-Bench for ALFRED (LLMTaskPlanning at 97c46cc), and how each chooses an instance.
+"""The 214 type-level skills of LoTA-Bench for ALFRED (LLMTaskPlanning at 97c46cc), and their choice of instances.
 
 A skill names a type (``pick up the mug``), and `LotaSkills` chooses which mug. As in LoTA-Bench, instances are ranked
 by these criteria, the most important first: not behind a closed door, not an occupied stove burner, visible, near. A
-slice counts as an instance of its whole (``the apple``), and slices are preferred after a cut. ``find`` teleports, even
-to an object in a closed receptacle. The *target* is the instance that the last ``find`` reached. A ``put down`` without
-a target, or one that fails, drops the object on the floor.
+slice counts as an instance of its whole (``the apple``), and slices are preferred after a cut. ``find`` teleports the
+agent, even to an object in a closed receptacle. The *target* is the instance that the last ``find`` reached. Without a
+target, or if it fails, ``put down`` drops the object on the floor.
 
 Differences from LoTA-Bench:
 
 - A cut is remembered until the task ends, not until the process ends; after a cut, even an invisible slice comes
   before a visible whole object.
-- ``put down`` uses only the target (for a faucet, its basin), and does so until the next ``find``. LoTA forgets the
-  target after every skill except ``put down`` and ``open``, and then chooses a receptacle again.
+- ``put down`` uses the target (for a faucet, its basin), however many skills ago ``find`` reached it. LoTA forgets the
+  target after every skill except ``put down`` and ``open``; then its ``put down`` chooses a receptacle.
 - ``put down the X`` needs an X in the hand; LoTA puts down whatever is held.
-- ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
-  that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
+- ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances. So
+  a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
   ``turn off`` those that are on.
 - ``pick up`` prefers the target, then objects in or on it.
 - ``find`` prefers an object heated, cooled or cleaned in this task. Any other object that was put down in this task
-  comes last, so that ``find`` reaches the second of two. Among receptacles, ``find`` prefers the one that received an
-  object last in this task, so that two objects can share a shelf.
-- The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
+  comes last, so that ``find`` reaches the second of two targets. Among receptacles, ``find`` prefers
+  the one that received the last object in this task, so that two objects can share a shelf.
+- A ``find`` that is repeated at once reaches the next instance, so that every instance can be reached.
 - Messages of failures keep LoTA's words and add the reason; ``Cannot move to X`` occurs only with AI2-THOR. A skill
   does not repeat a failed action; with AI2-THOR, `ThorWorld` repeats it from other poses.
 """
@@ -64,7 +64,7 @@ LOTA_SKILLS = tuple(_SKILLS)
 
 
 class LotaSkills:
-    """Type-level skills; what they remember within a task is in the world's ``history``."""
+    """Type-level skills. Their memory within a task is the world's ``history``."""
 
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
@@ -106,7 +106,7 @@ def _unvisited(world: World, candidates: list[str]) -> list[str]:
     return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
 
 
-# instance choice: the smallest tuple wins, distance decides ties
+# ranks of instances: a skill acts on the one with the smallest tuple, among equals on the nearest
 
 
 def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
@@ -125,7 +125,7 @@ def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _last_receptacle(world: World, kind: str) -> str | None:
     """Return the receptacle of this type that an object was last put into."""
-    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # omits broken ones
+    existing = (name for name in reversed(world.history.put_receptacles) if name in world.things)  # some may be broken
     return next((name for name in existing if world[name].type == kind), None)
 
 
@@ -213,7 +213,7 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
 
 
 def _act(verb: str, world: World, kind: str, instance: str | None) -> Outcome:
-    """Apply the primitive of a verb, such as ``world.open``, to an instance; fail if it is not near."""
+    """Apply the primitive of a verb, such as ``world.open``, to an instance, which must be near."""
     if instance is None:
         return failed(f"Cannot find {kind} to {verb}")
     if not world.near(instance):

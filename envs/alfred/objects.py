@@ -1,6 +1,6 @@
 """Types of fixtures and objects, grouped by ability as in ALFRED's gen/constants.py (commit f91f4c0), and their names.
 
-Types are AI2-THOR's ("DeskLamp"). Things in a sink lie in its ``SinkBasin``, in a bathtub in its ``BathtubBasin``.
+Types are AI2-THOR's ("DeskLamp"). A sink holds things in its ``SinkBasin``, a bathtub in its ``BathtubBasin``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def types(names: str) -> frozenset[str]:
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
 CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # types that hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = types("Box Laptop")  # ALFRED's plans never open a box, and close a laptop before picking it up
+STARTS_OPEN = types("Box Laptop")  # ALFRED's plans never open a box; they close a laptop before picking it up
 LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
 KNIVES = types("Knife ButterKnife")
@@ -123,7 +123,7 @@ _ACCEPTED: dict[str, str] = {
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""Maps a receptacle type to the object types that ALFRED's goals and plans put there. AI2-THOR does not enforce it."""
+"""Maps a receptacle type to the object types that ALFRED's goals and plans put there. AI2-THOR does not check this."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE
@@ -136,7 +136,7 @@ def accepts(receptacle_type: str) -> frozenset[str]:
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Return whether a goal may require this pair: `ACCEPTED` has it, and not both are movable receptacles."""
+    """Return whether a goal may combine the types: `ACCEPTED` allows it, and not both are movable receptacles."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 

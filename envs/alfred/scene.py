@@ -19,7 +19,7 @@ class Item:
     id: str  # "cabinet_3": the type in lower case, and a number from 1 within the type
     type: str  # AI2-THOR type: "Cabinet"
     position: Position
-    parent: str | None = None  # id of the receptacle it starts in or on; None: on the floor, or a fixture in none
+    parent: str | None = None  # id of the receptacle that holds it at first; None: no receptacle
     states: frozenset[str] = frozenset()  # "open", "closed", "on"; default: off, closed (boxes, laptops: open)
     source: str = ""  # AI2-THOR's object id, or ""
 
@@ -28,7 +28,7 @@ class Item:
 class ObjectPose:
     """Initial pose of one object, given by ALFRED."""
 
-    name: str  # of the object in AI2-THOR 2.1: "Mug_291e6e8a"; poses with the same name belong to copies of it
+    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; copies of an object share its name
     position: Position
     rotation: Position  # degrees
 
@@ -46,7 +46,7 @@ class Start:
     dirty_and_empty: bool  # whether things start dirty and without liquid
     agent: tuple[float, float, float]  # x, y, z in metres
     rotation: float  # degrees clockwise, seen from above
-    horizon: float  # degrees of the camera; down is positive
+    horizon: float  # pitch of the camera in degrees; down is positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Scene:
     items: tuple[Item, ...]
     agent: tuple[float, float]  # x, z at the start
     reachable: tuple[tuple[float, float], ...] = ()  # standing points (x, z); empty: anywhere
-    start: Start | None = None  # of an official trial; None: a generated house
+    start: Start | None = None  # set-up of an official trial; None: a generated house
 
 
 @dataclass(frozen=True, slots=True)

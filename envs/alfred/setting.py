@@ -24,7 +24,7 @@ Backend = Literal["symbolic", "thor"]
 BACKENDS: tuple[Backend, ...] = ("symbolic", "thor")
 RENDERS = ("rgb",)
 SKILL_SETS: dict[str, type[SkillSet]] = {"lota": LotaSkills, "grounded": GroundedSkills}
-MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's
+MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; LoTA-Bench's limit is 25
 
 
 @dataclass
@@ -38,7 +38,7 @@ class AlfredSetting:
     backend: Backend = "symbolic"
     render: str | None = None  # "rgb": frames in observations
     thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
-    data: str | None = None  # json_2.1.0, from which the stand-in for AI2-THOR takes rooms; None: generated houses
+    data: str | None = None  # folder json_2.1.0 with rooms for the stand-in for AI2-THOR; None: generated houses
     space: SkillSet = field(init=False)  # the skill set that ``skills`` names
     conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)  # (met, all)
     simulator: ThorClient | None = field(init=False, default=None)

@@ -22,8 +22,8 @@ def load_episodes(
 ) -> Sequence[Episode]:
     """Return the episodes of a split; ``data`` is a folder json_2.1.0 (official data), or None for generated houses.
 
-    Generated houses: ``limit`` episodes (10,000 by default), each a house with ``stream`` tasks; another ``seed`` gives
-    other houses of the same split. Official data: one episode per person who described a trial; ``limit`` of them are
+    A generated house has ``stream`` tasks. There are ``limit`` houses (10,000 by default); another ``seed`` gives other
+    houses of the split. In official data, each person's description of a trial is one episode; ``limit`` of them are
     drawn with ``seed``. Raises ConfigError for settings that cannot work, DataError for missing or damaged files.
     """
     check_request(data, stream, limit, "house")
@@ -52,7 +52,7 @@ class AlfredSpec(WorldSpec):
         return goal_words(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the title of results. It names AI2-THOR 5 if used, since ALFRED's own results are on version 2.1."""
+        """Return the title of results. It names AI2-THOR 5 if that is used: ALFRED's own results are on version 2.1."""
         if env.get("backend", "symbolic") == "symbolic":
             return self.title
         is_stand_in = thor_options(env.get("thor"), embedded=env.get("data") is None).is_stand_in

@@ -51,7 +51,7 @@ class Thing:
     id: str
     type: str
     position: Position  # for a held thing, where it was picked up; in AI2-THOR, where the hand is
-    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture on its own
+    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture in none
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
     is_on: bool = False
@@ -67,7 +67,7 @@ class Thing:
 
     @property
     def movable(self) -> bool:
-        """Whether it is a receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
+        """Whether the thing is a receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
         return self.type in objects.MOVABLE_RECEPTACLES
 
     @property
@@ -80,7 +80,7 @@ class Thing:
 
     @property
     def closed(self) -> bool:
-        """Whether it currently hides its content."""
+        """Whether the thing currently hides its content."""
         return not self.is_open and self.type in objects.CONTAINERS
 
 
@@ -210,7 +210,7 @@ class State:
             yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the id of a thing's outermost receptacle, at which the agent reaches it, or the thing's own id."""
+        """Return the id of a thing's outermost receptacle, where the agent reaches it; else the thing's own id."""
         return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
@@ -251,7 +251,7 @@ class State:
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
         """Return whether a thing counts for a goal as in or on one of the receptacles ``places``.
 
-        Only its direct receptacle counts, whatever ``nested`` is; in `ThorWorld`, ``nested`` lets outer ones count too.
+        Only its direct receptacle counts; ``nested`` has an effect only in `ThorWorld`, where outer ones count too.
         """
         return thing.parent in places
 

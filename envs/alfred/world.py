@@ -5,7 +5,7 @@ cools its contents, and turning a faucet on cleans the contents of its nearest b
 rules are AI2-THOR's: a microwave starts only while closed and opens only while off, a laptop closes when picked up, a
 stove burner holds one thing. Nested things are heated, cooled and cleaned too. Every cut gives ``SLICES`` pieces.
 
-A primitive fails if what the hand holds, a closed door or the nesting of containers prevents it. It does not check
+A primitive fails if the held thing, a closed door or the nesting of containers prevents it. Primitives do not check
 distances: the skills do.
 """
 
@@ -72,7 +72,7 @@ class World(State):
         return SUCCESS
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the held thing into or onto a receptacle. Any type is accepted: ALFRED does not check `ACCEPTED` here."""
+        """Put the held thing into or onto a receptacle. As in ALFRED, types are not checked against `ACCEPTED`."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
             return failed(f"you are not holding {name_of(thing_id)}")

@@ -1,6 +1,6 @@
-"""Survey of ALFRED's rooms: the places of fixtures (receptacles, lamps, faucets) and objects in its demonstrations.
+"""Survey of ALFRED's rooms: places of fixtures (receptacles, lamps, faucets) and of objects, read from demonstrations.
 
-Every finding names the trials that show it. What only one trial shows is left out when that trial is loaded.
+Every finding names the trials that show it. An episode of a trial ignores findings that only this trial shows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envs.alfred.scene import Position
 from keep_agent.errors import DataError
 
 _FIXTURE_ACTIONS = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
-_APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose object is the appliance
+_APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose `PlanStep.object` is the appliance
 _LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other count as one lamp
 _MATCH_DISTANCE = 0.02  # metres; maximum per axis between an object's pose and the position in its id
 
@@ -49,7 +49,7 @@ class RoomSurvey:
     places: tuple[ObjectPlace, ...] = ()
 
     def without_trial(self, trial: str) -> RoomSurvey:
-        """Return the room without the findings of one trial, and with one id per lamp."""
+        """Return the survey without the findings that only ``trial`` shows, and with one id per lamp."""
         fixtures = [fixture for fixture in self.fixtures if fixture.trials - {trial}]
         return RoomSurvey(_distinct(fixtures, trial), tuple(place for place in self.places if place.trial != trial))
 
@@ -75,7 +75,7 @@ def official_id(kind: str, position: Position) -> str:
 
 
 def _number(value: float) -> str:
-    """Format as C#'s "+00.00;-00.00;00.00": halves are rounded away from 0; a negative that becomes 0 has no sign."""
+    """Format as C#'s "+00.00;-00.00;00.00": halves are rounded away from 0, and "-00.00" becomes "00.00"."""
     rounded = math.floor(abs(round(value, 5)) * 100 + 0.5 + 1e-9) / 100
     sign = "+" if value >= 0 else "-" if rounded else ""
     return f"{sign}{rounded:05.2f}"
@@ -84,7 +84,7 @@ def _number(value: float) -> str:
 def mine_survey(
     demonstrations: Iterable[tuple[Trajectory, list[PlanStep]]], progress: Callable[[], None] | None = None
 ) -> Survey:
-    """Return the survey of all demonstrations; ``progress`` is called after each. Raises DataError for a bad id."""
+    """Return the survey of all demonstrations; ``progress`` is called after each one. Raises DataError for a bad id."""
     miners: defaultdict[str, _RoomCollector] = defaultdict(_RoomCollector)
     for trajectory, steps in demonstrations:
         try:
@@ -98,7 +98,7 @@ def mine_survey(
 
 
 class _RoomCollector:
-    """Collector of findings about one floor plan. `room` assigns ids at the end: any demonstration may give one."""
+    """Collector of findings about one floor plan. `room` assigns ids once all demonstrations are added."""
 
     def __init__(self) -> None:
         self.ids: dict[tuple[str, Position], str] = {}  # official ids, by key: type and position to 1 mm
@@ -116,7 +116,7 @@ class _RoomCollector:
                 self._add_place(trajectory, step)
 
     def _name(self, trial: str, step: PlanStep) -> None:
-        """Record a step's fixtures: its low-level actions name them by id, the step itself by exact position."""
+        """Record a step's fixtures: low-level actions give their ids, the step itself gives an exact position."""
         for action, thing, receptacle in step.interactions:
             for name in (thing if action in _FIXTURE_ACTIONS else "", receptacle):
                 if type_of(name) in FIXTURES:

@@ -19,7 +19,7 @@ from keep_agent.files import read_json
 log = logging.getLogger(__name__)
 
 SPLITS_FILE = "oct21.json"
-_CACHED_SCENES = 64  # number of scenes kept in memory, since the annotations of a trial share one
+_CACHED_SCENES = 64  # scenes kept in memory; the annotations of a trial share its scene
 
 
 class OfficialEpisodes(LazyEpisodes[Episode]):
@@ -48,8 +48,8 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None = None) -> OfficialEpisodes:
     """Return the episodes of a split, one per annotation; ``limit`` of them, if given, are drawn with ``seed``.
 
-    If splits/oct21.json, in or beside the folder, has the split, only annotations that it lists are loaded. Raises
-    DataError for missing or damaged files, ConfigError for an unknown split.
+    If splits/oct21.json (in or beside the folder) contains the split, only the annotations listed there are loaded.
+    Raises DataError for missing or damaged files, ConfigError for an unknown split.
     """
     corpus = Corpus(path)
     entries = [(trial, number) for trial in corpus.trajectories(split) for number in range(len(trial.instructions))]
@@ -61,7 +61,7 @@ def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
-    """Return the task of type ``kind`` with ALFRED's own parameters; ``texts`` are its instruction and its id."""
+    """Return the task of type ``kind`` with ALFRED's ``pddl_params``; ``texts`` may give its instruction and id."""
     return Task(
         type=kind,
         object_target=params["object_target"],
@@ -74,7 +74,7 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
 
 
 def _select(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
-    """Return the entries that the splits file lists, or all if it lacks the split. Raises DataError if none is left."""
+    """Return the entries in the splits file, or all if it lacks the split. Raises DataError if it has none of them."""
     paths = (folder / "splits" / SPLITS_FILE for folder in (corpus.root, corpus.root.parent))
     path = next(filter(Path.is_file, paths), None)
     content = read_json(path, "restore or delete it") if path else {}

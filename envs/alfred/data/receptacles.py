@@ -1,7 +1,7 @@
 """Inference of the receptacle in which an object starts: ALFRED's scenes give only the object's position.
 
-The nearest evidence decides. Evidence is an object whose receptacle a demonstration in the same room shows (a labelled
-object), or the spot where fixtures of a type usually hold objects. An object far from all evidence is in no receptacle.
+The nearest evidence decides. Evidence is a labelled object, whose receptacle a demonstration in the same room
+shows, or the usual spot of objects in a fixture of the room. An object far from all evidence is in no receptacle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_h
 from envs.alfred.scene import Position
 
 HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres sideways
-TYPE_PENALTY = 0.05  # metres added if the labelled object has another type: its centre has another height
+TYPE_PENALTY = 0.05  # metres added if the labelled object has another type, whose centre may be higher or lower
 SPOT_PENALTY = 0.1  # metres added for a usual spot, which is less certain than a labelled object
 REACH = 1.5  # weighted metres; evidence that is farther away does not count
 _NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
@@ -40,9 +40,9 @@ _PLACED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 class _Evidence:
     """Evidence for a fixture: a labelled object in it, or the fixture's usual spot for objects."""
 
-    type: str  # of the labelled object; "": the usual spot
+    type: str  # type of the labelled object; "" for a usual spot
     position: Position
-    fixture: str  # official id; "": no receptacle
+    fixture: str  # official id; "" if the object is in no receptacle
     fixture_type: str
     penalty: float  # metres added to the distance
 
@@ -59,7 +59,7 @@ class ReceptacleInference:
         self._penalties = np.array([evidence.penalty for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted metres, official id) of fixtures that may hold an object, nearest first; "" is none."""
+        """Return (weighted metres, official id) of fixtures that may hold an object, nearest first; "": no fixture."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
             if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _is_plausible(kind, evidence):
@@ -82,14 +82,14 @@ def _usual_spots(room: RoomSurvey) -> list[_Evidence]:
 
 
 def _is_plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether the evidence's fixture may hold a type. Types that ALFRED never places fit all but `_NARROW`."""
+    """Return whether the evidence's fixture may hold a type. A type that ALFRED never places fits all but `_NARROW`."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _PLACED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[ObjectPlace, str]]:
-    """Yield (place, guessed id) for every object that ``trials`` show in a fixture; a guess uses only other trials."""
+    """Yield (place, guessed id) for objects that ``trials`` show in fixtures; a guess ignores the label's own trial."""
     for room in survey.values():
         chosen_places = [place for place in room.places if place.fixture and place.trial in trials]
         for trial, places in groupby(sorted(chosen_places), key=lambda place: place.trial):
@@ -100,7 +100,7 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Obj
 
 
 def is_nested(kind: str, position: Position, container: str, place: Position) -> bool:
-    """Return whether an object is in a ``container`` (bowl, ...) at ``place``: its type fits, and it is just above."""
+    """Return whether an object is in a ``container`` (bowl, ...) at ``place``: it fits, and lies right above it."""
     if container not in MOVABLE_RECEPTACLES or not may_hold(container, kind):
         return False
     sideways = ((position[0] - place[0]) ** 2 + (position[2] - place[2]) ** 2) ** 0.5

@@ -1,4 +1,4 @@
-"""Initial state of one ALFRED trial as a Scene; its fixtures, and what holds which object, come from other trials."""
+"""Initial state of one ALFRED trial as a Scene. Fixtures, and the receptacle of each object, come from other trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _PlacedObject:
     """Object with its possible places, the likeliest first; the first remaining place is used."""
 
     item: Item
-    places: list[tuple[float, str | None]]  # (weighted metres, inf without evidence; the receptacle's id, or None)
+    places: list[tuple[float, str | None]]  # (weighted metres to the evidence, or inf; the receptacle's id, or None)
 
     @property
     def parent(self) -> str | None:
@@ -32,9 +32,9 @@ class _PlacedObject:
 
 
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
-    """Return the initial scene of a trial. Its goal is not met there, just as in the simulator.
+    """Return the initial scene of a trial. The trial's goal is not met in it, just as in the simulator.
 
-    While the inferred places meet the goal, by either goal matching, the least certain place at the goal is dropped.
+    As long as the inferred places meet the goal (by either matching), the least certain place at the goal is dropped.
     """
     room = survey.get(trajectory.floor_plan, RoomSurvey()).without_trial(trajectory.trial)
     fixtures = _fixtures(trajectory, task, room, survey)
@@ -69,7 +69,7 @@ def _fixtures(trajectory: Trajectory, task: Task, room: RoomSurvey, survey: Surv
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return a typical place at the type's usual height: at a fixture of `_NEIGHBORS`, else amid the objects."""
+    """Return a typical place at the type's usual height: at a fixture of `_NEIGHBORS`, else amid all objects."""
     heights = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(heights) if heights else _HEIGHT
     neighbors = [fixture for fixture in fixtures if fixture.type in _NEIGHBORS.get(kind, ())]
@@ -110,7 +110,7 @@ def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Pl
 
 
 def _drop_least_certain(task: Task, scene: Scene, objects: list[_PlacedObject]) -> None:
-    """Drop the least certain place among the target objects that are at the goal, so that the next best is used."""
+    """Drop the least certain place of a target object at the goal, so that the object's next best place is used."""
     kinds = {item.id: item.type for item in scene.items}
     parents = {item.id: item.parent for item in scene.items}
 

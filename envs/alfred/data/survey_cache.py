@@ -27,7 +27,7 @@ _DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, Recur
 
 
 def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> Survey:
-    """Return the survey of all trajectories, from the cache if that is valid. Otherwise make and cache it."""
+    """Return the survey of all trajectories: from the cache if that is valid, otherwise newly made and cached."""
     path, fingerprint = cache_file(corpus), corpus.fingerprint()
     cached = _read(path, fingerprint)
     if cached is not None:

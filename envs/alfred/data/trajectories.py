@@ -19,7 +19,7 @@ from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
-ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by hundreds: FloorPlan301 -> 3, FloorPlan1 -> 0
+ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the hundreds of the plan: FloorPlan301 -> 3
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
 _UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}
@@ -151,7 +151,7 @@ def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
                 if content is not None:
                     yield f"{archive}:{member.name}", content.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{archive} cannot be unpacked ({error}); {_REMEDY} and unpack it there") from error
+        raise DataError(f"{archive} cannot be unpacked ({error}); {_REMEDY}") from error
 
 
 def _decode(file: str, text: bytes) -> dict[str, Any]:

@@ -19,9 +19,9 @@ _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(WorldView):
-    """View of the whole world that prefers what the last ``find`` reached, then what a repeated ``find`` would reach.
+    """View of the whole world. `best` prefers what the last ``find`` reached, else what ``find`` will reach next.
 
-    A type-level skill chooses the instance itself, so the expert repeats ``find`` until the instance suits its step.
+    A type-level skill chooses the instance itself, so the expert repeats ``find`` until it reaches a suitable one.
     """
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
@@ -35,7 +35,7 @@ class _LotaView(WorldView):
         return by_id[candidates[0]]
 
     def is_reached(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing or the appliance around it; no ``find`` is needed then."""
+        """Return whether the last ``find`` reached the thing, or the appliance that holds it."""
         target = self.last_found()
         around = (outer.id for outer in self.world.holders(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)
@@ -46,7 +46,7 @@ class _LotaView(WorldView):
         return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 
     def _reached_first(self, by_id: dict[str, Thing]) -> Thing:
-        """Return the instance that repeated ``find`` skills reach first."""
+        """Return the thing in ``by_id`` that repeated ``find`` skills reach first; if they reach none, the first."""
         first = next(iter(by_id.values()))
         skill = find_words(whole_type(first.type))
         world = self.world
@@ -64,7 +64,7 @@ class _LotaView(WorldView):
 
     @property
     def current_place(self) -> Thing | None:
-        """None, so that the expert puts things aside on the same type of surface wherever the agent is."""
+        """Always None, so that the surface for putting things aside does not depend on where the agent is."""
         return None
 
 
@@ -90,7 +90,7 @@ def _skill(view: WorldView, verb: str, thing_id: str) -> str:
 
 
 def _act_on(view: _LotaView, thing_id: str, verb: str) -> str:
-    """Return the skill that acts on an object, or first the skill that finds it or opens what hides it."""
+    """Return the skill that acts on an object, or the skill needed first: one that finds it or opens its container."""
     if not view.is_reached(thing_id):
         return find_words(whole_type(view.world[thing_id].type))
     hiding = view.world.hidden_in(thing_id)
@@ -108,7 +108,7 @@ def _put(view: _LotaView, step: ExpertStep) -> str:
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
-    """Return the skill that operates a thing, or first a ``find`` for it (from elsewhere: for its ``content``)."""
+    """Return the skill that operates a thing, or a ``find`` needed first: of ``content`` if the agent is elsewhere."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"
@@ -157,7 +157,7 @@ _SKILL_SETS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert. It sees the whole state, except for "grounded" skills if observability is "partial"."""
+    """Scripted expert. It sees the whole state, unless it uses "grounded" skills under partial observability."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Validate the arguments. Raises ConfigError for an unknown skill set or observability."""

@@ -1,7 +1,7 @@
-"""Strategy of the scripted expert: it derives the next step of a task, and what to use, from the known state alone.
+"""Strategy of the scripted expert: it derives the next step of a task from the known state alone.
 
-It remembers no earlier steps, so it can continue after skills that another planner chose. It prefers an instance at the
-agent's place, else the first in scene order (the order of the scene's items).
+The expert remembers no earlier steps, so it can continue after skills that another planner chose. Among instances of a
+type, it prefers one at the agent's place, else the first in scene order (the order of the scene's items).
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class WorldView:
         return next((outer for outer in self.world.holders(thing.id) if outer.type == place_type), None)
 
     def occupied(self, place: Thing) -> bool:
-        """Return whether a place for a single thing is known to be occupied."""
+        """Return whether a place that holds only one thing is known to be occupied."""
         content_known = self.knowledge is None or not self.knowledge.is_unseen(place.id)
         return place.type in HOLDS_ONE and bool(place.contents) and content_known
 
     def to_explore(self, kind: str) -> Thing | None:
-        """Return the next receptacle to search for a type: the likeliest one, ties in scene order."""
+        """Return the unseen receptacle most likely to hold a thing of a type; among equals, the first in order."""
         if self.knowledge is None:
             return None
         known = (thing for thing in self.world.things.values() if self.knowledge.knows(thing.id))
@@ -183,7 +183,7 @@ class _Strategy:
         return ExpertStep(verb, switch.id, content=target.id) if switch else ExpertStep("take", target.id)
 
     def _treatment_step(self, place: Thing) -> tuple[Verb, Thing | None]:
-        """Return the next step of heating, cooling or cleaning the content of the appliance."""
+        """Return the verb and the thing of the next step that heats, cools or cleans what the appliance holds."""
         if place.type == "Fridge":
             return "close" if place.is_open else "open", place
         if place.type == "Microwave" and place.is_open:
@@ -211,7 +211,7 @@ class _Strategy:
             return ExpertStep("put", in_hand.id, carrier.id) if carrier else self._explore(self.task.mrecep_target)
         return self._take(loaded or self.targets, self.task.mrecep_target if loaded else self.kind)
 
-    # shared
+    # steps of all task types
 
     def _take(self, things: Iterable[Thing], kind: str) -> ExpertStep:
         in_hand = self.view.in_hand

@@ -36,17 +36,17 @@ _SLICED_SHARE = {
 
 @dataclass
 class RoomState:
-    """Possible places of objects in the room before a task of a stream, whether the earlier tasks succeeded or failed.
+    """Places where objects may be before a task of a stream, whether the earlier tasks succeeded or failed.
 
-    ``places`` maps each object type to the receptacle types that may hold such an object; tasks only add types.
-    As long as the agent moves objects only as tasks require, every object in a receptacle is in one of these types.
+    ``places`` maps each object type to the receptacle types that may hold such an object. Tasks only add types. The
+    mapping is right as long as the agent moves objects only as the tasks require.
     """
 
     counts: Counter[str]  # instances per object type
     places: dict[str, set[str]]
     receptacles: Counter[str]  # instances per type of all other things, mostly receptacles
-    free_places: Counter[str]  # unoccupied instances per receptacle type in HOLDS_ONE
-    nested_types: set[str] = field(default_factory=set)  # types with an instance that starts inside two receptacles
+    free_places: Counter[str]  # unoccupied instances of each receptacle type in `HOLDS_ONE`
+    nested_types: set[str] = field(default_factory=set)  # types with an instance in a receptacle that is in another one
     past_targets: set[str] = field(default_factory=set)  # target types of earlier tasks
     excluded_types: set[str] = field(default_factory=set)  # types that no later task may have as its target
 
@@ -71,7 +71,7 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, only_unused: bool) -> list[str]:
-    """Return the types of receptacles that accept ``goes_in``; ``only_unused`` omits those that may hold a ``kind``."""
+    """Return the receptacle types that accept ``goes_in``; ``only_unused`` omits those that may hold a ``kind`` now."""
     sources = state.places[kind] if only_unused else set()
     places = (place for place in sorted(state.receptacles.keys() - NEVER_GOALS - sources) if may_hold(place, goes_in))
     return [place for place in places if place not in HOLDS_ONE or state.free_places[place] > 0]
@@ -167,14 +167,14 @@ def apply_task(task: Task, state: RoomState) -> None:
         state.free_places[task.parent_target] -= 1
     if task.mrecep_target:
         state.excluded_types |= {task.object_target, task.mrecep_target}
-    if task.toggle_target:  # the object is still in the hand and may be put down anywhere
+    if task.toggle_target:  # the object stays in the hand, and may later be put down anywhere
         state.excluded_types.add(task.object_target)
     if task.sliced:
         state.excluded_types |= {whole_type(task.object_target)} | KNIVES
 
 
 def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:
-    """Return ``stream`` tasks, the first of the given type; fewer if the room has not enough."""
+    """Return ``stream`` tasks, the first of the given type; fewer if the room does not allow that many."""
     types = [kind for kind in TASK_TYPES if room in TASK_ROOMS[kind]]
     tasks: list[Task] = []
     for index in range(stream):

@@ -34,8 +34,8 @@ def house_seed(split: str, index: int) -> int:
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
     """Return a house with ``stream`` tasks, to be done one after another.
 
-    ``room`` and ``task_type``, the type of the first task, are drawn if None. Every goal is reachable, and not met when
-    its task begins, as long as the agent moves objects only as the tasks require. Raises ConfigError for an unknown or
+    ``room`` and ``task_type`` (of the first task) are drawn if None. If the agent moves objects only as the tasks
+    require, every goal can be reached, and is not yet met when its task begins. Raises ConfigError for an unknown or
     impossible choice, DataError if no room offers that many tasks.
     """
     _check(stream, room, task_type)
@@ -78,7 +78,7 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:
-    """Return the receptacle type in which all target objects start; "" if it differs or an object is on the floor."""
+    """Return the type of fixture in or on which all objects of the target type start; "" if there is none."""
     kinds = {item.id: item.type for item in items}
     places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
     return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""

@@ -1,4 +1,4 @@
-"""Blueprints of the four room types: furniture at the walls and in the middle; weights for choosing objects."""
+"""Blueprints of the four room types (furniture at the walls and in the middle), and weights for drawing objects."""
 
 from __future__ import annotations
 

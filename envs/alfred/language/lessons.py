@@ -1,4 +1,4 @@
-"""Annotations of ALFRED: people's texts for a task and its steps, each with its meaning, such as "heat mug"."""
+"""Annotations of ALFRED: people's descriptions of tasks and steps, each with a meaning such as "heat mug"."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _annotations(content: Mapping[str, Any]) -> list[Annotation]:
     annotations = []
     for note in content["turk_annotations"]["anns"]:
         texts = note["high_descs"]
-        fits = len(texts) == len(meanings)  # else texts and steps cannot be paired
+        fits = len(texts) == len(meanings)  # if not, texts and steps cannot be paired
         steps = zip(map(_line, texts), meanings, strict=True) if fits else ()
         pairs = tuple((text, meaning) for text, meaning in steps if meaning)
         annotations.append(Annotation(_line(note["task_desc"]), goal, pairs))

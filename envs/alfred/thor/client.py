@@ -1,4 +1,4 @@
-"""Client of one AI2-THOR process, which it starts and restarts. A call returns a reply or raises a `ThorError`."""
+"""Client that starts, restarts and calls one AI2-THOR process. A call returns a reply or raises a `ThorError`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Reply:
 
 
 class ThorClient:
-    """Client of AI2-THOR. It counts ``calls``, their ``seconds`` in all, and ``launches``, the starts of a process."""
+    """Client of AI2-THOR. It counts ``calls``, their total ``seconds``, and ``launches`` (starts of a process)."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """Store the options; `start` or `reset` starts the process. ``data``: json_2.1.0, for AI2-THOR's stand-in."""
+        """Store the options; no process starts yet. ``data``: folder json_2.1.0, for the stand-in (`STAND_IN`)."""
         self.options = options
         self._scene = EMPTY_SCENE  # initial scene of a new process
         self.calls = 0
@@ -58,7 +58,7 @@ class ThorClient:
         return self._controller is not None
 
     def start(self, scene: str | None = None) -> None:
-        """Start the process unless it runs, in ``scene`` (default: that of the last start). Raises `ThorStart`."""
+        """Start the process in ``scene`` (default: the last scene), unless it is running. Raises `ThorStart`."""
         self._scene = scene or self._scene
         if self._controller is None:
             from envs.alfred.thor.launch import launch  # lazy: it imports ai2thor
@@ -84,7 +84,7 @@ class ThorClient:
         return _require_success(action, self._call(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; the reply tells whether it succeeded. A `ThorError` means that the process was ended."""
+        """Execute an action; the reply tells whether it succeeded. Raises a `ThorError` after ending the process."""
         return self._call(action, lambda controller: _step_reply(controller, action, arguments))
 
     def require(self, action: str, **arguments: Any) -> Reply:
@@ -148,7 +148,7 @@ def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) 
 
 
 def _reply(event: Event) -> Reply:
-    """Return the reply of an event. Raises `ThorAnswer` if its success flag is not a boolean, such as "false"."""
+    """Return the reply of an event. Raises `ThorAnswer` if its success flag is not a boolean but, say, "false"."""
     metadata = event.metadata
     success = metadata["lastActionSuccess"]
     if not isinstance(success, bool):

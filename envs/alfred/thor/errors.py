@@ -31,13 +31,13 @@ class ThorStart(ThorError, RuntimeError):
 
 
 class ThorTimeout(ThorError, EpisodeError, TimeoutError):
-    """Reply that did not arrive completely within the time limit."""
+    """Time-out: a reply did not arrive completely within the limit."""
 
     remedy = f"raise env.thor.timeout if the machine is slow, else {LOGS}"
 
 
 class ThorGone(ThorError, EpisodeError, ConnectionError):
-    """Process that has ended or closed its pipe."""
+    """Loss of the process, which has ended or closed its pipe."""
 
 
 class ThorAnswer(ThorError, EpisodeError, ValueError):
@@ -53,13 +53,13 @@ class ThorRefusal(ThorError, EpisodeError):
 
 
 class ThorLost(ThorError, EpisodeError):
-    """Room that differs after a restart of the process, so that the episode cannot continue."""
+    """Loss of the state: the room differs after a restart of the process, so the episode cannot continue."""
 
     remedy = "no action is needed: the episode counts as crashed, the next one begins in a new process"
 
 
 def thor_error(error: BaseException) -> ThorError | None:
-    """Return ``error`` or its context (the error that ai2thor replaced by it), whichever is a ThorError, or None."""
+    """Return the ThorError among ``error`` and its context (the error that ai2thor was handling), or None."""
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 

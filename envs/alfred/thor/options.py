@@ -22,7 +22,7 @@ class ThorOptions:
     """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
     executable: str | None = None  # AI2-THOR's executable, a command, or "stand-in"; None: ai2thor downloads a build
-    platform: str | None = None  # of that build; None: CloudRendering for images without display, else ai2thor's choice
+    platform: str | None = None  # of the build; None: CloudRendering for images without display, else automatic
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
     display: str | None = None  # X display, such as ":0"; None: the environment variable DISPLAY

@@ -104,7 +104,7 @@ def _facing(point: Position, target: Position) -> Pose:
 
 
 def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
-    """Return the sort key: the nearest standing point, then the straightest view of the target."""
+    """Return the sort key: nearer standing points first, and at each point straighter views of the target first."""
     point = (pose.x, pose.y, pose.z)
     yaw_error = abs((pose.rotation - _bearing(point, target) + 180) % 360 - 180)
     pitch_error = abs(pose.horizon - _pitch(point, target))
@@ -112,7 +112,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _points_first(ranked: Sequence[Pose]) -> list[Pose]:
-    """Put the first pose of every point first, then the second ones, ...: a door may open only from a far point."""
+    """Put the first pose of every point before the second poses, ...: some doors open only from a far point."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

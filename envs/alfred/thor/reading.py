@@ -1,4 +1,4 @@
-"""Reader of AI2-THOR's metadata, from which it makes the things (fixtures and objects) of the symbolic world.
+"""Reader that makes the things (fixtures and objects) of the symbolic world from AI2-THOR's metadata.
 
 Only ALFRED's types are read, with ALFRED's names. The simulator lists all receptacles that a thing touches; the
 innermost one becomes its parent. A thing on the floor or on unknown furniture has no parent.
@@ -21,7 +21,7 @@ Entry = Mapping[str, Any]  # an element of metadata["objects"]
 
 FRAGILE = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # ignored once they are broken
 NESTED_DISTANCE = 0.3  # maximum metres between a movable container and its contents
-ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # by AI2-THOR 5's name
+ALFRED_TYPE_NAMES: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # keys: AI2-THOR 5's names
 
 
 def kind_of(entry: Entry) -> str:
@@ -70,7 +70,7 @@ class ThingIds:
             self.id_of(name, kind_of(entry))
 
     def id_of(self, name: str, kind: str) -> str:
-        """Return the thing id of an object; a new one gets the next number of its type."""
+        """Return the thing id of an object; a new object gets the next number of its type."""
         if name not in self.thing_ids:
             self._last_numbers[kind] += 1
             self._assign(name, f"{objects.id_type(kind)}_{self._last_numbers[kind]}")
@@ -89,7 +89,7 @@ class ThingIds:
 
 
 def read_things(entries: Mapping[str, Entry], ids: ThingIds, before: Mapping[str, Thing]) -> dict[str, Thing]:
-    """Return all things by id: in the order of ``before``, the last state, then new ones; unchanged ones are reused."""
+    """Return all things by id: those of ``before`` (the last state) in its order, then new ones. Reuse equal ones."""
     order = [name for name in before if name in entries] + [name for name in entries if name not in before]
     bare = {name: _thing(name, entries[name]) for name in order}
     parents = {name: _parent(bare[name], entries[name], bare, before, ids) for name in order if bare[name].pickupable}
@@ -134,7 +134,7 @@ def _thing(name: str, entry: Entry) -> Thing:
 def _parent(
     thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], ids: ThingIds
 ) -> str | None:
-    """Return the id of the innermost receptacle, a movable one or else the nearest; None for the floor and the hand."""
+    """Return the id of the innermost receptacle (a movable one, else the nearest); None on the floor or in the hand."""
     if entry["isPickedUp"]:
         return None
     if not entry["parentReceptacles"]:
@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return a thing's last container if still near: AI2-THOR lists none that is carried, and no pan on a burner."""
+    """Return a thing's last container if it is still near: AI2-THOR omits carried containers and pans on burners."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:

@@ -44,7 +44,7 @@ class RestoreReport:
 
 
 def restore(thor: ThorClient, start: Start, initial: Reply) -> RestoreReport:
-    """Set up a room; ``initial`` is the reply to its reset. Refused actions go into the report. Raises `ThorError`."""
+    """Set up a room; ``initial`` is the reply to its reset. The report lists refused actions. Raises `ThorError`."""
     refusals: list[str] = []
 
     def ask(action: str, **arguments: Any) -> Reply:

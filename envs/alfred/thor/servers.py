@@ -1,8 +1,8 @@
 """Servers with time limits for ai2thor's client, over two pipes or HTTP. They correct ai2thor 5.0's own servers.
 
 The pipe server of ai2thor blocks forever in ``open`` if the process dies before it opens its pipe, and polls until its
-time-out if the process dies later. The HTTP server, for machines without named pipes, never frees its thread
-and socket, replaces an ended process by a new one in the initial room, and does not report unreadable replies.
+time-out if the process dies later. ai2thor's HTTP server (for machines without named pipes) never frees its
+thread and socket, replaces an ended process by a new one in the initial room, and does not report unreadable replies.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class BoundedFifoServer(FifoServer):
             self._check_process()
 
     def _open_client_pipe(self) -> int:
-        """Return the file descriptor of the client pipe; it can be opened only once the process has opened its end."""
+        """Open the client pipe as soon as the process has opened its end, and return the file descriptor."""
         while True:
             with suppress(OSError):
                 return os.open(self.client_pipe_path, os.O_WRONLY | os.O_NONBLOCK)
@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Return HTTP errors. Of others, send the text to the waiting caller: the error itself keeps files open."""
+        """Return HTTP errors. Send other errors to the waiting caller, as text: the objects would keep files open."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

@@ -1,6 +1,6 @@
 """World of one ALFRED scene in AI2-THOR: the simulator executes each primitive action, and its reply gives the state.
 
-A symbolic copy of the state executes a primitive first: if it fails there, the simulator is not asked to execute it.
+A primitive is executed on a symbolic copy of the state first; if it fails there, the simulator does not execute it.
 The simulator can fail too, for example if something is in the way. Hot, cold and clean are not read from the
 simulator; they follow from the actions, as in ALFRED's own code.
 
@@ -60,7 +60,7 @@ class ThorWorld(World):
     __slots__ = ("_actions", "_entries", "_finder", "_ids", "_reply", "_thor", "description", "restarts", "restoration")
 
     def __init__(self, thor: ThorClient, description: Scene) -> None:
-        """Set up the scene that ``description``, from ALFRED's data or the generator, describes. Raises `ThorError`."""
+        """Set up the scene ``description``, which comes from ALFRED's data or the generator. Raises `ThorError`."""
         self._thor, self.description = thor, description
         self._actions: list[_ActionRecord] = []
         self.restoration: RestoreReport | None = None
@@ -182,7 +182,7 @@ class ThorWorld(World):
         return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
-        """Teleport. If AI2-THOR refuses and the hand holds a thing, force it, even through walls."""
+        """Teleport. If AI2-THOR refuses while the hand holds a thing, force the teleport, even through walls."""
         arguments = pose.arguments()
         if self._do("Teleport", **arguments).ok:
             return True
@@ -276,7 +276,7 @@ class ThorWorld(World):
         log.warning("the simulator is restarted: %s", fault)
 
     def _comparable_state(self) -> dict[str, tuple[object, ...]]:
-        """Return the state to compare after a restart, without positions and slices' states, which physics varies."""
+        """Return the state to compare after a restart. Physics varies positions and slices' states, so omit them."""
         state: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
         for thing in self.things.values():
             if thing.type not in SLICED:

@@ -19,7 +19,7 @@ UNUSABLE = 2  # exit status for wrong options, the same as argparse's
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve one client until it ends."""
+    """Serve one client until the client ends."""
     parser = _parser()
     options, flags = parser.parse_known_args(arguments)
     try:

@@ -86,7 +86,7 @@ def poses_seeing(
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """Return the scene's standing points; if it lists none, its floor's free grid points and ``known``."""
+    """Return the scene's standing points; if it lists none, the free grid points of its floor, and ``known``."""
     if scene.reachable:
         return scene.reachable
     places = [floor_xz(item.position) for item in scene.items] + [scene.agent]

@@ -120,7 +120,7 @@ def _planes(room: Room) -> Iterator[tuple[Color, np.ndarray]]:
 
 
 def _clipped(outline: np.ndarray, lens: _Lens) -> list[Pixel]:
-    """Return the corners, in pixels, of the part of an outline (n, 3), in metres, that is in front of the camera."""
+    """Clip an outline (n, 3), in metres, to the part in front of the camera. Return the corners in pixels."""
     ahead = (outline - lens.eye) @ lens.axes[2] - NEAR
     points: list[list[float]] = []
     for number in range(len(outline)):
@@ -139,7 +139,7 @@ def _extent(room: Room) -> tuple[Pixel, Pixel]:
 
 
 def _boxes(room: Room) -> Iterator[_Box]:
-    """Yield the boxes to draw: all but the floor, cut things and things behind a closed door."""
+    """Yield the boxes to draw; the floor, cut things, and things behind a closed door are not drawn."""
     for entity in room.entities.values():
         if entity.type != "Floor" and not room.hidden(entity):
             yield _Box(entity.type, room.position(entity), size_of(entity.type), is_on(room, entity))

@@ -1,4 +1,4 @@
-"""Room of the stand-in for AI2-THOR: a symbolic world, and AI2-THOR's ids, names and further states."""
+"""Room of the stand-in for AI2-THOR: a symbolic world, plus ids, names and states that only AI2-THOR has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envs.alfred.thor_stub.geometry import HEIGHT, AgentPose, Point, Sight, floo
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, is_loose, object_id, size_of, thor5_type
 from envs.alfred.world import World
 
-Extras = Mapping[str, Position]  # positions of the objects that the symbolic world lacks, by object id
+Extras = Mapping[str, Position]  # by object id: positions of objects that the symbolic world lacks
 ORIGIN: Position = (0.0, 0.0, 0.0)
 UPRIGHT: Position = (0.0, 0.0, 0.0)  # degrees around the x, y and z axes
 HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
@@ -26,7 +26,7 @@ HAND_OFFSET = (0.5, -0.25)  # metres forward and up from the eye
 
 @dataclass(slots=True)
 class Entity:
-    """Object as AI2-THOR lists it. ``thing`` is the same object in the symbolic world, which lacks some (windows)."""
+    """Object as AI2-THOR lists it. ``thing`` is its id in the symbolic world, which lacks windows, for example."""
 
     id: str
     type: str  # name of the type in AI2-THOR 5.0
@@ -171,7 +171,7 @@ class Room:
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
     def receptacles_around(self, entity: Entity) -> Iterator[Entity]:
-        """Yield the receptacles around an entity, innermost first, or the floor; nothing for carried things."""
+        """Yield the receptacles around an entity, innermost first, or else the floor; none for carried things."""
         thing = self.thing(entity)
         if thing is None or self.carries(entity):
             return
@@ -197,7 +197,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace things by ``items``, loose entities without a thing by ``extras``. `is_loose` ones get new ids."""
+        """Replace all things by ``items``, and loose entities without a thing by ``extras``. Loose ones get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

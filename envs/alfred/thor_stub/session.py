@@ -21,8 +21,8 @@ class Settings:
     sight: Sight = field(default_factory=Sight)
     turn: float = 90.0
     images: bool = True
-    patches: bool = True  # replies to queries contain only their result (fastActionEmit)
-    near: float = 0.1  # clipping planes of the camera
+    patches: bool = True  # a reply to a query contains only the result (fastActionEmit)
+    near: float = 0.1  # distances of the camera's clipping planes
     far: float = 20.0
 
 
@@ -50,7 +50,7 @@ class Session:
 
     @property
     def state(self) -> Hashable:
-        """Value that differs whenever the images or metadata would. Different `Room` objects are never equal."""
+        """Value that changes whenever the images or the metadata change. Different `Room` objects are never equal."""
         view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
         return self.room, self.room.version, self.room.body, view
 

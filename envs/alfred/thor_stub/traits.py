@@ -50,8 +50,8 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "Floor": (0.1, 0.01, 0.1), "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
-_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # maps a basin to the type with which its ids begin
-_SHIFT = 0.01  # metres added to x in ids, since positions differ between 2.1 and 5.0; also the step of `free_id`
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # maps a basin's type to the type with which its ids begin
+_SHIFT = 0.01  # metres added to x, so that ids differ from those of 2.1, as in AI2-THOR 5.0; also the step of `free_id`
 
 
 @cache
@@ -62,7 +62,7 @@ def thor5_type(kind: str) -> str:
 
 @cache
 def size_of(kind: str) -> tuple[float, float, float]:
-    """Return width, height and depth in metres; rough values."""
+    """Return the rough width, height and depth of a type, in metres."""
     return _SIZE.get(kind) or ((0.12, 0.12, 0.12) if kind in PICKUPABLE else (0.3, 0.3, 0.3))
 
 
@@ -73,7 +73,7 @@ def is_loose(kind: str) -> bool:
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """Return the metadata that all objects of a type share, with defaults for the rest; do not change it."""
+    """Return the metadata that all objects of a type share, with defaults for the rest. Do not modify the mapping."""
     moves = is_loose(kind)
     return {
         "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,

@@ -94,7 +94,7 @@ def reachable(
     directionsRelativeAgent: bool = False,
     gridSize: float | None = None,
 ) -> list[XYZ]:
-    """Return all standing points, the agent's own first, then by distance from it."""
+    """Return all standing points: first the agent's own, then the others by distance from the agent."""
     body = session.room.body
     start = body.x, body.z
     rest = sorted((point for point in session.room.points if point != start), key=lambda point: dist(point, start))

@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    source_things: dict[str, str] = field(default_factory=dict)  # maps a listed item to the moved or copied thing (ids)
+    source_things: dict[str, str] = field(default_factory=dict)  # by a listed item's id: id of the thing moved or copied
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
@@ -57,7 +57,7 @@ def set_object_poses(
 
 
 def _place_listed(room: Room, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
-    """Add the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
+    """Add the listed things to the layout (copies last). Return the error about the last unknown name, or ""."""
     names = {
         entity.name: entity
         for entity in room.entities.values()
@@ -156,7 +156,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 
 
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
-    """Set a state of all objects of a type, or of all that can have it. An object that refuses keeps its state."""
+    """Set a state of all objects of a type, by default of every type that has the state. Skip objects that refuse."""
     change = SetObjectStates.get("stateChange", "")
     refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]

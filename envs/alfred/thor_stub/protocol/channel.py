@@ -12,7 +12,7 @@ from envs.alfred.thor_stub.simulator import ActionReply, Simulator
 from keep_agent.errors import ConfigError
 
 FAULT_STATUS = 3  # exit status of a process that a fault ends
-GARBAGE = b"\xc1 this is not metadata"  # invalid as msgpack by its first byte, and as JSON
+GARBAGE = b"\xc1 this is not metadata"  # the first byte is invalid in msgpack, the rest is invalid JSON
 AT_START = ("die-before-pipe", "die-at-start", "die-before-actions", "hang-at-start")
 AT_ACTION = ("die", "die-half", "hang", "sequence", "garbage", "error", "fail")
 FAULTS = """kinds of faults; N is the number of an action, counted from 1:
@@ -82,7 +82,7 @@ class ClientGone(Exception):
 
 
 class Channel(Protocol):
-    """Channel to the client: one message at the start and one answer per action. Any method may raise `ClientGone`."""
+    """Channel that sends a client a first message and one answer per action. Any method may raise `ClientGone`."""
 
     def open(self) -> None:
         """Prepare to send."""
