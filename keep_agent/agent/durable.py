@@ -56,7 +56,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
 
 def lock_stream(stream: IO[bytes], folder: Path) -> None:
-    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent uses it."""
+    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if the file is already locked."""
     if lock_is_held(stream):
         stream.close()
         raise ConfigError(f"another server or agent uses {folder}; stop it, or choose another folder")
@@ -73,7 +73,7 @@ def lock_folder(folder: Path) -> BinaryIO:
 class DurableAgent:
     """`Agent` with a folder: a memory file, and a journal of later calls. Safe to call from several threads.
 
-    After a kill at any time, a new instance has the effects of all calls that returned; keys and values are recomputed.
+    If the process is killed, a new instance has the effects of all calls that returned; keys and values are recomputed.
     """
 
     def __init__(self, agent: Agent, folder: Path, replacement: Mapping[str, Any] | None = None) -> None:
@@ -90,7 +90,7 @@ class DurableAgent:
             folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
-        self._incomplete = False  # a call that has taken effect is not in the journal
+        self._incomplete = False  # whether a call that has taken effect is missing in the journal
         with writing(folder / JOURNAL):
             self._stream = (folder / JOURNAL).open("ab")  # locked against other agents
         lock_stream(self._stream, folder)
@@ -186,7 +186,7 @@ class DurableAgent:
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the start of the journal's chain for a memory file's ``content``, empty if there is no file."""
+        """Return the start of the journal's chain for a memory file's ``content``; b"" if there is no file."""
         return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1 is the checksum
 
     def _read(self) -> None:
@@ -223,7 +223,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent (files of version 0.2 do not). Raises DataError for other files."""
+    """Return True if the file names agent ``name``, False if version 0.2 wrote it. Raises DataError for other files."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore the file of {name!r}, or "

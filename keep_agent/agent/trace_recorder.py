@@ -32,7 +32,7 @@ class TraceRecorder:
         self._is_new_folder = False  # the newest folder has no step yet
 
     def __call__(self, entry: Entry) -> None:
-        if self._failed or entry["event"] == "episode":  # `_new_folder` writes this entry
+        if self._failed or entry["event"] == "episode":  # `_new_folder` writes the episode entry
             return
         try:
             trace = self._open_trace()

@@ -1,4 +1,4 @@
-"""Listening addresses of commands: socket, URL, and whether other machines can reach it. Needs no web server."""
+"""Addresses that commands listen on: socket, URL, and whether other machines can reach them."""
 
 from __future__ import annotations
 

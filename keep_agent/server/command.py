@@ -68,7 +68,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # fails now if another server uses the folder; locked again later
+        lock_folder(options.folder).close()  # fails if another server uses the folder; `AgentRegistry` locks it again
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
@@ -105,7 +105,7 @@ class WithoutTokens(logging.Filter):
 
 
 def set_up_log() -> None:
-    """Log all loggers from level INFO on to standard error, one line per event, without tokens."""
+    """Write all log records of level INFO and above to standard error, one line each, without tokens."""
     handler = logging.StreamHandler()
     handler.addFilter(WithoutTokens())
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])

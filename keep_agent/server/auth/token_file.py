@@ -34,7 +34,7 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
 
 
 class TokenFile(Tokens):
-    """The tokens of ``file`` and ``extra``. While the file is missing or damaged, the last ones read stay valid."""
+    """The tokens of ``file`` and ``extra``. While the file is missing or damaged, the tokens read last stay valid."""
 
     def __init__(self, file: Path, extra: Sequence[TokenEntry] = ()) -> None:
         self._file, self._extra, self._stamp = file, tuple(extra), _stamp(file)

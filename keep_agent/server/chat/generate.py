@@ -1,4 +1,4 @@
-"""Route ``/v1/agents/{agent}/generate``: continues a text on an agent's KV rows (one per token), reports reuse."""
+"""Route ``/v1/agents/{agent}/generate``: continues a text on an agent's KV rows (one row per token)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of chat requests: the agent, limits, and fields of OpenAI's and Anthropic's clients without an effect here."""
+"""Fields of chat requests: the agent, limits, and fields of OpenAI's and Anthropic's APIs that are ignored here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of OpenAI's and Anthropic's requests. Null means absent. Unknown fields need a value of `ignored_values`."""
+    """Base of vendors' requests. Drops nulls, and rejects unknown fields unless `ignored_values` has their value."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}

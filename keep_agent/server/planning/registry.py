@@ -107,7 +107,7 @@ class AgentRegistry:
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._agent_folder(name).rename(trash)
-                self._recorder(name).remove()  # its traces, before another agent can get the name
+                self._recorder(name).remove()  # deletes its traces, before another agent can get the name
                 self._entries.pop(name, None)
             entry.is_deleted = True
             sync(self._agents)

@@ -105,7 +105,7 @@ class RunningScenario:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # since a cancelled request's thread continues
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # as a cancelled request's thread continues
 
     def on_turn_start(self, turn: Turn) -> None:
         """Store the current turn, so that `cancel` can end it. The thread that plays the turn calls this."""

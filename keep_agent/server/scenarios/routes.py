@@ -44,7 +44,7 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless it may read all agents.
+    """State of a scenario. ``agents``: those that the token may read. If it may not read all, ``about`` is empty.
 
     ``played`` and ``turns`` count the turns that these agents hear: so far, and in the whole scenario.
     """
