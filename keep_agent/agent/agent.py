@@ -39,7 +39,7 @@ EMBED_BATCH = 32  # texts embedded per job on the engine's thread: another agent
 
 @dataclass(frozen=True)
 class _OpenDecision:
-    """The last decision, as long as it has no report."""
+    """The last decision, which has no report yet."""
 
     decision: Decision
     request: str  # digest of the instruction and the skills
@@ -51,7 +51,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     Agents may share an engine (a loaded model), whose thread runs all their calls. For asyncio there are `aplan` and
     others. A task begins with the first `plan` of its instruction. It succeeds when a decision ``done`` is reported as
-    ok; `finish` ends it with either result, and a `plan` of another instruction ends it as failed. The next `plan`
+    ok; `finish` ends it with success or failure, and a `plan` of another instruction ends it as failed. The next `plan`
     counts a decision without a report as carried out. A `plan` that repeats the previous one, without an observation in
     between, returns the same decision, so that a lost answer can be requested again.
 
@@ -172,7 +172,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def last_decision(self) -> dict[str, str]:
-        """Arguments of `replay_decision` for the last decision; ``asked`` stands for its parameter ``request``."""
+        """Arguments of `replay_decision` for the last decision. The argument ``request`` has the key ``asked``."""
         assert self._open is not None
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": self._open.decision.skill,

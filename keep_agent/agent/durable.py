@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER_KEY = "agent"  # key of the agent's name in the memory file
-MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines or bytes of the journal at which the whole memory is written
+MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines and bytes of the journal; at either limit the memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a journal line that version 0.2 wrote
 REMEDY = "restore all files of the agent from one copy, or replace them by a saved memory, such as a memory.json"
 
@@ -35,7 +35,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
     The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
     with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
-    lines. So changed, missing and swapped lines are detected. An incomplete last line is cut: its call never returned.
+    lines. Changed, missing and swapped lines are thus found. An incomplete last line is cut: its call never returned.
 
     :param start: beginning of the chain of checksums
     :param owner: name of the agent in errors

@@ -20,7 +20,7 @@ MAX_SKILLS = 100  # maximum number of skills in the plan of an example
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """Return ``count`` examples from the world's train split, alternating between task types.
 
-    Each plan follows the rules of ``env`` and reaches its goal. The houses are not those of the evaluated tasks.
+    Each plan follows the rules of ``env`` and reaches the task's goal. The houses are not those of the evaluated tasks.
     Raises ConfigError if there are fewer, or if ``env`` evaluates the official train split, the source of examples.
     """
     if not count:

@@ -25,7 +25,7 @@ def configured_models() -> set[str]:
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES` (known sizes), or is a path or a hub name."""
+    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES`, a path, or written as a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return

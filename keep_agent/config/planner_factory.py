@@ -169,7 +169,7 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer. A random model without one gets planner-tiny's. Raises ModelError for a wrong one."""
+    """Load a model's tokenizer; a random model without one gets planner-tiny's. Raises ModelError if none fits."""
     name = model.tokenizer or str(loaded.folder or _model_path(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":

@@ -17,7 +17,7 @@ OTHER_SITE = "this is a page of another site; only pages of this server may send
 
 
 def from_headers(headers: Headers) -> str:
-    """Return the bearer token. Without a bearer header it is ``x-api-key``, which Anthropic's clients send, or ""."""
+    """Return the bearer token; without a bearer header the ``x-api-key`` of Anthropic's clients; without both ""."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 

@@ -42,7 +42,7 @@ class TokenFile(Tokens):
 
     @property
     def entries(self) -> Sequence[TokenEntry]:
-        stamp = _stamp(self._file)  # before the read: the next call detects a change during the read
+        stamp = _stamp(self._file)  # before the read, so that the next call detects a change during the read
         if stamp != self._stamp:
             self._stamp = stamp
             try:
@@ -72,7 +72,7 @@ def read_tokens(file: Path) -> list[TokenEntry]:
     """Read the entries of a file. Raises DataError, also for a missing file: it must not count as an empty one."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
-        raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')
+        raise DataError(f'{file} is not {{"tokens": [...]}}; correct it, or make another file with keep-agent token')
     entries = [_entry(row, f"{file}: tokens[{number}]") for number, row in enumerate(content["tokens"])]
     names = [entry.access.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -20,7 +20,7 @@ class Detokenizer:
         self._window_start = 0  # number of visible tokens before the window of `_decode`
         self._decoded = 0  # number of visible tokens that are decoded
         self._text = ""
-        self._emitted = 0  # characters of the text that were returned
+        self._emitted = 0  # number of characters that were returned
         self.stop: str | None = None
 
     @property

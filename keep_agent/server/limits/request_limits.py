@@ -40,8 +40,8 @@ class RequestLimits:
     """Limits of all requests."""
 
     body_bytes: int = 1 << 20  # maximum bytes of a body
-    body_seconds: float = 10.0  # maximum time for a whole body to arrive; on ``large`` paths for each part of it
-    send_seconds: float = 30.0  # maximum time for a client to read a part of a response; then the connection is closed
+    body_seconds: float = 10.0  # maximum seconds until a body, or on ``large`` paths a part of it, arrives
+    send_seconds: float = 30.0  # maximum seconds until a client reads a part of a response, before it is disconnected
     depth: int = 32  # deepest nesting of JSON brackets
     requests: int = 64  # maximum concurrent planning requests; conversations have a separate limit of the same size
     per_agent: int = 5  # maximum concurrent requests of an agent: one runs, the others wait
