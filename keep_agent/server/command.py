@@ -35,12 +35,12 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent serve",
         description="Serve planning agents and conversations. Without tokens only programs on this machine have "
-        f"access. The variable {TOKEN_VARIABLE} may hold a token for all agents; keep-agent token makes others.",
+        f"access. The variable {TOKEN_VARIABLE} may hold a token for all agents; keep-agent token makes other tokens.",
     )
     overrides = "settings: planner=keep, model=NAME, prompt.style=linked, ..."
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    p.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (%(default)s)")
+    p.add_argument("--port", type=int, default=8000, help="port to listen on; 0 chooses a free one (%(default)s)")
     default = Path(platformdirs.user_data_dir("keep-agent")) / "server"
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")

@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of the vendors' requests. Drops nulls. Rejects unknown fields unless `ignored_values` has their value."""
+    """Base of vendor APIs' requests. Drops nulls. Rejects unknown fields unless `ignored_values` has their value."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
