@@ -15,7 +15,7 @@ CHUNK = 128  # maximum tokens per job; a plan waits for one job at most
 
 @dataclass(frozen=True, slots=True)
 class PrefetchStats:
-    """Background encoding since the last decision: tokens encoded, and their time in ms."""
+    """Statistics of background encoding since the last decision: encoded tokens, and their time in ms."""
 
     tokens: int = 0
     ms: float = 0.0

@@ -80,7 +80,7 @@ class Unavailable(Refused):
 
 
 class Busy(Refused):
-    """More requests than the server accepts at once."""
+    """A request beyond the maximum number of concurrent ones."""
 
     status = 429
 

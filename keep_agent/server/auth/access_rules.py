@@ -33,7 +33,7 @@ REPLACEMENTS = {  # unsupported endpoints of OpenAI and Anthropic, each with the
 
 
 class Need(Enum):
-    """Token that a route needs."""
+    """Kind of token that a route needs."""
 
     NO_TOKEN = "no token"
     TOKEN = "any token; the answer does not depend on it"
@@ -44,7 +44,7 @@ class Need(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Required token of the routes that match ``path``. ``browser``: also accept a cookie, which ``?token=`` sets."""
+    """Rule for routes that match ``path``: the token they need. ``browser``: accept a cookie that ``?token=`` set."""
 
     path: str
     need: Need

@@ -58,7 +58,7 @@ class Generation:
         self._events: asyncio.Queue[PromptReuse | str | TurnEnd | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
-        self.waiting: asyncio.Task[None] | None = None  # the turn, as long as it waits for earlier ones of its agent
+        self.waiting: asyncio.Task[None] | None = None  # the turn's task while it waits for earlier turns
         self.prefilled: PromptReuse | None = None
         self.end: TurnEnd | None = None
 

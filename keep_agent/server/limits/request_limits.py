@@ -41,7 +41,7 @@ class RequestLimits:
 
     body_bytes: int = 1 << 20  # maximum bytes of a body
     body_seconds: float = 10.0  # maximum seconds until a body, or on ``large`` paths a part of it, arrives
-    send_seconds: float = 30.0  # maximum seconds until a client reads a part of a response, before it is disconnected
+    send_seconds: float = 30.0  # maximum seconds for a client to read a part of a response; slower ones are cut off
     depth: int = 32  # deepest nesting of JSON brackets
     requests: int = 64  # maximum concurrent planning requests; conversations have a separate limit of the same size
     per_agent: int = 5  # maximum concurrent requests of an agent: one runs, the others wait
@@ -114,7 +114,7 @@ def _check_headers(headers: Headers, most: int) -> None:
 
 
 class _PartReader:
-    """ASGI ``receive`` for a body in parts. If it is too large or slow, raises HTTPException, as FastAPI expects."""
+    """ASGI ``receive`` for a body in parts. Raises HTTPException, as FastAPI expects, if it is too large or slow."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds

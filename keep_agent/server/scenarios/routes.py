@@ -61,7 +61,7 @@ class ScenarioState(BaseModel):
 
 class ScenarioTurn(BaseModel):
     """A turn. ``index`` counts the turns that the token's agents heard, from 0. ``audience`` lists the token's agents
-    that heard this turn. The cost of the turn is included only for tokens of its speaker.
+    that heard this turn. The turn's cost is included only if the token may read its speaker.
     """
 
     index: int
