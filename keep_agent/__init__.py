@@ -42,4 +42,4 @@ if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imp
     from keep_agent.startup import check_packages
 
     check_packages()
-    import_module("envs.worlds")  # registers the ids now, or at the end of an import that is in progress
+    import_module("envs.worlds")  # importing it registers the ids; an import in progress does so at its end

@@ -1,4 +1,4 @@
-"""``keep-agent`` and its commands. A command's module is imported when it runs, so that ``--help`` loads no torch."""
+"""Command ``keep-agent``. It imports only the module of the subcommand that runs, so ``--help`` loads no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
-# Methods whose results equal full recomputation: a constant, since asking the methods would load torch
+# memory methods whose results equal full recomputation; a constant, since importing the methods would load torch
 EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 
@@ -28,7 +28,7 @@ def methods_table() -> Table:
     """Make a table of the memory methods: each stage's component, and whether its results equal full recomputation."""
     from memory.config.component_names import STAGES  # lazy: `start_up` must first check that `memory` is our package
 
-    table = Table(title="memory methods: planner=NAME or memory=NAME")
+    table = Table(title="memory methods: choose one by planner=NAME, or by memory=NAME to change only the memory")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
         table.add_column(heading, no_wrap=heading == "name")
     with initialize_config_module("configs", version_base="1.3"):
@@ -47,7 +47,7 @@ def _methods(arguments: Sequence[str], console: Console) -> None:
 
 
 def _run_module(module: str, arguments: Sequence[str], console: Console) -> None:
-    """Run a module's command. Raises ConfigError if a library of the extra `server` is missing."""
+    """Run a module's command. Raises ConfigError for a missing library; the extra `server` has the optional ones."""
     try:
         command = import_module(module).main
     except ModuleNotFoundError as error:
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
     parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}", help=HELP)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments; COMMAND --help lists them")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of COMMAND; COMMAND --help lists them")
     options = parser.parse_args()
     code = guarded(lambda: _run(options.command, options.arguments))
     if code:

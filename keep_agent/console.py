@@ -1,4 +1,4 @@
-"""Console without markup: paths, names and answers may contain ``[e]`` or ``:key:``, which rich would interpret."""
+"""Console without markup: paths, names and answers may contain ``[e]`` or ``:key:``, which rich would replace."""
 
 from __future__ import annotations
 

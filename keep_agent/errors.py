@@ -52,7 +52,7 @@ class TooLongError(CapacityError):
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return "; did you mean X" for the known word X closest to ``word``; "" if its `difflib` ratio is < ``cutoff``."""
+    """Return "; did you mean X?" for the known word X closest to ``word``; "" if no word is similar."""
     by_lower = {entry.lower(): entry for entry in known}
     closest = get_close_matches(word.lower(), list(by_lower), 1, cutoff)
     return f"; did you mean {by_lower[closest[0]]!r}?" if closest else ""

@@ -19,7 +19,7 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, or a limit on the size of files is reached
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 LOAD_LOCK = RLock()  # held while a library loads a model, which changes process-wide defaults (dtype)
-STRUCTURE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # from malformed data
+STRUCTURE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # raised for malformed data
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; a retry may succeed
 
 
@@ -61,7 +61,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries that load ``what`` into ModelError; a KeepError propagates. Threads load one by one."""
+    """Turn errors of libraries loading ``what`` into ModelError; a KeepError propagates. One thread loads at a time."""
     try:
         with LOAD_LOCK:
             yield
@@ -131,7 +131,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
 
 
 def count_values(text: bytes) -> int:
-    """Return an upper bound of the number of JSON values, from its commas and brackets, including those in strings."""
+    """Return an upper bound of the number of JSON values in ``text``. Commas and brackets in strings count, too."""
     return sum(map(text.count, (b",", b"[", b"{"))) + 1
 
 

@@ -37,7 +37,8 @@ def guarded(function: Callable[[], Any]) -> int:
         if error.filename is None and error.errno not in FULL:  # the error is not about a file
             raise
         _give_up_output()
-        sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
+        remedy = "free some room" if error.errno in FULL else "name a place that exists and can be written"
+        sys.stderr.write(f"error: {one_line(error)}; {remedy}\n")
         return BAD_INPUT
     return 0
 
@@ -65,7 +66,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message on one line; of messages of Hydra and OmegaConf only cause, key and valid options."""
+    """Return an error's message on one line. Those of Hydra and OmegaConf are cut to cause, key and valid options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

@@ -36,7 +36,7 @@ def check_device(key: str, name: str) -> None:
 
 
 def usable_device(key: str, name: str) -> str:
-    """Return the device ``name``; for ``auto`` a GPU, if there is one. Raises ConfigError naming ``key``."""
+    """Return the device ``name``; for ``auto`` a GPU if there is one, else "cpu". Raises ConfigError naming ``key``."""
     import torch  # lazy: `check_device` rejects mistyped names without it
 
     if name == "auto":

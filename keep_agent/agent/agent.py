@@ -39,7 +39,7 @@ EMBED_BATCH = 32  # texts embedded per job on the engine's thread: another agent
 
 @dataclass(frozen=True)
 class _OpenDecision:
-    """The last decision, as long as it has no report."""
+    """The last decision, which has no report yet."""
 
     decision: Decision
     request: str  # digest of the instruction and the skills
@@ -49,13 +49,13 @@ class _OpenDecision:
 class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     """One robot's planner: call `observe`, `plan` and `report` again and again. Safe to call from several threads.
 
-    Agents may share an engine (a loaded model), whose thread runs every call. For asyncio there are `aplan` and others.
-    A task begins with the first `plan` of its instruction. It succeeds when the decision is ``done`` and is reported as
-    ok; `finish` ends it with either result, and a `plan` of another instruction ends it as failed. A decision without a
-    report counts as carried out, unless `finish` states that the task failed. A `plan` that repeats the previous one,
-    without an observation in between, returns the same decision, so a lost answer can be requested again.
+    Agents may share an engine (a loaded model), whose thread runs all their calls. For asyncio there are `aplan` and
+    others. A task begins with the first `plan` of its instruction. It succeeds when a decision ``done`` is reported as
+    ok; `finish` ends it with success or failure, and a `plan` of another instruction ends it as failed. The next `plan`
+    counts a decision without a report as carried out. A `plan` that repeats the previous one, without an observation in
+    between, returns the same decision, so that a lost answer can be requested again.
 
-    :param ahead: encode changed segments (the memory's texts) in the background while the robot moves; plans go first
+    :param ahead: encode changed segments (the memory's texts) in the background, while no plan waits
     :param limit: maximum number of remembered things (objects and receptacles); facts about more are rejected
     :param history: maximum number of remembered skills, and of finished tasks; ``limit`` if that is smaller
     :param record: called with each trace entry, in the format of a run's trace.jsonl (docs/evaluation.md)
@@ -73,7 +73,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
-        self.number = self._steps = self._tasks = 0  # `number`: decisions so far, and so the last one's number
+        self.number = self._steps = self._tasks = 0  # `number`: number of the last decision, counted from 1
         self._open: _OpenDecision | None = None
         self._facts: dict[str, FactView] = {}  # facts observed since the last decision, by id
         self._record(agent_entry(name))
@@ -113,14 +113,14 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
     ) -> Decision:
-        """Choose one of ``skills``, which are those possible now, in any order. After an error nothing has changed.
+        """Choose one of ``skills``, the skills that are possible now, in any order. After an error nothing has changed.
 
         The first plan of a task decides whether the task's prompts say that skills name instances ("open fridge 1") or
         only types ("open the fridge").
 
         :param ready: called with the prompt's cost (``queued_ms``, ``timings``, ``counts``) between prefill and choice
         :param after: number of the last decision that the caller knows. If decision ``after`` + 1 was made for the
-            same instruction and skills, it is returned again, even if facts were observed since
+            same instruction and skills, it is returned again, even if facts were observed since then
         :raises ConfigError: no skills, too many, or invalid texts
         :raises CapacityError: the prompt would have more tokens than the model has positions
         :raises StaleError: the last decision is neither number ``after`` nor one that can be returned again
@@ -131,7 +131,10 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         return self._engine.run(partial(self._plan, instruction, skills, start, ready or (lambda entry: None), after))
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
-        """Record the result of the last decision. With its ``number``, the call may be repeated. Raises ConfigError."""
+        """Record the result of the last decision. Raises ConfigError.
+
+        :param number: the decision's number; a repeated report with it has no effect
+        """
         validation.check_report(outcome, number)
         self._engine.run(partial(self._report, outcome, number))
 
@@ -169,7 +172,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @property
     def last_decision(self) -> dict[str, str]:
-        """Arguments of `replay_decision` for the last decision; ``asked`` stands for its parameter ``request``."""
+        """Arguments of `replay_decision` for the last decision. The argument ``request`` has the key ``asked``."""
         assert self._open is not None
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": self._open.decision.skill,
@@ -177,14 +180,14 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision within `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`. ``request``: its digest."""
+        """Repeat a decision in `replay`. ``skills``: `TYPE_LEVEL` or `GROUNDED`; ``request``: as in `_OpenDecision`."""
         self._begin(instruction, skills)
         self._planner.goal = goal
         self._session.update(settle=True)
         self._accept(Decision(skill, number=self.number + 1), request)
 
     def replay(self, work: Callable[[], None]) -> None:
-        """Run ``work``, which repeats an earlier process's calls, as one job. Ignores ``limit``, records no trace."""
+        """Run ``work``, which repeats an earlier process's calls, as one job. Checks no limit and records no trace."""
         record, self._record, self._replaying = self._record, lambda entry: None, True
         try:
             self._engine.run(work)
@@ -293,7 +296,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Undo changes to task and reports if the body raises an error; otherwise record the body's trace entries."""
+        """Undo all changes of the body if it raises an error; otherwise record its trace entries."""
         before = self._instruction, self._skills, self._steps, self._tasks, self._open
         record, entries = self._record, list[Entry]()
         self._record = entries.append

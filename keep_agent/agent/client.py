@@ -55,7 +55,7 @@ class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
     A request is retried while the server is busy, down or too slow, or the connection is lost. A request that arrives
-    twice has one effect. A failed request raises ServerError.
+    twice has no second effect. A failed request raises ServerError.
 
     :param token: access token, if the server has tokens
     :param timeout: seconds for one answer

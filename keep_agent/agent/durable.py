@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER_KEY = "agent"  # key of the agent's name in the memory file
-MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines or bytes of the journal at which the whole memory is written
+MAX_CALLS, MAX_BYTES = 500, 8 << 20  # lines and bytes of the journal; at either limit the memory is written
 VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # start of a journal line that version 0.2 wrote
 REMEDY = "restore all files of the agent from one copy, or replace them by a saved memory, such as a memory.json"
 
@@ -35,7 +35,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
     The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
     with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
-    lines. So changed, missing and swapped lines are detected. An incomplete last line is cut: its call never returned.
+    lines. Changed, missing and swapped lines are thus found. An incomplete last line is cut: its call never returned.
 
     :param start: beginning of the chain of checksums
     :param owner: name of the agent in errors
@@ -56,7 +56,7 @@ def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[Marke
 
 
 def lock_stream(stream: IO[bytes], folder: Path) -> None:
-    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent uses it."""
+    """Lock a file until it is closed. Raises ConfigError naming ``folder`` if the file is already locked."""
     if lock_is_held(stream):
         stream.close()
         raise ConfigError(f"another server or agent uses {folder}; stop it, or choose another folder")
@@ -73,7 +73,7 @@ def lock_folder(folder: Path) -> BinaryIO:
 class DurableAgent:
     """`Agent` with a folder: a memory file, and a journal of later calls. Safe to call from several threads.
 
-    After a kill at any time, a new instance has the effects of all calls that returned; keys and values are recomputed.
+    If the process is killed, a new instance has the effects of all calls that returned; keys and values are recomputed.
     """
 
     def __init__(self, agent: Agent, folder: Path, replacement: Mapping[str, Any] | None = None) -> None:
@@ -90,7 +90,7 @@ class DurableAgent:
             folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
-        self._incomplete = False  # a call that has taken effect is not in the journal
+        self._incomplete = False  # whether a call that has taken effect is missing in the journal
         with writing(folder / JOURNAL):
             self._stream = (folder / JOURNAL).open("ab")  # locked against other agents
         lock_stream(self._stream, folder)
@@ -186,7 +186,7 @@ class DurableAgent:
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the start of the journal's chain for a memory file's ``content``, empty if there is no file."""
+        """Return the start of the journal's chain for a memory file's ``content``; b"" if there is no file."""
         return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1 is the checksum
 
     def _read(self) -> None:
@@ -223,7 +223,7 @@ class DurableAgent:
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
-    """Return whether a memory file names its agent (files of version 0.2 do not). Raises DataError for other files."""
+    """Return True if the file names agent ``name``, False if version 0.2 wrote it. Raises DataError for other files."""
     if OWNER_KEY in state and state[OWNER_KEY] != name:
         raise CorruptError(
             f"{path} is the memory of agent {state[OWNER_KEY]!r}, not of {name!r}; restore the file of {name!r}, or "

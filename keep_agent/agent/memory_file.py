@@ -23,7 +23,7 @@ def memory_path(path: str | Path) -> Path:
 
 
 def write_packed(path: Path, content: bytes) -> None:
-    """Write a content made by `pack_state` atomically. Missing folders are created."""
+    """Write the ``content`` that `pack_state` made atomically. Missing folders are created."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     remove_temp(path.parent)  # partial files that a killed writer has left

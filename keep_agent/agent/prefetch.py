@@ -15,7 +15,7 @@ CHUNK = 128  # maximum tokens per job; a plan waits for one job at most
 
 @dataclass(frozen=True, slots=True)
 class PrefetchStats:
-    """Background encoding since the last decision: tokens encoded, and their time in ms."""
+    """Statistics of background encoding since the last decision: encoded tokens, and their time in ms."""
 
     tokens: int = 0
     ms: float = 0.0
@@ -52,10 +52,10 @@ class Prefetcher:
         began, before = time.perf_counter(), self._stats
         try:
             tokens, remaining = self._session.prepare(self._query(), CHUNK)
-        except Exception as error:  # no caller waits for this job
+        except Exception as error:  # no caller waits for this job, so the trace has the error
             self._stats = PrefetchStats(before.tokens, before.ms, before.left, str(error))
             return
         took = 1e3 * (time.perf_counter() - began)
         self._stats = PrefetchStats(before.tokens + tokens, before.ms + took, remaining)
-        if remaining and tokens and not (before.left and remaining >= before.left):  # else done, or the storage is full
-            self.schedule()
+        if remaining and tokens and not (before.left and remaining >= before.left):
+            self.schedule()  # otherwise all segments are encoded, or the storage is full

@@ -26,13 +26,13 @@ class TraceRecorder:
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MAX_BYTES) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
         self._failed = False
-        self._trace: LineFile | None = None  # the newest file
+        self._trace: LineFile | None = None  # the newest trace file
         self._texts: dict[str, str] = {}  # segments' texts by id
         self._facts: dict[str, Entry] = {}  # latest facts by id
-        self._is_new_folder = False  # the newest folder has no step yet
+        self._is_new_folder = False  # whether the newest folder has no step yet
 
     def __call__(self, entry: Entry) -> None:
-        if self._failed or entry["event"] == "episode":  # `_new_folder` writes this entry
+        if self._failed or entry["event"] == "episode":  # `_new_folder` writes the episode entry
             return
         try:
             trace = self._open_trace()

@@ -21,7 +21,7 @@ class Decision:
 
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first
-    trace: Mapping[str, Any] = field(default_factory=dict)  # the prompt's counts and timings as JSON: docs/api.md
+    trace: Mapping[str, Any] = field(default_factory=dict)  # the prompt's counts and timings as JSON (docs/api.md)
     number: int = 0
     warnings: tuple[str, ...] = ()  # sentences about facts that the plan lacked
 

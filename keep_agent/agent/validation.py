@@ -35,9 +35,9 @@ FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # maximum of any number in a saved memory
 MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id of each visible object
 MAX_SEGMENTS = 10_000_000  # maximum number of segments created in the lifetime of a memory
-SEGMENTS_PER_THING = 4  # maximum per object or receptacle: its first and its latest line, a skill, a task
+SEGMENTS_PER_THING = 4  # maximum number of segments per object or receptacle: first and latest line, a skill, a task
 MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: maximum mean per segment; a total that is always allowed
-PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}  # prefix of ids: category, counter
+PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}  # id prefix: category, key of the counter
 
 
 def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -218,7 +218,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 
 def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
-    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task; N <= the planner's count."""
+    """Return whether id and category match: ``did_N`` is history, ``task_N`` a task, and N <= the planner's count."""
     match = PLANNER_IDS.fullmatch(id)
     if match is None:
         return category not in ("history", "task")

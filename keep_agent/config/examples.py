@@ -20,14 +20,14 @@ MAX_SKILLS = 100  # maximum number of skills in the plan of an example
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """Return ``count`` examples from the world's train split, alternating between task types.
 
-    Each plan follows the rules of ``env`` and reaches its goal. The houses are not those of the evaluated tasks.
-    Raises ConfigError if the split has fewer, or if ``env`` evaluates the official train split, the examples' source.
+    Each plan follows the rules of ``env`` and reaches the task's goal. The houses are not those of the evaluated tasks.
+    Raises ConfigError if there are fewer, or if ``env`` evaluates the official train split, the source of examples.
     """
     if not count:
         return []
     world = spec_of(env.id)
     if world.learns_from_files and env.data is not None and env.split == "train":
-        raise ConfigError("env.split=train: the examples would show its plans; use another split, or prompt.examples=0")
+        raise ConfigError("env.split=train: examples would show tested plans; use another split, or prompt.examples=0")
     by_type: dict[str, list[Example]] = {}
     for kind, example in _plans(world, env, seed, max(POOL_EPISODES, 2 * count)):
         by_type.setdefault(kind, []).append(example)
@@ -38,7 +38,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
 
 
 def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
-    """Yield type and example of each training episode's first task that the expert solves with full observability."""
+    """Yield type and example of each training episode's first task, if the expert, who sees all facts, solves it."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         home, task = setting.begin(episode), episode.tasks[0]

@@ -1,4 +1,4 @@
-"""Factory of worlds (simulated households) and planners from a composed config. Raises ConfigError for invalid ones."""
+"""Factory of worlds (simulated households) and planners from a composed config. Raises ConfigError if it is invalid."""
 
 from __future__ import annotations
 

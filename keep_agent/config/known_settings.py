@@ -22,7 +22,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRA_GROUP = "hydra"  # group of Hydra's own settings, which Hydra checks
-ARGUMENT_PREFIX = "memory."  # keys of component arguments begin with it; an override may remove only these
+ARGUMENT_PREFIX = "memory."  # prefix of the keys of component arguments, the only keys that an override may remove
 ABSENT = object()  # value of a setting that does not exist
 
 
@@ -104,14 +104,14 @@ class ConfigGroups:
 
 
 def _is_hydra_setting(override: Override) -> bool:
-    """Return whether an override is for a setting of Hydra. Raises ConfigError if it would replace all of these."""
+    """Return whether an override is for a setting of Hydra. Raises ConfigError if it replaces all settings of Hydra."""
     if override.key_or_group == HYDRA_GROUP:
         raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRA_GROUP}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRA_GROUP
 
 
 def _values(override: Override) -> list[Any]:
-    """Return the values of a sweep over a list, or the one value; none for deletions and other sweeps."""
+    """Return the values of a sweep over a list, or a list of the one value; [] for deletions and other sweeps."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
         return [item.text if isinstance(item, QuotedString) else item for item in value.list]
@@ -143,7 +143,7 @@ def _check_key(override: Override, tree: Any, groups: ConfigGroups, custom: tupl
 
 
 def _find(tree: Any, parts: Sequence[str]) -> Any:
-    """Return the value of a dotted key, else `ABSENT`. Any key below a setting that is null is accepted, as None."""
+    """Return the value of a dotted key, or `ABSENT`. Every key below a null setting exists, with the value None."""
     for part in parts:
         if tree is None:
             return None

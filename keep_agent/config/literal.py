@@ -45,7 +45,7 @@ def _escape(text: str) -> str:
 
 
 def parse_value(value: Any) -> Any:
-    """Return the value of an override as OmegaConf parses it. It must contain no interpolation."""
+    """Return an override's ``value`` as OmegaConf parses it. ``value`` must contain no interpolation."""
     config: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
     return config["value"]
 
@@ -57,7 +57,7 @@ def parse_error_message(override: str) -> str:
 
 
 def interpolations(value: Any) -> Iterator[str]:
-    """Yield the texts at any depth of a config value that contain interpolations."""
+    """Yield all texts with an interpolation in a config value, at any depth."""
     if isinstance(value, str) and any(len(match[1]) % 2 == 0 for match in INTERPOLATION.finditer(value)):
         yield value
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

@@ -25,7 +25,7 @@ def configured_models() -> set[str]:
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES` (known sizes), or is a path or a hub name."""
+    """Raise ConfigError unless a name is in ``configs/model`` or `SHAPES`, a path, or written as a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return
@@ -46,8 +46,8 @@ def check_encoder(name: str) -> None:
     if name.lower() in ENCODERS or HUB_NAME.fullmatch(name) or (name and Path(name).exists()):
         return
     raise ConfigError(
-        f"prompt.encoder={name} is none of {', '.join(ENCODERS)}, not a folder, and not written as a name on the "
-        f"hub (OWNER/NAME){did_you_mean(name, ENCODERS)}"
+        f"prompt.encoder={name} is none of {', '.join(ENCODERS)}, not a file or folder, and not written as a name on "
+        f"the hub (OWNER/NAME){did_you_mean(name, ENCODERS)}"
     )
 
 
@@ -59,7 +59,7 @@ def choose_model(name: str) -> list[str]:
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Replace each ``model=NAME`` with NAME outside ``configs/model`` by overrides for it. ``NAME,NAME`` is a sweep."""
+    """Replace each ``model=NAME`` whose NAME is not in ``configs/model`` by overrides. ``NAME,NAME`` is a sweep."""
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []
@@ -67,7 +67,7 @@ def expand_model(arguments: Sequence[str]) -> list[str]:
         if not custom:
             expanded.append(argument)
         elif len(custom) < len(names):
-            raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
+            raise ConfigError(f"{argument} mixes models in configs/model with others; sweep them in two commands")
         else:
             expanded += [f"{MODEL}{CUSTOM}", f"model.name={','.join(map(quote, names))}"]
     return expanded

@@ -83,9 +83,9 @@ def load_resources(config: DictConfig, examples: Sequence[Example] = ()) -> Plan
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        encoder.encode(["ready\n"])  # the first call finishes loading; otherwise a plan would wait for that
+        encoder.encode(["ready\n"])  # the first call finishes loading, so that no plan waits for it
         engine.encode([(None, prompt_format.line("ready\n"))])
-        engine.run(lambda: method.storage.open(engine.model_key))  # otherwise `forget` would not find blocks on disk
+        engine.run(lambda: method.storage.open(engine.model_key))  # before it is open, `forget` finds no blocks on disk
         cleanup.pop_all()
     return PlannerResources(engine, method, tokenizer, prompt_format, encoder, config)
 
@@ -153,7 +153,7 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """Load the model of a config from the package, the disk or the hub."""
     disable_progress_bar()  # KEEP Agent shows its own
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are about retries; a failure raises
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are only about retries
     device = usable_device("model.device", model.device)
     return load_model(_model_path(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 
@@ -169,7 +169,7 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer, for random weights by default planner-tiny's. Raises ModelError if it does not fit."""
+    """Load a model's tokenizer; a random model without one gets planner-tiny's. Raises ModelError if none fits."""
     name = model.tokenizer or str(loaded.folder or _model_path(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":

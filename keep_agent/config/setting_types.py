@@ -1,4 +1,4 @@
-"""Kinds of values that a setting accepts: those of its defaults in ``configs`` and in `EXTRA_KINDS`. Loads no torch."""
+"""Kinds of values that each setting accepts: kinds of its values in ``configs``, and `EXTRA_KINDS`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of it
     ValueKind.NULL: ("eval.frames", "eval.launcher", "eval.workers", "latency.candidates", "planner.retry"),
     ValueKind.EMPTY: ("prompt.instruction",),
 }
-WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # kind: kinds that are accepted in its place
-ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # the same, only for component arguments
+WIDENING = {ValueKind.NUMBER: {ValueKind.INT}}  # allowed kind: further kinds that are accepted in its place
+ARGUMENT_WIDENING = {ValueKind.TEXT: {ValueKind.LIST, ValueKind.EMPTY}}  # as `WIDENING`, for component arguments
 WrongValue = tuple[str, Any, frozenset[ValueKind]]  # dotted key, value, allowed kinds
 
 
@@ -137,5 +137,5 @@ def _message(key: str, value: Any, allowed: Collection[ValueKind], source: str) 
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     kinds_text = " or ".join(kind for kind in ValueKind if kind in allowed)
     needs_quotes = ValueKind.TEXT in allowed and isinstance(value, bool | int | float)
-    hint = f'; as text it is "{as_override(key, text)}"' if needs_quotes and not source else ""
+    hint = f'; to give it as text, write "{as_override(key, text)}"' if needs_quotes and not source else ""
     return f"{source}{': ' if source else ''}{key}={text:.80} does not work; give {kinds_text}{hint}"

@@ -27,7 +27,7 @@ OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval
 SWITCHES = ("eval.trace", "eval.progress")
 NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing means the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
-PATHS = (MODEL, ENCODER)  # may name folders; with Ray, these are on its nodes, which check the settings
+PATHS = (MODEL, ENCODER)  # settings that may name folders; with Ray the nodes have the folders, and check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {  # words that a setting accepts
     "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),

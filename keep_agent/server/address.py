@@ -1,4 +1,4 @@
-"""Listening addresses of commands: socket, URL, and whether other machines can reach it. Needs no web server."""
+"""Addresses that commands listen on: socket, URL, and whether other machines can reach them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_local(host: str) -> bool:
     try:
         infos = socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP)  # "" means all interfaces
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host={host!r} is not an address ({error}); use 127.0.0.1 or one of this machine") from error
+        raise ConfigError(f"host={host!r} is not an address ({error}); use one, such as 127.0.0.1") from error
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in infos)
 
 

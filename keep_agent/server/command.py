@@ -35,12 +35,12 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent serve",
         description="Serve planning agents and conversations. Without tokens only programs on this machine have "
-        f"access. The variable {TOKEN_VARIABLE} may hold a token for all agents; keep-agent token makes others.",
+        f"access. The variable {TOKEN_VARIABLE} may hold a token for all agents; keep-agent token makes other tokens.",
     )
     overrides = "settings: planner=keep, model=NAME, prompt.style=linked, ..."
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    p.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (%(default)s)")
+    p.add_argument("--port", type=int, default=8000, help="port to listen on; 0 chooses a free one (%(default)s)")
     default = Path(platformdirs.user_data_dir("keep-agent")) / "server"
     p.add_argument("--folder", type=Path, default=default, help="folder for the agents' memories (%(default)s)")
     p.add_argument("--tokens", type=Path, metavar="FILE", help="file of tokens, written by keep-agent token")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     agents = AgentLimits(options.agents, options.awake, options.things)
     settings = Settings(limits, agents, trace=not options.no_trace, viewer=not options.no_viewer)
     with closing(listen(options.host, options.port)) as listener:
-        lock_folder(options.folder).close()  # fails now if another server uses the folder; locked again later
+        lock_folder(options.folder).close()  # fails if another server uses the folder; `AgentRegistry` locks it again
         set_up_log()
         from keep_agent.config.planner_factory import agent_resources  # lazy: these load torch
         from keep_agent.server.service import make_service
@@ -105,7 +105,7 @@ class WithoutTokens(logging.Filter):
 
 
 def set_up_log() -> None:
-    """Log all loggers from level INFO on to standard error, one line per event, without tokens."""
+    """Write all log records of level INFO and above to standard error, one line each, without tokens."""
     handler = logging.StreamHandler()
     handler.addFilter(WithoutTokens())
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])

@@ -80,7 +80,7 @@ class Unavailable(Refused):
 
 
 class Busy(Refused):
-    """More requests than the server accepts at once."""
+    """A request beyond the maximum number of concurrent ones."""
 
     status = 429
 
@@ -129,7 +129,7 @@ def request_error(error: Exception) -> KeepError | None:
 
 
 def error_data(path: str, error: Exception) -> dict[str, Any]:
-    """Return the JSON of an error after its response has begun, with the status that the response would have had."""
+    """Return an error as JSON with its HTTP status as a field, for responses that have begun and for websockets."""
     status, kind, message = 500, "InternalError", INTERNAL_ERROR
     if (refusal := request_error(error)) is not None:
         status, kind, message = status_of(refusal), type(refusal).__name__, str(refusal)

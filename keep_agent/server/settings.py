@@ -14,9 +14,9 @@ MAX_AGENT_LIMIT = 1 << 31  # maximum value of each limit of `AgentLimits`
 
 @dataclass(frozen=True)
 class ChatLimits:
-    """Limits of conversations and scenarios: maximum numbers."""
+    """Maximum numbers for conversations and scenarios."""
 
-    prompt_chars: int = 200_000  # characters of a prompt; the model's positions limit it too
+    prompt_chars: int = 200_000  # characters of a prompt; its tokens are also limited, by the model's positions
     max_tokens: int = 4096  # tokens that a request may generate
     tokens: int = 256  # tokens that a request without a maximum may generate
     stops: int = 8  # stop strings of a request
@@ -34,7 +34,7 @@ class ChatLimits:
 
 @dataclass(frozen=True)
 class AgentLimits:
-    """Limits of planning agents: maximum numbers."""
+    """Maximum numbers for planning agents."""
 
     agents: int = 1000  # agents on the server; only a token for certain agents can create its agents beyond this number
     awake: int = 64  # agents in memory with segments and KV blocks; the least recently used are unloaded

@@ -1,4 +1,4 @@
-"""Access rules: the token that each route needs. Routes with a `Caller` argument can check it further."""
+"""Access rules: the token that each route needs. A route with a `Caller` argument can make further checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY_VIOLATION = 1008  # close code of RFC 6455 for a policy violation
 
-REPLACEMENTS = {  # unsupported endpoints of OpenAI and Anthropic, with what to use instead
+REPLACEMENTS = {  # unsupported endpoints of OpenAI and Anthropic, each with the remedy for the error message
     "/v1/responses": "use POST /v1/chat/completions",
     "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",
     "/v1/complete": "use POST /v1/messages",
@@ -33,7 +33,7 @@ REPLACEMENTS = {  # unsupported endpoints of OpenAI and Anthropic, with what to 
 
 
 class Need(Enum):
-    """Token that a route needs."""
+    """Kind of token that a route needs."""
 
     NO_TOKEN = "no token"
     TOKEN = "any token; the answer does not depend on it"
@@ -44,7 +44,7 @@ class Need(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Required token of the routes that match ``path``. ``browser``: also accept a cookie, which ``?token=`` sets."""
+    """Rule for routes that match ``path``: the token they need. ``browser``: accept a cookie that ``?token=`` set."""
 
     path: str
     need: Need
@@ -144,7 +144,7 @@ def _with_token_checks(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
 
         async def sending(message: Message) -> None:
             if await is_over(message):
-                raise OSError("the token is revoked")  # as for a connection that the client has closed
+                raise OSError("the token is revoked")  # the error of a connection that the client has closed
             await send(message)
 
         await app(scope, receiving, sending)

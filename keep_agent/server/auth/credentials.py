@@ -17,7 +17,7 @@ OTHER_SITE = "this is a page of another site; only pages of this server may send
 
 
 def from_headers(headers: Headers) -> str:
-    """Return the bearer header's token, or without that header ``x-api-key`` (Anthropic's clients); "" if missing."""
+    """Return the bearer token; without a bearer header the ``x-api-key`` of Anthropic's clients; without both ""."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
@@ -57,7 +57,7 @@ def check_this_machine(headers: Headers) -> None:
 
 
 def check_own_page(headers: Headers) -> None:
-    """Raise Forbidden if another site's page sent the request (``Origin``, ``Sec-Fetch-Site``), except for links."""
+    """Raise Forbidden if another site's page sent the request (``Origin``, ``Sec-Fetch-Site``). Links are allowed."""
     site = headers.get("host", "").lower()
     if any(_split(origin).netloc.lower() != site for origin in headers.getlist("origin")):
         raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")

@@ -26,10 +26,10 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent token",
         description="Make or revoke a token for keep-agent serve. A new token is shown once; the file stores its hash. "
-        "A running server reads the file again when it changes.",
+        "A running server notices changes of the file.",
     )
     p.add_argument("name", help="the token's name in messages and in the file")
-    p.add_argument("--agents", default=ALL, help="ids of the agents it may use, separated by commas (default: all)")
+    p.add_argument("--agents", default=ALL, help="ids of the agents that the token is for, by commas (default: all)")
     when = "expires after 30d, 12h or 45m, or at the beginning of a date in UTC (2030-01-31)"
     p.add_argument("--expires", metavar="WHEN", help=when)
     p.add_argument("--file", type=Path, required=True, help="file of tokens; created if it does not exist")

@@ -34,7 +34,7 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
 
 
 class TokenFile(Tokens):
-    """The tokens of ``file`` and ``extra``. While the file is missing or damaged, the last ones read stay valid."""
+    """The tokens of ``file`` and ``extra``. While the file is missing or damaged, the tokens read last stay valid."""
 
     def __init__(self, file: Path, extra: Sequence[TokenEntry] = ()) -> None:
         self._file, self._extra, self._stamp = file, tuple(extra), _stamp(file)
@@ -42,7 +42,7 @@ class TokenFile(Tokens):
 
     @property
     def entries(self) -> Sequence[TokenEntry]:
-        stamp = _stamp(self._file)  # before the read: the next call detects a change during the read
+        stamp = _stamp(self._file)  # before the read, so that the next call detects a change during the read
         if stamp != self._stamp:
             self._stamp = stamp
             try:
@@ -72,7 +72,7 @@ def read_tokens(file: Path) -> list[TokenEntry]:
     """Read the entries of a file. Raises DataError, also for a missing file: it must not count as an empty one."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
-        raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')
+        raise DataError(f'{file} is not {{"tokens": [...]}}; correct it, or make another file with keep-agent token')
     entries = [_entry(row, f"{file}: tokens[{number}]") for number, row in enumerate(content["tokens"])]
     names = [entry.access.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -1,4 +1,4 @@
-"""Bearer tokens: the agents that each may use. Only the tokens' digests are stored."""
+"""Bearer tokens, each with the agents that it may use. Only digests of the tokens are stored."""
 
 from __future__ import annotations
 

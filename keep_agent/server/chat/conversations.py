@@ -58,7 +58,7 @@ class Generation:
         self._events: asyncio.Queue[PromptReuse | str | TurnEnd | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
-        self.waiting: asyncio.Task[None] | None = None  # waits for the agent's earlier turns
+        self.waiting: asyncio.Task[None] | None = None  # the turn's task while it waits for earlier turns
         self.prefilled: PromptReuse | None = None
         self.end: TurnEnd | None = None
 
@@ -125,9 +125,10 @@ class Conversations:
         self._running: dict[asyncio.Task[None], Generation] = {}
         self._is_closed = False
         if metrics is not None:
-            for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on disk")):
+            stats = {"agents": "agents in memory", "bytes": "bytes in memory", "disk_bytes": "bytes on disk"}
+            for name, about in stats.items():
                 read = partial(self._stat, name)
-                metrics.add_gauge(f"chat_{name}", f"KV rows of conversations: {name} {about}", read)
+                metrics.add_gauge(f"chat_{name}", f"KV rows of conversations: {about}", read)
             metrics.add_gauge("chat_turns", "Running and waiting turns", lambda: len(self._running))
 
     def _stat(self, name: str) -> int:

@@ -9,7 +9,7 @@ from memory.agents.text_match import MAX_INCOMPLETE, REPLACEMENT, TokenizerCoder
 
 
 class Detokenizer:
-    """Incremental decoder. Holds back incomplete characters and stop strings; ``hidden`` tokens have no text."""
+    """Decoder, token by token. Holds back incomplete characters and stop strings; ``hidden`` tokens have no text."""
 
     def __init__(self, coder: TokenizerCoder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
@@ -17,9 +17,10 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._visible: list[int] = []  # tokens that are not hidden
         self._text_lengths: list[int] = []  # length of the text after each token
-        self._window_start = self._decoded = 0  # numbers of visible tokens: before the context of `_decode`; decoded
+        self._window_start = 0  # number of visible tokens before the window of `_decode`
+        self._decoded = 0  # number of visible tokens that are decoded
         self._text = ""
-        self._emitted = 0  # characters of the text that were returned
+        self._emitted = 0  # number of characters that were returned
         self.stop: str | None = None
 
     @property

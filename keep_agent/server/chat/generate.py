@@ -1,4 +1,4 @@
-"""Route ``/v1/agents/{agent}/generate``: continues a text on an agent's KV rows (one per token), reports reuse."""
+"""Route ``/v1/agents/{agent}/generate``: continues a text on an agent's KV rows (one row per token)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLE = {"prompt": "task put the mug on the table\nnext", "tokens": 8, "stop":
 
 class Generate(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
-    prompt: str = Field(min_length=1, description="The whole text; the part in the agent's KV rows is not recomputed")
+    prompt: str = Field(min_length=1, description="Whole text to continue; the agent's stored rows are not recomputed")
     tokens: StrictInt | None = Field(None, ge=1, description="Maximum number of tokens to generate, greedily")
     stop: Items[str] = Field([], description="Texts that end the answer, and are not included in it")
     stream: StrictBool = False

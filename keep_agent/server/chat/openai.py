@@ -132,8 +132,8 @@ def openai_router(conversations: Conversations) -> APIRouter:
     async def complete(request: Request, body: Completion, caller: Caller, agent_id: AgentHeader = None) -> Response:
         """Answer greedily. The agent is the first of X-Agent-ID, ``user``, ``prompt_cache_key``, ``safety_identifier``.
 
-        The last two are skipped unless they are valid ids of agents that the access token may use. If no agent is
-        named, it is the access token's only one.
+        The last two are skipped unless they are valid ids of agents that the access token may use. If no field names an
+        agent, the access token's only agent is used.
         """
         hints = body.prompt_cache_key, body.safety_identifier
         agent = fields.agent_of(caller, agent_id, body.user, hints=hints)

@@ -1,4 +1,4 @@
-"""Fields of chat requests: the agent, limits, and fields of OpenAI's and Anthropic's clients without an effect here."""
+"""Fields of chat requests: the agent, limits, and fields of OpenAI's and Anthropic's APIs that are ignored here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of OpenAI's and Anthropic's requests. Null means absent. Unknown fields need a value of `ignored_values`."""
+    """Base of vendor APIs' requests. Drops nulls. Rejects unknown fields unless `ignored_values` has their value."""
 
     model_config = ConfigDict(extra="allow")
     ignored_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -96,7 +96,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)
     if agent is None:
-        raise BadAgent(f"the request names no agent: send the id of the one whose memory to use in the header {HEADER}")
+        raise BadAgent(f"the request names no agent: send the id of the agent in the header {HEADER}")
     safe_id(access.require(agent))
     if agent.startswith(RESERVED):
         raise BadAgent(f"ids that begin with {' or '.join(RESERVED)} belong to agents of scenarios; use another id")

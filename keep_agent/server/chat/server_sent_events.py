@@ -85,7 +85,7 @@ async def reply(
 async def with_error_event(
     path: str, events: AsyncIterator[bytes], encode: Callable[[Mapping[str, Any]], bytes] = event
 ) -> AsyncIterator[bytes]:
-    """Yield ``events``. An error becomes the last event, with the HTTP status of a response to it."""
+    """Yield ``events``. An error becomes the last event, which includes the error's HTTP status."""
     try:
         async for item in events:
             yield item

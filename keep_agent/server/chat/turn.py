@@ -75,7 +75,7 @@ class Turn:
                 self._stream.cancel()
 
     def run(self) -> TurnEnd:
-        """Run the turn. Raises KeepError, or an error of the model; the agent's memory is then unchanged."""
+        """Run the turn. Raises KeepError, or an error of the model. After an error the agent's memory is unchanged."""
         text = self.request.text()
         check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:

@@ -57,12 +57,12 @@ class ConcurrencyLimiter:
             self._durations.append(time.monotonic() - start)
 
     async def admit_request(self, connection: HTTPConnection) -> AsyncIterator[None]:
-        """Admit a route's request until its response is sent (FastAPI dependency). The path names the owner."""
+        """Hold a slot until a request's response is sent (FastAPI dependency). The owner is the agent in the path."""
         async with self.admit(connection.path_params.get("agent")):
             yield
 
     def _busy(self, what: str, most: int, parallel: int) -> Busy:
-        """Return the error. Its retry time is the mean request duration over ``parallel``, rounded up, 1 to 60 s."""
+        """Return the error. Its retry time, 1 to 60 s, is the mean request duration divided by ``parallel``."""
         mean = fmean(self._durations) if self._durations else 1.0
         seconds = max(1, min(MAX_RETRY_SECONDS, math.ceil(mean / parallel)))
         return Busy(f"{what} at once: {most} at most; try again in {seconds} s", seconds)

@@ -40,12 +40,12 @@ class RequestLimits:
     """Limits of all requests."""
 
     body_bytes: int = 1 << 20  # maximum bytes of a body
-    body_seconds: float = 10.0  # maximum time for a whole body to arrive; on ``large`` paths for each part of it
-    send_seconds: float = 30.0  # maximum time for a client to read a part of a response; then the connection is closed
+    body_seconds: float = 10.0  # maximum seconds until a body, or on ``large`` paths a part of it, arrives
+    send_seconds: float = 30.0  # maximum seconds for a client to read a part of a response; slower ones are cut off
     depth: int = 32  # deepest nesting of JSON brackets
-    requests: int = 64  # maximum concurrent planning requests; conversations have the same maximum of their own
+    requests: int = 64  # maximum concurrent planning requests; conversations have a separate limit of the same size
     per_agent: int = 5  # maximum concurrent requests of an agent: one runs, the others wait
-    large: Mapping[str, int] = field(default_factory=dict)  # path pattern: maximum bytes of a body; no JSON check
+    large: Mapping[str, int] = field(default_factory=dict)  # path pattern: maximum bytes of a non-JSON body
 
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
@@ -105,16 +105,16 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for more than ``most`` bytes, and for both Content-Length and Transfer-Encoding (smuggling)."""
-    if "transfer-encoding" in headers and "content-length" in headers:
-        raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
+    """Raise Refused for a body above ``most`` bytes, and if Content-Length and Transfer-Encoding are both present."""
+    if "transfer-encoding" in headers and "content-length" in headers:  # could smuggle a request through a proxy
+        raise Refused("the request has both Content-Length and Transfer-Encoding; send one of them")
     length = headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > 15 or int(length) > most:
         raise _too_large(most)
 
 
 class _PartReader:
-    """ASGI ``receive`` for a body in parts. If it is too large or slow, raises HTTPException, as FastAPI expects."""
+    """ASGI ``receive`` for a body in parts. Raises HTTPException, as FastAPI expects, if it is too large or slow."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds

@@ -54,7 +54,7 @@ class AgentRegistry:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def names(self, among: Collection[str] | None = None) -> list[str]:
-        """List all agents, loaded or not; with ``among``, only those of these ids that exist."""
+        """List all agents, loaded or not; with ``among`` only its ids that exist."""
         if among is not None:
             return sorted(name for name in among if self._agent_folder(name).is_dir())
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
@@ -107,7 +107,7 @@ class AgentRegistry:
             trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._agent_folder(name).rename(trash)
-                self._recorder(name).remove()  # its traces, before another agent can get the name
+                self._recorder(name).remove()  # deletes its traces, before another agent can get the name
                 self._entries.pop(name, None)
             entry.is_deleted = True
             sync(self._agents)

@@ -41,7 +41,7 @@ def _example(**values: Any) -> ConfigDict:
 
 class Create(Strict):
     model_config = _example(id="kitchen")
-    id: StrictStr = Field(description="1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'", max_length=64)
+    id: StrictStr = Field(description="1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'", max_length=64)
 
 
 class FactRow(Strict):
@@ -51,8 +51,8 @@ class FactRow(Strict):
     id: StrictStr = Field(description="Name of the object, receptacle or agent: its type and a number")
     category: Literal["object", "receptacle", "agent"]
     type: StrictStr
-    place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
-    holds: StrictStr | None = Field(None, description="The object that the agent holds")
+    place: StrictStr | None = Field(None, description="Id of the receptacle or room; 'agent' for a held object")
+    holds: StrictStr | None = Field(None, description="Id of the object that the agent holds")
     states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
     gone: StrictBool = Field(False, description="Whether the object or receptacle no longer exists")
     sees: Items[StrictStr] = Field([], description="Ids of the objects and receptacles that the agent sees")

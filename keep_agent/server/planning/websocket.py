@@ -109,7 +109,7 @@ def socket_router(planner: PlanningService, settings: Settings) -> APIRouter:
 
 
 async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) -> None:
-    """Send a message within ``seconds``. Raises WebSocketDisconnect for a slower client: it would block others."""
+    """Send a message within ``seconds``. Raises WebSocketDisconnect for a slower client, which would keep its slot."""
     try:
         with anyio.fail_after(seconds):
             await socket.send_text(json.dumps(message))

@@ -105,7 +105,7 @@ class RunningScenario:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    thread_lock: threading.Lock = field(default_factory=threading.Lock)  # since a cancelled request's thread continues
+    thread_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_turn_start(self, turn: Turn) -> None:
         """Store the current turn, so that `cancel` can end it. The thread that plays the turn calls this."""
@@ -115,7 +115,7 @@ class RunningScenario:
 
     def play(self) -> turns.Turn | None:
         """Play the next turn and return it; return None after the last. Blocks: call it on a thread."""
-        with self.thread_lock:
+        with self.thread_lock:  # the thread of a cancelled request may still be playing
             return None if self.generator is None else next(self.generator, None)
 
     def end(self) -> None:

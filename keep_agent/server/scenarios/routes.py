@@ -44,7 +44,7 @@ class Play(Strict):
 
 
 class ScenarioState(BaseModel):
-    """State of a scenario. ``agents``: those that the token may read. ``about`` is empty unless it may read all agents.
+    """State of a scenario. ``agents``: those that the token may read. If it may not read all, ``about`` is empty.
 
     ``played`` and ``turns`` count the turns that these agents hear: so far, and in the whole scenario.
     """
@@ -61,7 +61,7 @@ class ScenarioState(BaseModel):
 
 class ScenarioTurn(BaseModel):
     """A turn. ``index`` counts the turns that the token's agents heard, from 0. ``audience`` lists the token's agents
-    that heard this turn. The cost of the turn is included only for tokens of its speaker.
+    that heard this turn. The turn's cost is included only if the token may read its speaker.
     """
 
     index: int

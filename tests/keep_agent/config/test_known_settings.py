@@ -151,7 +151,7 @@ CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 COMMANDS, METHODS = ([path.stem for path in CONFIGS.glob(names)] for names in ("*.yaml", "memory/*.yaml"))
 ARGUMENT = "memory."  # prefix of a component's settings: its class gives the type of a setting whose default is null
 WRONG = {
-    "prompt.encoder=5": """give text; as text it is "prompt.encoder='5'\"""",
+    "prompt.encoder=5": """give text; to give it as text, write "prompt.encoder='5'\"""",
     "prompt.encoder=[minilm]": "give text",
     "env.thor.width=big": "give a whole number",
     "env.thor.grid=true": "env.thor.grid=true does not work; give a number",

@@ -228,7 +228,7 @@ def test_examples_reach_their_goals_under_the_settings(setting: str) -> None:
 
 
 def test_played_tasks_are_no_examples() -> None:
-    with pytest.raises(ConfigError, match="examples would show its plans"):
+    with pytest.raises(ConfigError, match="examples would show tested plans"):
         make_examples(compose("alfred", ["planner=expert", "env.data=x", "env.split=train"]).env, 2)
     generated = compose("wah", ["planner=expert", "env.data=x", "env.split=train"]).env
     assert len(make_examples(generated, 2)) == 2  # generated: examples never come from files
