@@ -28,7 +28,7 @@ class Writer:
         """Queue work. Raises ConfigError after `close`."""
         with self._state:
             if self._closed:
-                raise ConfigError(f"rows of {key!r} cannot be written: the writer is closed")
+                raise ConfigError(f"rows of {key!r} cannot be written: these memories are closed")
             if key not in self._waiting:
                 self._pool.submit(self._next)
             self._waiting[key] = work
