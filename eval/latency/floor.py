@@ -56,7 +56,7 @@ class StepWork:
         """Return the least time in milliseconds; ``flops``: operations per piece to use instead of those counted."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
-        link = rates.bandwidth / 2 if rates.link is None else rates.link  # None: a copy in memory reads and writes
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes
         return 1e3 * max(computing, self.loaded / link)
 
 

@@ -57,7 +57,7 @@ class Row:
     far_steps: int  # how many of these steps are far
     far_same_skill: float | None  # share of the far steps with the full cache's skill
     kl: float | None  # mean of `StepRow.kl` over these steps
-    prefix_hit_rate: float  # from here on over all steps
+    prefix_hit_rate: float  # this and the following fields: over all steps
     peak_request_tokens: int
     peak_live_tokens: int
     raw_reads: float  # mean per step

@@ -3,9 +3,9 @@
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
 matrix product, and the query rows are cut into blocks that read only keys visible to them.
 
-Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one, and memory
+Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every shape, and memory
 would grow without bound (docs/engine.md#memory-of-a-long-run). Padding changes no result: rows of a product are
-independent, and zeros add nothing. Without processor instructions for a type, oneDNN is not used and nothing is padded.
+independent, and zeros add nothing. If the processor lacks instructions for a dtype, oneDNN and padding are not used.
 """
 
 from __future__ import annotations
@@ -102,8 +102,9 @@ class AttentionParams:
 class Block:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
-    ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; keys before these n are
-    visible to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: the bias masks this padding.
+    ``bias`` (q1 - q0, n) is for the last n of these keys: 0 where a query row sees a key, else -inf. The keys before
+    them are visible to all query rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: the bias is -inf
+    for this padding.
     """
 
     q0: int
@@ -181,9 +182,9 @@ def device_attention(
 ) -> torch.Tensor:
     """Compute the output of `grouped_attention` with torch's SDPA, one call per block; plans for a GPU have few blocks.
 
-    Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one for masks
-    and any shape, does not support grouped queries. cuDNN is not used: it builds a plan for each new shape, which takes
-    longer than the attention, and the number of rows differs from layer to layer.
+    Keys and values are repeated for the heads that share them. Only the memory-efficient kernel is fast with masks and
+    any shape, and it does not support grouped queries. cuDNN is not used: the number of rows differs from layer to
+    layer, and cuDNN plans each new shape, which takes longer than the attention.
     """
     flat_k, flat_v, parts = k.flatten(0, 1), v.flatten(0, 1), []
     groups = q.shape[1] // k.shape[1]
@@ -205,7 +206,7 @@ def device_attention(
 class LayerAttention:
     """Attention of one layer over one pass: its inputs, and its output on demand.
 
-    ``keys`` and ``values`` are None for a tiled cache, which is read piece by piece (`tiles`), without weights.
+    A tiled cache is read tile by tile: ``keys`` and ``values`` are None, and there are no `weights`.
     """
 
     layer: int
@@ -297,7 +298,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 
 
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
-    """Split ``rows`` into blocks of one size, on a CPU also before wide gaps; return the indices [first, last) of each.
+    """Split ``rows`` into blocks of equal size, on a CPU also before wide gaps; returns their indices [first, last).
 
     A block reads all keys up to that of its last row. If it spanned a gap, its first rows would read many masked keys.
     """
@@ -331,7 +332,7 @@ def _causal_bias(
 def unit_plan(
     lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
-    """Plan units (parts of a prompt) in one forward: a row attends to the ``context`` rows and its unit up to itself.
+    """Plan a forward of units (parts of a prompt): a row attends to ``context`` rows, and to its unit up to itself.
 
     Key rows are ``[context][units in order]``; every unit starts at position ``context``. The first unit has
     ``extra`` leading rows that are keys only.

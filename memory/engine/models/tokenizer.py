@@ -34,7 +34,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
 
 
 def _has_generic_class(folder: Path) -> bool:
-    """Tell whether a folder names the generic class, which AutoTokenizer would replace by the model family's."""
+    """Tell whether a folder names the generic class, which AutoTokenizer would replace by the family's class."""
     file = folder / "tokenizer_config.json"
     return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "PreTrainedTokenizerFast"
 

@@ -50,7 +50,7 @@ from memory.prompt.layout import Layout
 from memory.stages import Loading, PerLayerRows, Recompute
 
 T = TypeVar("T")
-TIDY_INTERVAL = 256  # number of jobs, about those of fifty steps of an agent
+TIDY_INTERVAL = 256  # number of jobs between two calls of `tidy`; about fifty steps of an agent
 
 
 @dataclass(order=True)
@@ -62,7 +62,7 @@ class _Job:
     threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's thread count in the caller
 
     def run(self) -> bool:
-        """Run the work, and drop the reference to it before its result is set; returns False if it was cancelled."""
+        """Run the work, and forget it before its result is set; returns False if the work was cancelled."""
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
@@ -185,7 +185,7 @@ class TransformersEngine:
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
-            keep_freed_memory()  # before the worker's thread starts, which would get a heap of its own
+            keep_freed_memory()  # before the worker's thread starts, which else gets a heap of its own
         self.model, self.decoder = model, model.decoder
         self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device
