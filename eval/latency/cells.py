@@ -28,7 +28,7 @@ from planners.prompts.formats import Format, make_format
 
 
 class FixedLengthFormat:
-    """Format that repeats or cuts each segment's line to ``tokens`` tokens, newline included.
+    """Prompt format that repeats or cuts each segment's line to ``tokens`` tokens, newline included.
 
     A line is cut at its start, since its end is the part that changes. Lines that become equal share a block.
     """
@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active contenders, rotated by one per step, and after a planner the plain forward of its prompt."""
+        """Yield active planners, rotated by one per step, each followed by the plain forward of its prompt."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))

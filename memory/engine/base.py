@@ -143,7 +143,7 @@ class SessionCache(KVCache, Protocol):
         """Return a cache with the same rows; changes to one do not affect the other."""
 
     def keys(self, layer: int) -> torch.Tensor:
-        """Rotated keys of the live rows, (kv_heads, rows, head_dim)."""
+        """Return the rotated keys of the live rows, (kv_heads, rows, head_dim)."""
 
 
 class PersistentCache(SessionCache, Protocol):
@@ -199,19 +199,19 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihoods of candidates (-inf: not among the best), and the number of rows that their tokens took."""
+    """Log-likelihoods of candidates (-inf: not among the best), and the number of rows computed for them."""
 
     scores: torch.Tensor
     computed_tokens: int
 
 
 class Engine(Protocol):
-    """One model with one worker thread; every method may be called from any thread."""
+    """Engine of one model, with one worker thread; every method may be called from any thread."""
 
     info: ModelInfo
     capabilities: EngineCapabilities
     device: torch.device
-    model_key: str  # that of ``info``
+    model_key: str  # `ModelInfo.model_key`
 
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN

@@ -34,7 +34,7 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class RowPadding:
-    """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
+    """Padding to numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then larger steps."""
 
     multiple: int
     steps: int  # number of multiples until the step first doubles; beyond, at most 2 / steps of the rows are padding
@@ -364,9 +364,9 @@ def unit_plan(
 def tree_plan(
     ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, following: int, dtype: torch.dtype
 ) -> MaskPlan:
-    """Plan trie nodes after a prompt: each attends to the prompt's rows and the nodes on its path, itself included.
+    """Plan a forward of trie nodes after a prompt: each attends to the prompt, its ancestors and itself.
 
-    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents come before their children
+    :param ancestry: (nodes, nodes) bias, 0 for ancestors and the node itself, else -inf; parents come before children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
     :param following: position of the first token after the prompt; larger than the number of rows if some were evicted
@@ -379,7 +379,7 @@ def tree_plan(
             prompt_bias = bias_of(positions[None] > (following + depth)[:, None] - window, dtype)
             near = bias_of(depth[None] > depth[:, None] - window, dtype)
             bias = torch.cat([prompt_bias, ancestry + near], 1)
-        before = bias.shape[1] - nodes  # columns of the prompt
+        before = bias.shape[1] - nodes  # the bias's columns for the prompt
         step, result = _block_rows(nodes, dtype, depth.device), []
         for q0 in range(0, nodes, step):
             q1 = min(nodes, q0 + step)

@@ -1,4 +1,4 @@
-"""Attention observer: a cache's last queries, and the attention that its rows received, for a retention stage."""
+"""Attention observer: records a cache's last queries and the attention that its rows receive, for a retention stage."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AttentionObserver:
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
-            self._remove_from(int(new[0]))  # of a pass that failed before its rows were stored
+            self._remove_from(int(new[0]))  # a pass that failed after its forward left these
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def collector(self, blocks: Sequence[Block]) -> WeightCollector | None:
@@ -130,7 +130,7 @@ class AttentionObserver:
         """Delete the rows from ``position`` on, and their attention."""
         places, queries = self._saved = _before(position, *self._saved)
         self.places, self.queries = _before(position, self.places, self.queries)
-        if places.numel() and not (self.places == places[0]).any():  # rows that are now deleted had displaced them
+        if places.numel() and not (self.places == places[0]).any():  # deleted rows had displaced saved ones
             older = places < self.places[0] if self.places.numel() else places < position
             self.places = torch.cat([places[older], self.places])[-self.recent :]
             for layer, earlier in queries.items():

@@ -102,4 +102,4 @@ def _centred(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _signed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around; read as int8 it is the difference
+    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around; its bits as int8 are the difference

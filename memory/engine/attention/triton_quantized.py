@@ -99,7 +99,7 @@ def _tiling(folded: int, wide: int, dtype: torch.dtype) -> dict[str, int]:
 
 @triton.jit
 def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SIZE: tl.constexpr, SPAN: tl.constexpr, BITS: tl.constexpr):  # fmt: skip # noqa: E501
-    """Unpack rows ``tokens`` (m,), columns ``numbers`` (n,; over all heads): float32 (m, n), 0 where not ``mask``."""
+    """Unpack rows ``tokens`` (m,), columns ``numbers`` (n,) of all heads: float32 (m, n), 0 where not ``mask``."""
     half = WIDTH // 2  # in 4 bits byte i holds the numbers i (low) and i + half (high)
     places = numbers % half if BITS == 4 else numbers
     code = tl.load(codes + tokens[:, None] * (WIDTH * BITS // 8) + places[None, :], mask, 0).to(tl.int32)

@@ -146,7 +146,7 @@ def _read(
     config = _copy_config(_config(str(view)))  # of the hashed files: an earlier download may be outdated
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
-        None,  # no folder: it would be memory-mapped
+        None,  # not the folder, which would be memory-mapped
         config=config,
         state_dict=files.tensors(),
         generation_config=_generation(files.folder / GENERATION),

@@ -77,7 +77,7 @@ class Packing:
                 f"model {name!r} in {self} needs {' and '.join(missing)}: "
                 f"pip install 'keep-agent[{self.method.extra}]'."
             )
-        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers: float16 only
+        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # needs float16 in transformers
         dtypes = (torch.float16,) if awq_on_cuda else self.method.dtypes
         if dtype not in dtypes:
             known, actual = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)

@@ -42,7 +42,7 @@ class Throttle:
 
     @property
     def chunk(self) -> float:
-        """Bytes moved in 1 ms, or in four latencies if that is longer: latency is at most a fifth of a job."""
+        """Bytes moved in 1 ms, or in four latencies if that is longer: latency is at most a fifth of a job's time."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def delay(self, started: float, nbytes: int) -> float:

@@ -93,9 +93,9 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 class FusedEncoding:
     """Units without a block, encoded in the forward of the prompt that uses them, to read the model's weights once.
 
-    Each unit attends to itself and ``context``, one may also attend to its ``prefix_block``. In every layer the units'
-    keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks. Rows
-    that the prompt recomputes overwrite the units'. Units of the same identity are encoded once.
+    Each unit attends to itself and ``context``; one unit may also attend to its ``prefix_block``. In every layer the
+    units' keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks.
+    Rows that the prompt recomputes overwrite the units'. Units of the same identity are encoded once.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class ActiveRows:
     rows: torch.Tensor  # sorted
     recomputed: int  # number of memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,) bool; None if every row is active
-    weights_fit: bool  # a layer's attention weights are few enough to be kept for the probe
+    weights_fit: bool  # whether a layer's attention weights fit into `KEPT_WEIGHTS`
     state: PromptPass
 
 
@@ -114,7 +114,8 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
-        self._keeps_weights = recompute.capabilities.repairs  # False once rows were dropped without attention mass
+        # whether to keep attention weights for the probe; False once the stage drops rows without reading mass
+        self._keeps_weights = recompute.capabilities.repairs
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)
         fused = [placement for placement in layout.placements if placement.fused]
@@ -159,9 +160,10 @@ class LayerwisePrefill:
         return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's active rows; if loading overlaps, start loading its others.
+        """Let the recompute stage choose the next layer's active rows.
 
-        Returns the indices, into this layer's active rows, of the rows that stay; None if all stay.
+        If the loading stage overlaps computing, transfers of the next layer's other rows start. Returns the indices,
+        into this layer's active rows, of the rows that stay; None if all stay.
         """
         began, before = time.perf_counter(), self.active.rows
         rows, index = self.recompute.narrow(probe.layer, before, probe), None

@@ -60,7 +60,7 @@ class MissingOutput:
     stage: str  # name of the recompute stage, for the error's text
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} declares by_mass (attention mass only), but reads KV of a later layer.")
+        raise ConfigError(f"{self.stage} declares by_mass, but reads KV of a later layer; declare by_mass=False.")
 
 
 DIVISOR = 4  # if weights of at most 1 / DIVISOR of the active rows are needed, they are computed again, not read
@@ -74,7 +74,7 @@ class ProbedPrompt:
     layout: Layout
     cache: DenseCache
     trace: PrefillTrace
-    fused: FusedEncoding | None  # memory units (segments encoded together) that the prefill encodes
+    fused: FusedEncoding | None  # units without a block, which the prefill encodes
 
     @cached_property
     def averaging(self) -> torch.Tensor:
