@@ -298,7 +298,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 
 
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
-    """Split ``rows`` into blocks of equal size, on a CPU also before wide gaps; returns their indices [first, last).
+    """Split ``rows`` into blocks of equal size, on a CPU also before wide gaps; returns [first, last) of each block.
 
     A block reads all keys up to that of its last row. If it spanned a gap, its first rows would read many masked keys.
     """

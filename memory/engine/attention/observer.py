@@ -48,7 +48,7 @@ class WeightCollector:
 class AttentionObserver:
     """Recorder of queries and attention by position while rows are appended to one cache.
 
-    For each query row, one float32 is kept per live row that it attended to; `cut` deletes both together.
+    Each query row has one float32 per live row that it attended to, until `cut` deletes the query row.
 
     :param recent: number of last rows whose queries are kept
     :param mass: whether to add up the attention that every row receives, over layers, heads and query rows

@@ -1,8 +1,8 @@
 """Attention of one query row per request over packed (quantized) keys and values, computed on their integer codes.
 
-A packed number is scale * code + bias, with one scale and bias per group of numbers. So a product over a group is scale
-* (product with the codes) + bias * (sum of the other factor). Every dtype holds the codes exactly. Unpacking the
-numbers would take most of a decoding step's time.
+A packed number is scale * code + bias, with one scale and bias per group of numbers. The dot product of x and a group
+is therefore scale * dot(x, codes) + bias * sum(x). Every dtype holds the codes exactly. Unpacking the numbers would
+take most of a decoding step's time.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ModelFiles:
 
     @contextmanager
     def view(self) -> Iterator[Path]:
-        """Make a temporary folder with links to these files; raise ModelError at its end if one has changed."""
+        """Make a temporary folder with links to these files; on exit, raise ModelError if a file has changed."""
         with TemporaryDirectory(prefix="keep-agent-") as name:
             for path in self.digests:
                 link = Path(name) / path.relative_to(self.folder)

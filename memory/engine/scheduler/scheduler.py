@@ -24,7 +24,8 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: sizes of a prefill's chunks while there is no other request
-    :param shared_chunk: maximum rows of a chunk otherwise; a request with at most this many new tokens is *warm*
+    :param shared_chunk: maximum rows of a chunk while there are other requests; a request with at most this many new
+        tokens is *warm*
     :param warm: maximum number of warm requests that one turn computes; they skip the queue
     :param batch: maximum number of sequences that decode together; further ones wait until one has ended
     """
