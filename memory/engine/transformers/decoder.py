@@ -159,7 +159,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache)
 
 
 def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
-    """Make the error for logits that are not finite, and `erase` rows of ``caches`` with numbers that are not finite."""
+    """Make the error for logits that are not finite, and `erase` rows of ``caches`` that hold such numbers."""
     for cache in caches:
         cache.erase()
     name = str(dtype).removeprefix("torch.")
