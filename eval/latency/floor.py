@@ -15,8 +15,8 @@ Counted per layer:
 The pieces of a step are its layers and then the head for one row. Each piece depends on the previous one, and takes the
 larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least their load time.
 
-For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer, attention and
-MLP, the last layer included. Papers compare methods by the number of computed rows, summed over the layers.
+For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer (attention and
+MLP), also in the last layer. Papers compare methods by the number of computed rows, summed over the layers.
 
 Not counted: norms, softmax, RoPE, the choice of rows (importance, deviations), unpacking of blocks, planning, and all
 work outside the device. For a mixture of experts only the active experts of one row are counted, so the result is a

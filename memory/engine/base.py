@@ -43,8 +43,8 @@ class Priority(IntEnum):
 class ChunkSchedule:
     """Chunk sizes of a prefill: the longer the cache, the smaller the next chunk, which bounds the memory of a pass.
 
-    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size): a chunk has the ``size`` of the
-    first step whose ``limit`` exceeds the cache's number of rows, or ``rest`` rows if there is none. A prefill of fewer
+    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size). A chunk has the ``size`` of the
+    first step whose ``limit`` exceeds the cache's number of rows, or ``rest`` rows if no limit does. A prefill of fewer
     than ``one_pass`` rows is one chunk.
     """
 

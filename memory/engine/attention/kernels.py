@@ -1,7 +1,7 @@
 """Attention by blocks of query and key rows: mask plans, grouped matrix products on the CPU, SDPA elsewhere.
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
-matrix product, and the query rows are cut into blocks that read only keys visible to them.
+matrix product. The query rows are cut into blocks that read only the keys visible to them.
 
 Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every shape, and memory
 would grow without bound (docs/engine.md#memory-of-a-long-run). Padding changes no result: rows of a product are
@@ -183,8 +183,8 @@ def device_attention(
     """Compute the output of `grouped_attention` with torch's SDPA, one call per block; plans for a GPU have few blocks.
 
     Keys and values are repeated for the heads that share them. Only the memory-efficient kernel is fast with masks and
-    any shape, and it does not support grouped queries. cuDNN is not used: the number of rows differs from layer to
-    layer, and cuDNN plans each new shape, which takes longer than the attention.
+    any shape, and it does not support grouped queries. cuDNN is not used: it plans every new
+    shape, which takes longer than the attention, and the number of rows differs from layer to layer.
     """
     flat_k, flat_v, parts = k.flatten(0, 1), v.flatten(0, 1), []
     groups = q.shape[1] // k.shape[1]

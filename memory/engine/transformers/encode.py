@@ -185,8 +185,8 @@ class FusedEncoding:
 def to_host(x: torch.Tensor) -> torch.Tensor:
     """Move keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
-    From CUDA they go to pinned memory, token by token within a layer, so that every run of a layer's rows is contiguous
-    and needs only one copy back. Memory that host and device share (MPS) is not copied.
+    From CUDA they go to pinned memory, token by token within a layer. A run of a layer's rows is then contiguous, and
+    needs only one copy back. Memory that host and device share (MPS) is not copied.
     """
     if x.device.type != "cuda":
         return x if x.device.type == "mps" else x.cpu()

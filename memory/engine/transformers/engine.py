@@ -179,8 +179,8 @@ class TransformersEngine:
     ) -> None:
         """:param transport: how blocks are transferred: inline | thread | stream | auto, see `Transport.of`
         :param throttle: simulates the link of another machine
-        :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
-            rows, or ``beside`` it: in a thread, in parallel with the MLP (KEEP's three workers)
+        :param importance: choice of the next layer's rows: ``before`` a layer's MLP, which then skips dropped
+            rows, or ``beside`` the MLP, in a parallel thread (KEEP's three workers)
         :param chunk: bytes of a transfer job for layers after the next one; None: the default of `Transport.of`
         """
         on_cpu = model.decoder.device.type == "cpu"

@@ -337,8 +337,8 @@ def on_device(layout: Layout, device: torch.device) -> Layout:
 def check_layout(layout: Layout, context: KVBlock | None) -> None:
     """Check that a prompt's rows and context are consistent.
 
-    :raises ConfigError: no query, query or context rows that have no block but are not fresh, positions that do not
-        increase, or a context block of another length
+    :raises ConfigError: no query, positions that do not increase, query rows that are not fresh, or a context block
+        that has another length, or is missing while context rows are not fresh
     """
     if not layout.context <= layout.query < layout.rows:
         raise ConfigError(

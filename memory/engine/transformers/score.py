@@ -122,8 +122,8 @@ class Scorer:
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Compute the most promising nodes until the scores of the ``best`` candidates are known.
 
-        Unknown tokens count as 0, an upper bound of any log-likelihood. On a GPU, where a forward over fewer rows is
-        hardly cheaper, all nodes are computed in one forward, as are the nodes of a small trie.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. On a GPU, or for a small trie,
+        all nodes are computed in one forward, because a forward over fewer rows is hardly cheaper.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
