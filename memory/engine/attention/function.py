@@ -77,7 +77,7 @@ class RopeTables:
         return result
 
     def place_block(self, cache: DenseCache, block: KVBlock, start: int) -> None:
-        """Write all layers of a block to ``cache``, whose row numbers are its positions, from row ``start`` on."""
+        """Write all layers of a block to ``cache``, whose rows are numbered by position, from row ``start`` on."""
         device, stop = cache.k.device, start + block.k.shape[2]
         k, v = block.k.to(device)[:], block.v.to(device)[:]
         angles = self.angles_at(torch.arange(start, stop, device=device), stop)

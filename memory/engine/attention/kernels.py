@@ -332,7 +332,7 @@ def _causal_bias(
 def unit_plan(
     lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
-    """Plan a forward of units (parts of a prompt): a row attends to ``context`` rows, and to its unit up to itself.
+    """Plan a forward of units (parts of a prompt): a row attends to the context, earlier rows of its unit, and itself.
 
     Key rows are ``[context][units in order]``; every unit starts at position ``context``. The first unit has
     ``extra`` leading rows that are keys only.

@@ -80,7 +80,7 @@ class AttentionObserver:
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
-            self._remove_from(int(new[0]))  # a pass that failed after its forward left these
+            self._remove_from(int(new[0]))  # a pass that failed after its forward left attention here
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def collector(self, blocks: Sequence[Block]) -> WeightCollector | None:

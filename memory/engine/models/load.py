@@ -1,4 +1,4 @@
-"""Model loader for known families with safetensors weights, which first checks that a model fits into memory."""
+"""Model loader for known families with safetensors weights. It first checks that a model fits into memory."""
 
 from __future__ import annotations
 

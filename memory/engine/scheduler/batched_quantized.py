@@ -138,7 +138,7 @@ class _VisibleBlocks:
             block += width
 
     def _stored(self, number: int, block: int, width: int, layer: int, side: int, like: Packed) -> Iterator[Packed]:
-        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), zeros after its last."""
+        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), and zeros after its last."""
         first, last = self.spans[number]
         start, stop = min(last, first + block), min(last, first + block + width)
         for extent, a, b in _parts(self.extents[number], start, stop):

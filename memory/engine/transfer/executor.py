@@ -333,7 +333,7 @@ class TransferExecutor:
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Take a layer's queued runs, joined if adjacent: all, or the first ``chunk`` bytes or so for a later layer."""
+        """Take all queued runs of a layer, or about ``chunk`` bytes of them for a later layer; joins adjacent runs."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._last_submitted:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)
