@@ -28,7 +28,7 @@ from planners.prompts.formats import Format, make_format
 
 
 class FixedLengthFormat:
-    """Format that repeats or cuts each segment's line to ``tokens`` tokens, newline included.
+    """Prompt format that repeats or cuts each segment's line to ``tokens`` tokens, newline included.
 
     A line is cut at its start, since its end is the part that changes. Lines that become equal share a block.
     """
@@ -46,7 +46,7 @@ class FixedLengthFormat:
         return [*islice(cycle(body[-room:]), room), newline]
 
 
-STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # exclude the contender that raises one from the cell
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # errors that exclude a contender from its cell
 
 
 @dataclass
@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active contenders, rotated by one at every step; a plain forward follows the planner of its prompt."""
+        """Yield active planners, rotated by one per step, each followed by the plain forward of its prompt."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))
@@ -118,7 +118,7 @@ class InterleavedTiming:
 
     @contextmanager
     def _excluding(self, contender: Contender) -> Iterator[None]:
-        """Exclude the contender, and the plain forward of its prompt, if the code in the context fails."""
+        """Exclude the contender, and the plain forward that reads its prompt, if the code in the context fails."""
         try:
             yield
         except STEP_ERRORS as error:

@@ -107,7 +107,7 @@ class PlainForward:
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits (vocabulary,) after the prompt; copying them to the host waits for the device."""
+        """Return logits (vocab,) after the prompt on the host; the copy waits until the device has computed them."""
         out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
         return out.logits[0, -1].float().cpu()
 

@@ -15,8 +15,8 @@ Counted per layer:
 The pieces of a step are its layers and then the head for one row. Each piece depends on the previous one, and takes the
 larger of its times for operations and for bytes. Blocks load during all pieces: the floor is at least their load time.
 
-For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer, attention and
-MLP, the last layer included. Papers compare methods by this product, rows x layers.
+For comparison, `rows_ms` is the least time if each row computed in a layer goes through the whole layer (attention and
+MLP), also in the last layer. Papers compare methods by the number of computed rows, summed over the layers.
 
 Not counted: norms, softmax, RoPE, the choice of rows (importance, deviations), unpacking of blocks, planning, and all
 work outside the device. For a mixture of experts only the active experts of one row are counted, so the result is a
@@ -56,7 +56,7 @@ class StepWork:
         """Return the least time in milliseconds; ``flops``: operations per piece to use instead of those counted."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
-        link = rates.bandwidth / 2 if rates.link is None else rates.link  # None: a copy in memory reads and writes
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes
         return 1e3 * max(computing, self.loaded / link)
 
 

@@ -89,7 +89,7 @@ class RateMeter:
         self._w = torch.randn(2 * rows, 2 * rows, device=device).to(dtype)
         self._source, self._target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
         self._pinned = torch.ones(size, dtype=torch.uint8, pin_memory=True) if device.type == "cuda" else None
-        self.sample()  # discarded: the first product includes its set-up
+        self.sample()  # discarded: the first sample includes set-up
 
     @torch.inference_mode()
     def sample(self) -> Rates:

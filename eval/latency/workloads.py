@@ -43,7 +43,7 @@ def make_workload(plan: Workload, recordings: Recordings) -> list[Script]:
 
 
 def synthetic(plan: Workload, recordings: Recordings) -> Script:
-    """Make an episode whose memory is half static finished tasks, half objects; ``churn`` objects move at every step.
+    """Make an episode whose memory is half static finished tasks, half objects; ``churn`` objects change at every step.
 
     If ``churn`` exceeds the number of objects, tasks change too. Instruction, skills and candidates are those of the
     first recorded episode; the agent moves at every step. Old entries of the agent's action log are removed, so that

@@ -3,9 +3,9 @@
 A probe is a memory and one question about it. Probes in planner-tiny's language (needle, two_hop, tracking:
 `recall_probes`) have lines that must be combined. The question comes before the lines, after them, or both (the cue:
 before, after, both), and the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`)
-suit any model: each segment is a document, and an answer scores the share of the expected words that it contains. All
+suit any model. Each segment is a document, and an answer's score is the share of the expected words in it. All
 methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts compute the segments before
-the question: methods of layout `append` in one earlier turn, SparseX one by one.
+the question. With layout `append` they do so in one earlier turn, SparseX does so segment by segment.
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0

@@ -20,7 +20,7 @@ ProbeMaker = Callable[[str, int, str, random.Random], Probe]  # arguments: kind,
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Probes of one kind, cue (place of the question) and size. Their seeds contain this repr: rename no field."""
+    """Probes of one kind, cue (place of the question) and size. Seeds contain the cell's repr, so rename no field."""
 
     kind: str
     cue: str

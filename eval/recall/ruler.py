@@ -51,7 +51,7 @@ class TaskInstance:
 
 
 class RulerTask(Protocol):
-    about: ClassVar[str]  # description of the documents; stands before a question that precedes them
+    about: ClassVar[str]  # description of the documents, for a question that precedes them
     reminder: ClassVar[str]  # replaces the question after the documents if the question comes before them
     answer_start: ClassVar[str]  # first words of the answer
 
@@ -61,7 +61,7 @@ class RulerTask(Protocol):
 
 @dataclass(frozen=True)
 class MultiQuery:
-    """mq_niah: each needle (a sentence) gives a key its magic number; the question asks for those of several keys."""
+    """mq_niah: each needle (a sentence) gives a key its magic number; the question asks for several keys' numbers."""
 
     hidden_keys: int = 8  # rounded up so that every document has the same number
     queries: int = 4
@@ -154,7 +154,7 @@ class FrequentWords:
 
 
 def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` noise sentences in equal stretches, one per needle, which replaces a sentence of its stretch."""
+    """Return ``count`` noise sentences in as many equal stretches as needles; a needle replaces one in each stretch."""
     _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):

@@ -81,7 +81,7 @@ class RulerProbe:
 
 
 def check_ruler(segments: int, cue: str) -> None:
-    """Check without a model. Raises `ConfigError` for an unknown cue, or for fewer than one document."""
+    """Raise `ConfigError` for an unknown cue, or for fewer than one document; needs no model."""
     if cue not in CUES:
         raise ConfigError(f"cue {cue!r} is unknown; choose one of: {', '.join(CUES)}")
     if segments < 1:

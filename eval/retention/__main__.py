@@ -2,11 +2,11 @@
 
 The scripted expert plays task streams. Before every step the full cache and each method choose a skill from the same
 transcript. After a turn each method keeps at most --budget rows (`semantic` keeps all rows in fewer bits). The tables
-show how often a method agrees with the full cache and with the expert once the transcript has --history tokens, and how
-many rows it keeps and reads. At *far* steps the expert's skill names something last mentioned more than --budget tokens
-ago, so that the decision depends on memory. --out FILE.jsonl saves every episode; the same command resumes a stopped
-run. KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method follow its name, as in
-``h2o_moved:h2o+memory.construction.survivors=move``.
+show how often a method agrees with the full cache and with the expert, once the transcript has --history tokens. They
+also show how many rows a method keeps and reads. At *far* steps the expert's skill names something last mentioned more
+than --budget tokens ago, so that the decision depends on memory. --out FILE.jsonl saves every episode; the same command
+resumes a stopped run. KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method follow its name,
+as in ``h2o_moved:h2o+memory.construction.survivors=move``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Row:
     far_steps: int  # how many of these steps are far
     far_same_skill: float | None  # share of the far steps with the full cache's skill
     kl: float | None  # mean of `StepRow.kl` over these steps
-    prefix_hit_rate: float  # from here on over all steps
+    prefix_hit_rate: float  # this and the following fields: over all steps
     peak_request_tokens: int
     peak_live_tokens: int
     raw_reads: float  # mean per step

@@ -92,7 +92,7 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         recorders = {name: RowRecorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         group = PlannerGroup(engine, planners, recorders, expert_oracle(setting.env), shared_transcript=True)
-        for _ in chain(play_episodes(group, setting, first=len(done)), [None]):  # extra round for the last episode
+        for _ in chain(play_episodes(group, setting, first=len(done)), [None]):  # a last round stores the last episode
             steps_of = {name: recorder.take() for name, recorder in recorders.items()}
             if not all(steps_of.values()):
                 continue  # before the first episode

@@ -1,6 +1,6 @@
 """Engine: Protocols of engines that drive a language model for the memory, and of their caches.
 
-Callers check `Engine.capabilities` and use the methods below only, no attributes of a particular engine. Every engine
+Callers check `Engine.capabilities`, and use only the attributes and methods that are declared here. Every engine
 passes ``tests/memory/engine/test_contract.py``. A memory unit is a run of tokens whose keys and values are computed
 together (encoded) and stored as one block.
 """
@@ -31,20 +31,20 @@ EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # context of a memory un
 
 
 class Priority(IntEnum):
-    """Order of work on the engine's worker: lower runs first."""
+    """Order of work on the engine's worker: lower values run first."""
 
-    EXIT = -1  # stop before queued work, because the process ends
+    EXIT = -1  # stop the worker before queued work, because the process ends
     PLAN = 0
     BACKGROUND = 1
-    CLOSE = 2  # stop after queued work
+    CLOSE = 2  # stop the worker after queued work
 
 
 @dataclass(frozen=True)
 class ChunkSchedule:
     """Chunk sizes of a prefill: the longer the cache, the smaller the next chunk, which bounds the memory of a pass.
 
-    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size): a chunk has the ``size`` of the
-    first step whose ``limit`` exceeds the rows in the cache; beyond all limits it has ``rest`` rows. A prefill of fewer
+    See "Agent Memory Below the Prompt", section 4. Each of ``steps`` is (limit, size). A chunk has the ``size`` of the
+    first step whose ``limit`` exceeds the cache's number of rows, or ``rest`` rows if no limit does. A prefill of fewer
     than ``one_pass`` rows is one chunk.
     """
 
@@ -120,7 +120,7 @@ class KVCache(Protocol):
 
     @property
     def next_position(self) -> int:
-        """Position of the next token: the last row's plus 1, which exceeds ``length`` if rows were evicted."""
+        """Position of the next token: one after the last row's. If rows were evicted, it is larger than ``length``."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Delete the rows from ``length`` on; ``logits`` are those of the last row that stays."""
@@ -143,7 +143,7 @@ class SessionCache(KVCache, Protocol):
         """Return a cache with the same rows; changes to one do not affect the other."""
 
     def keys(self, layer: int) -> torch.Tensor:
-        """Rotated keys of the live rows, (kv_heads, rows, head_dim)."""
+        """Return the rotated keys of the live rows, (kv_heads, rows, head_dim)."""
 
 
 class PersistentCache(SessionCache, Protocol):
@@ -154,14 +154,14 @@ class PersistentCache(SessionCache, Protocol):
     requests: int  # number of unfinished scheduler requests that use it
 
     def freeze(self) -> None:
-        """Make its blocks read-only, so that forks copy what they change."""
+        """Make this cache's blocks read-only: a fork shares full ones, and copies an incomplete one to extend it."""
 
     def unshared_bytes(self, caches: Iterable[PersistentCache]) -> int:
-        """Count the bytes of its rows that are not in blocks shared with one of ``caches``."""
+        """Count the bytes of this cache's rows, without blocks that it shares with one of ``caches``."""
 
 
 class CacheProvider(Protocol):
-    """Provider of session caches of one model. Sessions may share exact rows (see `SessionCache`), or share none."""
+    """Provider of session caches of one model. Sessions may share exact rows (see `SessionCache.exact`) or none."""
 
     @property
     def block_size(self) -> int:
@@ -172,7 +172,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Give ``cache`` the shared rows of a prefix of ``ids`` if they exceed ``more_than``; returns their number."""
+        """Give ``cache`` the shared rows of a prefix of ``ids``, if over ``more_than``; returns how many, else 0."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -189,7 +189,7 @@ class CacheProvider(Protocol):
 
 @dataclass(frozen=True)
 class PrefillResult:
-    """Logits (1, vocab) of the prompt's last row in float32 or wider, its cache, and the trace."""
+    """Result of a prefill; ``logits`` (1, vocab) of the prompt's last row are in float32 or wider."""
 
     logits: torch.Tensor
     cache: KVCache
@@ -199,24 +199,24 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihood per candidate (-inf: not among the best), and the number of rows computed in their token trie."""
+    """Log-likelihoods of candidates (-inf: not among the best), and the number of rows computed for them."""
 
     scores: torch.Tensor
     computed_tokens: int
 
 
 class Engine(Protocol):
-    """One model with one worker thread; every method may be called from any thread."""
+    """Engine of one model, with one worker thread; every method may be called from any thread."""
 
     info: ModelInfo
     capabilities: EngineCapabilities
     device: torch.device
-    model_key: str  # that of ``info``
+    model_key: str  # `ModelInfo.model_key`
 
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode memory units, each of which attends to itself and its context, to one block per unit, in host memory.
+        """Encode each memory unit into a block in host memory. A unit attends to itself and its context.
 
         :param identities: names of the blocks, one per unit; empty names if omitted
         """
@@ -266,10 +266,10 @@ class Engine(Protocol):
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Make a provider of session caches, which are quantized if there is a ``format``, else share exact prefixes.
+        """Make a provider of session caches: quantized ones if ``format`` is set, else ones that share exact prefixes.
 
         :param block_size: tokens of a shared block
-        :param prefix_tokens: maximum number of shared tokens that are kept although no session uses them
+        :param prefix_tokens: maximum number of shared tokens to keep while no session uses them
         """
 
     def new_cache(self, format: PackFormat) -> PersistentCache:
@@ -289,7 +289,7 @@ class Engine(Protocol):
         """Run ``work``, which may call the engine, on the worker; returns its result."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` after all other queued `Priority.PLAN` work, without waiting for it."""
+        """Queue ``work`` after all queued `Priority.PLAN` work, and return at once."""
 
     def in_background(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` that runs only when no `Priority.PLAN` work is queued."""

@@ -32,7 +32,7 @@ class ComputeInterval:
 
 @dataclass(frozen=True, slots=True)
 class HopReport:
-    """Number of hops from segment to segment by which a stage chose rows at a layer, and the edges that it followed."""
+    """Choice of rows at ``layer`` by hops from segment to segment: number of hops, and the edges followed."""
 
     layer: int
     hops: int

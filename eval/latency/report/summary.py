@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Speed-up: ``paired`` is the median over steps of base time / own time, ``medians`` the ratio of their medians."""
+    """Speed-up: ``paired`` is the median over steps of base time / own time, ``medians`` the ratio of both medians."""
 
     paired: float
     interval: tuple[float, float] | None

@@ -1,4 +1,4 @@
-"""Attention function that the model's own layers call; it is registered once, and receives a forward's state.
+"""Attention function that is registered with transformers; the model's layers call it with a forward's state.
 
 The function writes a pass's rotated keys and its values into the cache, and gives a `LayerAttention` to the pass's
 `AttentionHook`. Other code observes a layer's attention, and chooses the rows that attend, only through this hook.
@@ -40,7 +40,7 @@ def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.
 
 @dataclass
 class RopeTables:
-    """Cos and sin by position from the model's ``rotary``: a table per RoPE key, which layers of equal RoPE share."""
+    """Cos and sin by position, from the model's ``rotary``; layers of equal RoPE settings share a key and its table."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -77,7 +77,7 @@ class RopeTables:
         return result
 
     def place_block(self, cache: DenseCache, block: KVBlock, start: int) -> None:
-        """Write all layers of a block to the cache's rows from ``start`` on, where a row's number is its position."""
+        """Write all layers of a block to ``cache``, whose rows are numbered by position, from row ``start`` on."""
         device, stop = cache.k.device, start + block.k.shape[2]
         k, v = block.k.to(device)[:], block.v.to(device)[:]
         angles = self.angles_at(torch.arange(start, stop, device=device), stop)
@@ -89,7 +89,7 @@ class RopeTables:
     def place(
         self, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
     ) -> None:
-        """Write ``k``, rotated to ``angles``, and values ``v`` at ``rows``, both (1, kv_heads, rows, head_dim)."""
+        """Rotate keys ``k`` to ``angles``, and write them and ``v`` at ``rows``; both (1, kv_heads, rows, head_dim)."""
         rotated = self.rotate_layers(k, angles, layer)
         cache.write_raw(layer, rows, k)
         cache.write(layer, rows, rotated, v)
@@ -132,7 +132,7 @@ class PromptPass:
     """State of one forward over some rows of a prompt.
 
     ``angles`` are those of this pass's rows. By default the model's layers rotate queries and keys. With ``unrotated``
-    they get angles of no rotation, and the attention function rotates, so that it has unrotated keys too.
+    the layers get angles of no rotation; the attention function rotates, and therefore also has unrotated keys.
     """
 
     cache: WorkingCache
@@ -159,7 +159,7 @@ class CoupledPass:
 
     first: PromptPass
     second: PromptPass
-    angles: Angles  # of the rows of both, no rotation for ``second``; empty if ``first`` is unrotated too
+    angles: Angles  # for the rows of both passes, no rotation for those of ``second``; empty if ``first`` is unrotated
     unrotated: bool  # whether ``first`` is unrotated
     copier: KVCopier
 
@@ -184,7 +184,7 @@ class KVCopier:
 
 
 class BatchPass(Protocol):
-    """State of one forward that computes one row for each of several requests; it has access to their caches."""
+    """State of a forward that computes one row for each of several requests, with access to the requests' caches."""
 
     @property
     def angles(self) -> Angles:

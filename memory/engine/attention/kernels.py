@@ -1,11 +1,11 @@
 """Attention by blocks of query and key rows: mask plans, grouped matrix products on the CPU, SDPA elsewhere.
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
-matrix product, and the query rows are cut into blocks that read only keys visible to them.
+matrix product. The query rows are cut into blocks that read only the keys visible to them.
 
-Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one, and memory
+Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every shape, and memory
 would grow without bound (docs/engine.md#memory-of-a-long-run). Padding changes no result: rows of a product are
-independent, and zeros add nothing. Without processor instructions for a type, oneDNN is not used and nothing is padded.
+independent, and zeros add nothing. If the processor lacks instructions for a dtype, oneDNN and padding are not used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def onednn_multiplies(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class RowPadding:
-    """Allowed numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then in larger steps."""
+    """Padding to numbers of rows: 1, multiple / 4, multiple, 2 * multiple, ..., steps * multiple, then larger steps."""
 
     multiple: int
     steps: int  # number of multiples until the step first doubles; beyond, at most 2 / steps of the rows are padding
@@ -102,8 +102,9 @@ class AttentionParams:
 class MaskBlock:
     """Part of a mask, not a KV block: query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
-    ``bias`` (q1 - q0, n) is 0 where one of the last n of these keys is visible, else -inf; keys before these n are
-    visible to all rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: the bias masks this padding.
+    ``bias`` (q1 - q0, n) is for the last n of these keys: 0 where a query row sees a key, else -inf. The keys before
+    them are visible to all query rows. ``k1`` may lie up to ``KEY_MULTIPLE`` rows after the last key: the bias is -inf
+    for this padding.
     """
 
     q0: int
@@ -181,9 +182,9 @@ def device_attention(
 ) -> torch.Tensor:
     """Compute the output of `grouped_attention` with torch's SDPA, one call per block; plans for a GPU have few blocks.
 
-    Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one for masks
-    and any shape, does not support grouped queries. cuDNN is not used: it builds a plan for each new shape, which takes
-    longer than the attention, and the number of rows differs from layer to layer.
+    Keys and values are repeated for the heads that share them. Only the memory-efficient kernel is fast with masks and
+    any shape, and it does not support grouped queries. cuDNN is not used: it plans every new
+    shape, which takes longer than the attention, and the number of rows differs from layer to layer.
     """
     flat_k, flat_v, parts = k.flatten(0, 1), v.flatten(0, 1), []
     groups = q.shape[1] // k.shape[1]
@@ -205,7 +206,7 @@ def device_attention(
 class LayerAttention:
     """Attention of one layer over one pass: its inputs, and its output on demand.
 
-    ``keys`` and ``values`` are None for a tiled cache, which is read piece by piece (`tiles`), without weights.
+    A tiled cache is read tile by tile: ``keys`` and ``values`` are None, and there are no `weights`.
     """
 
     layer: int
@@ -295,7 +296,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 
 
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
-    """Split ``rows`` into blocks of one size, on a CPU also before wide gaps; return the indices [first, last) of each.
+    """Split ``rows`` into blocks of equal size, on a CPU also before wide gaps; returns [first, last) of each block.
 
     A block reads all keys up to that of its last row. If it spanned a gap, its first rows would read many masked keys.
     """
@@ -329,7 +330,7 @@ def _causal_bias(
 def unit_plan(
     lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
-    """Plan units (parts of a prompt) in one forward: a row attends to the ``context`` rows and its unit up to itself.
+    """Plan a forward of units (parts of a prompt): a row attends to the context, earlier rows of its unit, and itself.
 
     Key rows are ``[context][units in order]``; every unit starts at position ``context``. The first unit has
     ``extra`` leading rows that are keys only.
@@ -361,9 +362,9 @@ def unit_plan(
 def tree_plan(
     ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, following: int, dtype: torch.dtype
 ) -> MaskPlan:
-    """Plan trie nodes after a prompt: each attends to the prompt's rows and the nodes on its path, itself included.
+    """Plan a forward of trie nodes after a prompt: each attends to the prompt, its ancestors and itself.
 
-    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents come before their children
+    :param ancestry: (nodes, nodes) bias, 0 for ancestors and the node itself, else -inf; parents come before children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
     :param following: position of the first token after the prompt; larger than the number of rows if some were evicted
@@ -376,7 +377,7 @@ def tree_plan(
             prompt_bias = bias_of(positions[None] > (following + depth)[:, None] - window, dtype)
             near = bias_of(depth[None] > depth[:, None] - window, dtype)
             bias = torch.cat([prompt_bias, ancestry + near], 1)
-        before = bias.shape[1] - nodes  # columns of the prompt
+        before = bias.shape[1] - nodes  # the bias's columns for the prompt
         step, result = _block_rows(nodes, dtype, depth.device), []
         for q0 in range(0, nodes, step):
             q1 = min(nodes, q0 + step)

@@ -1,4 +1,4 @@
-"""Attention observer: a cache's last queries, and the attention that its rows received, for a retention stage."""
+"""Attention observer: records a cache's last queries and the attention that its rows receive, for a retention stage."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class WeightCollector:
 class AttentionObserver:
     """Recorder of queries and attention by position while rows are appended to one cache.
 
-    Attention is kept per query row, one float32 for each live row it attended to; `cut` removes it with the query row.
+    Each query row has one float32 per live row that it attended to, until `cut` deletes the query row.
 
     :param recent: number of last rows whose queries are kept
-    :param mass: add up the attention that every row receives, over layers, heads and query rows
+    :param mass: whether to add up the attention that every row receives, over layers, heads and query rows
     :param windows: sliding window of each layer, as `ModelSpec.windows`; empty: no layer has one
     """
 
@@ -61,7 +61,7 @@ class AttentionObserver:
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: settings of its attention
         self._saved: Queries = self.places, {}  # places and queries at the end of the last turn
-        self._attention: list[SummedAttention] = []  # oldest pass first; the running pass adds to the last
+        self._attention: list[SummedAttention] = []  # oldest pass first; the running pass adds to the last entry
 
     @contextmanager
     def observing(self, positions: torch.Tensor, count: int) -> Iterator[None]:
@@ -80,7 +80,7 @@ class AttentionObserver:
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
-            self._remove_from(int(new[0]))  # a failed pass may have left attention of these positions
+            self._remove_from(int(new[0]))  # a pass that failed after its forward left attention here
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def collector(self, blocks: Sequence[MaskBlock]) -> WeightCollector | None:
@@ -100,7 +100,7 @@ class AttentionObserver:
         return out
 
     def record(self, attention: LayerAttention, collector: WeightCollector | None) -> None:
-        """Record a layer's last queries, and compute the weights for ``collector`` if it has received none."""
+        """Record a layer's last queries; if ``collector`` has received no weights, compute them for it."""
         layer, query, params = attention.layer, attention.query, attention.params
         self.params[layer] = replace(params, window=self._windows[layer] if self._windows else None)
         if self.recent:
@@ -130,7 +130,7 @@ class AttentionObserver:
         """Delete the rows from ``position`` on, and their attention."""
         places, queries = self._saved = _before(position, *self._saved)
         self.places, self.queries = _before(position, self.places, self.queries)
-        if places.numel() and not (self.places == places[0]).any():  # deleted rows had displaced these saved queries
+        if places.numel() and not (self.places == places[0]).any():  # deleted rows had displaced saved ones
             older = places < self.places[0] if self.places.numel() else places < position
             self.places = torch.cat([places[older], self.places])[-self.recent :]
             for layer, earlier in queries.items():
@@ -139,7 +139,7 @@ class AttentionObserver:
         self._remove_from(position)
 
     def drop(self, live: torch.Tensor) -> None:
-        """Keep only the rows at positions ``live`` as receivers; the attention that evicted rows gave them stays."""
+        """Keep only the rows at positions ``live`` as receivers; the attention that evicted rows paid to them stays."""
         if not self._attention:
             return
         places = torch.cat([attention.places for attention in self._attention])

@@ -1,8 +1,8 @@
 """Attention of one query row per request over packed (quantized) keys and values, computed on their integer codes.
 
-A packed number is scale * code + bias, with one scale and bias per group of numbers. So a product over a group is scale
-* (product with the codes) + bias * (sum of the other factor). Every dtype holds the codes exactly. Unpacking the
-numbers would take most of a decoding step's time.
+A packed number is scale * code + bias, with one scale and bias per group of numbers. The dot product of x and a group
+is therefore scale * dot(x, codes) + bias * sum(x). Every dtype holds the codes exactly. Unpacking the numbers would
+take most of a decoding step's time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def supports(packed: Packed, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _HeadParts:
-    """Parts of the query heads, ``count`` per head: one for each quantization group that overlaps its KV head.
+    """Parts of query heads: ``count`` per head, one for each quantization group that overlaps the head's KV head.
 
-    ``groups`` (heads * count,) are the groups' numbers; ``mask`` (heads * count, width) is 1 for numbers of the part's
-    group that belong to the KV head.
+    ``groups`` (heads * count,) are the groups' numbers. ``mask`` (heads * count, width) is 1 at numbers that lie in
+    both the group and the KV head of the part, else 0.
     """
 
     count: int
@@ -53,7 +53,7 @@ def _parts(heads: int, kv_heads: int, head_dim: int, grid: Grid, device: torch.d
     group, inside = place // grid.size, place // head_dim == owner[:, None]
     first, last = owner * head_dim // grid.size, ((owner + 1) * head_dim - 1) // grid.size
     count = int((last - first).max()) + 1
-    groups = first[:, None] + torch.arange(count, device=device)  # the mask of a group outside the head is empty
+    groups = first[:, None] + torch.arange(count, device=device)  # the mask of a group outside the head is all 0
     mask = inside[:, None] & (group == groups[..., None])
     return _HeadParts(count, groups.clamp(max=grid.width // grid.size - 1).flatten(), mask.flatten(0, 1).float())
 
@@ -102,4 +102,4 @@ def _centred(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _signed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around; read as int8 it is the difference
+    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around; its bits as int8 are the difference

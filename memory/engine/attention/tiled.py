@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each; packed only where `reads_packed` holds.
 Tile = tuple[torch.Tensor, torch.Tensor] | tuple[Packed, Packed]
-TILE = 2048  # rows; shorter tiles fit processor caches better, but their many kernel launches cost more time
+TILE = 2048  # rows per tile; shorter tiles fit processor caches better, but need more kernel launches
 
 
 def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Tell whether tiles may be packed: on a GPU that the Triton kernel supports, or in Triton's interpreter.
 
-    Elsewhere, also if Triton is missing or does not run, torch works on unpacked tiles.
+    Otherwise torch unpacks tiles and works on them, for example if Triton is missing or does not run.
     """
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return (interpreted or device.type == "cuda") and _triton_supports(device, dtype, head_dim)
@@ -76,7 +76,7 @@ def tiled_attention(
 
 
 def _pieces(block: MaskBlock, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of a block in key rows ``first:last``: first row, row after the last, column of the first row."""
+    """Yield the block's key rows ``start:stop`` in ``first:last``, and the ``column`` of ``start`` in its scores."""
     for low, high, column in ((0, block.prefix, 0), (block.k0, block.k1, block.prefix)):
         start, stop = max(low, first), min(high, last)
         if start < stop:
@@ -98,7 +98,7 @@ class _RunningSoftmax:
 
     def add(self, k: torch.Tensor, v: torch.Tensor, block: MaskBlock, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
-        count = k.shape[0] * k.shape[1]  # one product per KV head: the rows are those of its query heads
+        count = k.shape[0] * k.shape[1]  # one product per KV head, over the rows of all its query heads
         scores = attention_scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
         scores = scores.reshape(*self.q.shape[:3], -1).to(self.out.dtype)  # (requests, heads, rows, n)
         if softcap is not None:
@@ -120,8 +120,8 @@ class _RunningSoftmax:
         self._packed.add(k, v, rows.start, rows.stop, block, column, softcap)
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
-        """Return the output (requests, rows, heads, head_dim); ``sinks``, a logit per head, have no values."""
-        if (packed := self._packed) is not None:  # sums of the Triton kernel, one per part of the keys
+        """Return the output (requests, rows, heads, head_dim); ``sinks``: a further logit per head, without a value."""
+        if (packed := self._packed) is not None:  # sums of the Triton kernel, one per split of the keys
             self._rescale(packed.top.amax(0))
             factor = (packed.top - _finite(self.top)).exp_()
             self.mass.add_((packed.mass * factor).sum(0))

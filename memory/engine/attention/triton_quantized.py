@@ -1,6 +1,7 @@
 """Triton kernel for attention over packed keys and values, which are unpacked in registers only.
 
-It computes the running softmax sums of `tiled_attention` over one tile. Import it only if `tiled.reads_packed` holds.
+It computes the running softmax sums of `tiled_attention` over one tile. Import this module only if
+`tiled.reads_packed` holds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from memory.kv_cache.quantization import Packed
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 MAX_HEAD_DIM = 256  # largest head_dim that fits into a GPU's shared memory
 MIN_CAPABILITY = 8, 0  # compute capability with bfloat16 products
-FEW_ROWS, SPLITS = 64, 8  # up to FEW_ROWS query rows would leave a GPU idle, so SPLITS programs share their keys
+FEW_ROWS, SPLITS = 64, 8  # up to FEW_ROWS query rows occupy too little of a GPU, so SPLITS programs divide the keys
 KEYS = 32  # keys unpacked at a time; registers do not suffice for twice as many
 
 
@@ -98,7 +99,7 @@ def _tiling(folded: int, wide: int, dtype: torch.dtype) -> dict[str, int]:
 
 @triton.jit
 def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SIZE: tl.constexpr, SPAN: tl.constexpr, BITS: tl.constexpr):  # fmt: skip # noqa: E501
-    """Unpack columns ``numbers`` (n,) of rows ``tokens`` (m,), all heads flat: float32 (m, n), 0 where not ``mask``."""
+    """Unpack rows ``tokens`` (m,), columns ``numbers`` (n,) of all heads: float32 (m, n), 0 where not ``mask``."""
     half = WIDTH // 2  # in 4 bits byte i holds the numbers i (low) and i + half (high)
     places = numbers % half if BITS == 4 else numbers
     code = tl.load(codes + tokens[:, None] * (WIDTH * BITS // 8) + places[None, :], mask, 0).to(tl.int32)

@@ -1,7 +1,7 @@
-"""Allocator settings for glibc: keep memory that a layer frees, and return memory that loading frees.
+"""Allocator settings for glibc: keep memory that a layer frees, and return to the system what loading frees.
 
 A layer's activations take some megabytes, freed and allocated again for every layer. By default glibc returns such
-blocks to the system, and the page faults of the next write take 5 to 8 % of a prefill on a CPU. With jemalloc or
+blocks to the system. The page faults of the next write then take 5 to 8 % of a prefill on a CPU. With jemalloc or
 tcmalloc these settings have no effect.
 """
 

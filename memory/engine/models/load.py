@@ -1,4 +1,4 @@
-"""Model loader: supports known families with safetensors weights, after checking that they fit into memory."""
+"""Model loader for known families with safetensors weights. It first checks that a model fits into memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from memory.engine.transformers.decoder import Decoder, prepack
 
 IGNORED_TENSORS = (  # parts of names of tensors that do not change the model's output
     ".rotary_emb.",  # computed from the config
-    ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not use
+    ".k_scale", ".v_scale",  # scales of an 8-bit KV cache; the engine computes its own
     ".v_head.", ".mtp.",  # further heads: reward, multi-token prediction
 )  # fmt: skip
 
@@ -143,10 +143,10 @@ def _read(
     view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
-    config = _copy_config(_config(str(view)))  # of the hashed files; the one read before from a hub may be outdated
+    config = _copy_config(_config(str(view)))  # of the hashed files: an earlier download may be outdated
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
-        None,  # a folder would be memory-mapped
+        None,  # not the folder, which would be memory-mapped
         config=config,
         state_dict=files.tensors(),
         generation_config=_generation(files.folder / GENERATION),
@@ -188,7 +188,7 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
 
 
 def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
-    """Tell whether the output does not depend on a tensor; GPTQ's tools write zeros for missing biases."""
+    """Tell whether a tensor has no effect, such as the zeros that GPTQ's tools write for missing biases."""
     if any(name in f".{key}" for name in IGNORED_TENSORS):
         return True
     tensor = tensors.get(key) if key.endswith(".bias") else None

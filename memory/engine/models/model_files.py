@@ -1,7 +1,7 @@
 """Model files: the files of a folder that a model is loaded from, checked and hashed before loading.
 
-Libraries search a folder for further files (shards of a distributed run, adapters), so they get a view of the hashed
-files only, and the tensors of the weights one by one. No file is memory-mapped: later changes do not affect the model.
+Libraries also load other files of a folder, such as adapters. They therefore get a temporary folder with links to the
+hashed files only, and the weights' tensors one by one. No file is memory-mapped: later changes do not affect the model.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ModelFiles:
 
     @contextmanager
     def view(self) -> Iterator[Path]:
-        """Make a temporary folder with links to these files; raise ModelError at its end if one has changed."""
+        """Make a temporary folder with links to these files; on exit, raise ModelError if a file has changed."""
         with TemporaryDirectory(prefix="keep-agent-") as name:
             for path in self.digests:
                 link = Path(name) / path.relative_to(self.folder)

@@ -42,8 +42,8 @@ class ModelSpec:
     sinks: bool  # whether each head has an attention sink: a learned logit without a value
     dtype: torch.dtype
     parameter_bytes: int  # as loaded: quantised weights with their scales
-    model_key: str  # hash of dtype, configuration (RoPE and quantisation included) and every file; names blocks
-    weights_key: str  # hash of weights and configuration, without the dtype; names parts trained for them
+    model_key: str  # hash of dtype, configuration (with RoPE and quantisation) and all files; part of block identities
+    weights_key: str  # hash of weights and configuration, without the dtype; identifies what was trained for them
 
     @property
     def bytes_per_token(self) -> int:
@@ -74,7 +74,7 @@ def check_supported(config: PretrainedConfig) -> None:
     if family not in FAMILIES:
         raise ModelError(f"model family {family!r} is not supported; choose one of {', '.join(FAMILIES)}.")
     if getattr(config, "use_bidirectional_attention", False):
-        raise ModelError(f"model family {family!r} is set to bidirectional attention; only causal models work.")
+        raise ModelError(f"model family {family!r} is set to bidirectional attention; use a causal model.")
     for rope in rope_parameters(config).values():
         kind = rope.get("rope_type", "default")
         if kind == "dynamic":

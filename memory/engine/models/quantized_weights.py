@@ -26,9 +26,9 @@ AT_LOAD: dict[str, dict[str, Any]] = {  # settings that pack full-precision chec
     "bnb-4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
     "bnb-8bit": {"load_in_8bit": True},
 }
-UNPACKED = {"mxfp4"}  # of gpt-oss: transformers unpacks it if kernels are missing, so the unpacked size is counted
+UNPACKED = {"mxfp4"}  # format of gpt-oss; without kernels transformers unpacks it, so the unpacked size is counted
 _HALF = (torch.bfloat16, torch.float16)
-_BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales per scale of scales
+_BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights that share a scale, and scales that share a second-level scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Packing:
                 f"model {name!r} in {self} needs {' and '.join(missing)}: "
                 f"pip install 'keep-agent[{self.method.extra}]'."
             )
-        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers runs it in float16
+        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # needs float16 in transformers
         dtypes = (torch.float16,) if awq_on_cuda else self.method.dtypes
         if dtype not in dtypes:
             known, actual = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)
@@ -89,7 +89,7 @@ class Packing:
             )
 
     def check_layers(self, name: str, module: PreTrainedModel) -> None:
-        """Raise ModelError if the model has its experts in one tensor, but the checkpoint packed them one by one."""
+        """Raise ModelError for experts that transformers keeps in one tensor, which only bitsandbytes packs."""
         stacked = any(p.ndim == 3 for p in module.parameters())
         if stacked and self.method is not METHODS["bitsandbytes"]:
             raise ModelError(
@@ -100,7 +100,7 @@ class Packing:
     def stored_bytes(self, module: PreTrainedModel, dtype: torch.dtype) -> int:
         """Count the bytes of ``module``'s weights: packed linear layers, everything else in ``dtype``.
 
-        transformers packs all linear layers except the head and those that the checkpoint names.
+        transformers packs all linear layers except those that the checkpoint names, and by default the head.
         """
         linear, rest = 0.0, sum(p.numel() for p in module.parameters())
         tied_head = self.method is METHODS["awq"]

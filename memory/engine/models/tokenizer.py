@@ -26,7 +26,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
     with loading(f"the tokenizer of {name!r}", remedy):
         reader = PreTrainedTokenizerFast if _has_generic_class(Path(name)) else AutoTokenizer
         tokenizer = reader.from_pretrained(name, trust_remote_code=False)
-    if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):  # the library built an empty one
+    if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):  # the library built an empty tokenizer
         raise ModelError(f"there is no tokenizer in {name!r}, which has no {EXPECTED}; {remedy}")
     if rows is not None:
         _check_rows(tokenizer, name, rows)
@@ -34,7 +34,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
 
 
 def _has_generic_class(folder: Path) -> bool:
-    """Tell whether a folder names the generic class, which AutoTokenizer would replace by the model family's."""
+    """Tell whether a folder names the generic class, which AutoTokenizer would replace by the family's class."""
     file = folder / "tokenizer_config.json"
     return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "PreTrainedTokenizerFast"
 
@@ -42,8 +42,8 @@ def _has_generic_class(folder: Path) -> bool:
 def _check_rows(tokenizer: PreTrainedTokenizerBase, name: str, rows: int) -> None:
     """Raise ModelError for tokens beyond the ``rows`` of the embeddings; rows without a token are padding.
 
-    Special tokens that the template does not use, such as placeholders of images, may be beyond them: Gemma 3's text
-    models share the tokenizer of its multimodal models.
+    Special tokens that the template does not use, such as placeholders of images, may exceed the rows. Gemma 3's text
+    models, for example, share the tokenizer of its multimodal models.
     """
     added, structure = tokenizer.added_tokens_decoder, (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
     template = str(tokenizer.chat_template)

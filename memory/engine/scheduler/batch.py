@@ -186,7 +186,7 @@ StepResult = torch.Tensor | Exception  # logits (vocab,) of a member, or the err
 class BatchGroups:
     """Batches, one per kind of cache; a failing member is removed without affecting the others.
 
-    Every step must get the previous step's caches in the same order, without those removed since, then new caches.
+    A step must get the previous step's caches, in the same order and without removed ones, and then new caches.
     """
 
     def __init__(self, decoder: Decoder) -> None:

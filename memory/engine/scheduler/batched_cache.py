@@ -41,7 +41,7 @@ class BatchedCache(ABC, Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether this object still fits its members: since it was made, only single-row passes changed them."""
+        """Tell whether this object fits its members; a pass over several rows of one member may make it outdated."""
         return True
 
     @abstractmethod

@@ -18,7 +18,7 @@ Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and one tensor of their last, unpacked rows, of which each ``tail`` is a view."""
+    """Packed blocks of the members, and a tensor of their last, unpacked rows. Each ``tail`` is a view of it."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -92,7 +92,7 @@ def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
 
 @dataclass
 class _VisibleBlocks:
-    """Blocks of every member in its range of ``spans``; every read concatenates their views."""
+    """Blocks with visible rows: a range (``spans``) per member. Every read concatenates views of the blocks."""
 
     spans: list[tuple[int, int]]
     extents: list[list[Extent]]  # by member
@@ -138,7 +138,7 @@ class _VisibleBlocks:
             block += width
 
     def _stored(self, number: int, block: int, width: int, layer: int, k_or_v: int, like: Packed) -> Iterator[Packed]:
-        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), zeros after its last."""
+        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), and zeros after its last."""
         first, last = self.spans[number]
         start, stop = min(last, first + block), min(last, first + block + width)
         for extent, a, b in _parts(self.extents[number], start, stop):

@@ -30,7 +30,7 @@ class Request:
 
     :param agent: requests of one agent run in order
     :param token_ids: token ids, or a function that returns them. When the request begins, the engine's worker calls the
-        function with the cache, and the function may cut rows of the agent's earlier requests from it
+        function with the cache. The function may cut rows of the agent's earlier requests from it
     :param stop_ids: tokens that end the decoding, and are not part of the stream
     """
 

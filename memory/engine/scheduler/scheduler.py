@@ -24,8 +24,9 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: sizes of a prefill's chunks while there is no other request
-    :param shared_chunk: maximum rows of a chunk otherwise; a request with at most so many new tokens is *warm*
-    :param warm: maximum number of warm requests, which are not queued, per turn
+    :param shared_chunk: maximum rows of a chunk while there are other requests; a request with at most this many new
+        tokens is *warm*
+    :param warm: maximum number of warm requests that one turn computes; they skip the queue
     :param batch: maximum number of sequences that decode together; further ones wait until one has ended
     """
 
@@ -67,13 +68,13 @@ class _Job:
 class Scheduler:
     """Scheduler in turns. A turn decodes a token of each sequence, computes one queued chunk, then starts new requests.
 
-    The queue is round-robin: with n requests in it, a request of c chunks has its first token at most n * c turns after
-    its first chunk. Warm requests skip it; a turn computes the first ``warm`` of them. Requests of one agent (or cache)
-    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
-    engine's worker.
+    The queue is round-robin. With n requests in it, a request of c chunks has its first token at most n * c turns after
+    its first chunk. Warm requests skip the queue; a turn computes the first ``warm`` of them. Requests of one agent (or
+    cache) run one after another. A turn depends only on the requests and cancellations at its beginning. It runs on
+    the engine's worker.
 
-    A request that is cancelled or fails leaves the rows computed so far in its cache, and a later request may continue
-    from them. They are whole chunks of its prompt, or the whole prompt and all decoded tokens but the last.
+    A request that is cancelled or fails leaves the rows computed so far in its cache: whole chunks of its prompt, or
+    the whole prompt and all decoded tokens but the last. A later request may continue from these rows.
 
     :param automatic: run turns while there is work; False: only in `turn` and `run_until_idle`
     """

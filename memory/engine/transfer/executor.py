@@ -1,7 +1,8 @@
 """Transfer executor: moves slices (rows of one layer) of blocks into a cache, in the order in which layers need them.
 
-The link's thread always moves slices of the lowest layer that has queued ones. All slices of the layer that is computed
-next move in one job; a job for a later layer is short, so that urgent transfers do not wait long.
+The thread of the link (the path to the device) always moves slices of the lowest layer that has queued ones. All slices
+of the layer that is computed next move in one job; a job for a later layer is short, so that urgent transfers do not
+wait long.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copier of runs (consecutive rows of a block) into a cache; packed (quantized) rows are unpacked on its device."""
+    """Copier of runs (consecutive rows of a block) into a cache. Packed rows are unpacked on the cache's device."""
 
     layout: Layout
     cache: DenseCache
@@ -106,7 +107,7 @@ class KVTransfer:
         return [(at + rows[0], at + rows[1]) for at, (_, rows) in zip(starts, runs, strict=True)]
 
     def cut(self, stored: Piece, first: int, last: int, start: int, stop: int) -> Piece:
-        """Select layers and rows of a block's keys or values, which stay packed if they are."""
+        """Select layers and rows of a block's keys or values, without unpacking them."""
         if isinstance(stored, PackedRows):
             return stored.narrow(2, start, stop - start).layers(first, last)
         return stored[first:last, :, start:stop]
@@ -137,7 +138,7 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        One copy to the device then replaces one per block: with blocks of 40 tokens, issuing copies takes most time.
+        They then need one copy to the device. With one per block of 40 tokens, issuing copies would take most time.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
@@ -214,7 +215,7 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA ``intervals`` measure only the time to issue copies, not the copies.
+    """Transfers of one prefill. On CUDA ``intervals`` measure only the time to issue copies, not the copies.
 
     :param present: rows that need no transfer: context prefix, per-layer rows, memory units that the prefill encodes
     """
@@ -230,7 +231,7 @@ class TransferExecutor:
         self._events: dict[int, list[torch.cuda.Event]] = defaultdict(list)
         self._sent: deque[torch.cuda.Event] = deque()
         self._changed = threading.Condition()
-        self._busy = False  # whether the link's thread runs jobs of this request
+        self._busy = False  # whether the link's thread runs jobs of this prefill
         self._current: int | None = None  # the layer that is being moved
         self._last_submitted = 0  # the layer that last submitted transfers
         self._submitted_at = [0.0] * layers  # by layer: time of the latest submission for it
@@ -332,7 +333,7 @@ class TransferExecutor:
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Take a layer's queued runs by rows, about ``chunk`` bytes of them for a later layer; join adjacent runs."""
+        """Take all queued runs of a layer, or about ``chunk`` bytes of them for a later layer; joins adjacent runs."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._last_submitted:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)

@@ -1,4 +1,4 @@
-"""Parts of the transfer of blocks: a link's simulated bandwidth, and the thread that chooses rows during an MLP."""
+"""Simulated bandwidth of the link that loads blocks, and the thread that chooses rows during an MLP."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 
 from keep_agent.errors import ConfigError
 
-CHUNK = 1e6  # bytes of a short job: twice what a link of 50 GB/s moves within a latency of 10 microseconds
+CHUNK = 1e6  # bytes of a short job: 20 microseconds on a link of 50 GB/s, twice its latency
 
 
 def choose_device(device: torch.device | None) -> None:
-    """Make ``device``, if it is a GPU, the calling thread's current device, on which its work runs by default."""
+    """Make ``device``, if it is a GPU, the calling thread's current device, which torch uses by default."""
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
 
@@ -42,11 +42,11 @@ class Throttle:
 
     @property
     def chunk(self) -> float:
-        """Bytes moved in 1 ms, or in four latencies if this is longer: latency is at most a fifth of such a job."""
+        """Bytes moved in 1 ms, or in four latencies if that is longer: latency is at most a fifth of a job's time."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def delay(self, started: float, nbytes: int) -> float:
-        """Sleep until the end of a job that began at ``started``; returns its end, at which the next job may start."""
+        """Sleep until the end of a job that began at ``started``; returns the end, when the next job may start."""
         end = started + self.seconds(nbytes)
         time.sleep(max(0.0, end - time.perf_counter()))
         return end

@@ -29,7 +29,7 @@ class PrefetchedChoice:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection. A transfer thread, if any, prefetches the blocks that the previous layer chose."""
+    """MemArt's per-layer selection. A transfer thread, if any, prefetches a layer's choice for the next layer."""
 
     layer_rows: PerLayerRows
     loader: TransferExecutor
@@ -63,7 +63,7 @@ class PerLayerRetrieval:
             return
         blocks, event = self._blocks(numbers), None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # it may still read the buffer to fill
+            transport.stream.wait_stream(torch.cuda.current_stream())  # whose work may still read the buffer
             event = torch.cuda.Event()
 
         def work() -> KV:

@@ -24,7 +24,7 @@ class ChunkedPrefill:
         self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> None:
         if not token_ids.numel():
-            raise ConfigError("there is no new token to compute: give at least one, because the logits follow it")
+            raise ConfigError("there is no new token to compute: give at least one, whose logits are returned")
         check_ids(token_ids, decoder.spec.vocab)
         self._decoder, self._cache, self._ids = decoder, cache, token_ids
         self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.one_pass else None

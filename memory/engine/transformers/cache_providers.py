@@ -1,4 +1,4 @@
-"""Cache providers: make the session caches of one model, and share exact rows (of a plain forward) among them."""
+"""Cache providers: make the session caches of one model, which may share exact rows (those of a plain forward)."""
 
 from __future__ import annotations
 

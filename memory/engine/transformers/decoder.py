@@ -35,7 +35,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
-        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # a norm also follows each half
+        self._has_post_norms = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms after attention and MLP too
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @cached_property
@@ -63,7 +63,7 @@ class Decoder:
         state: PromptPass | CoupledPass | BatchPass,
         hook: AttentionHook | None = None,
     ) -> torch.Tensor:
-        """Compute a layer's attention half, residual included; rows that are dropped then need no MLP half (`feed`)."""
+        """Compute a layer's attention half, residual included; rows dropped after it skip the MLP half (`feed`)."""
         embeddings = self.no_rotation(hidden.shape[1]) if state.unrotated else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
         output, _ = layer.self_attn(
@@ -104,7 +104,7 @@ class Decoder:
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def unrotated_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Project (1, rows, hidden) to unrotated keys (``k``) or values (``v``), each (kv_heads, rows, head_dim)."""
+        """Project (1, rows, hidden) to ``kinds``: unrotated keys "k", values "v", each (kv_heads, rows, head_dim)."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
         return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))
@@ -159,7 +159,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache)
 
 
 def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
-    """Make the error for logits that are not finite, and `erase` rows of ``caches`` that other requests read."""
+    """Make the error for logits that are not finite, and `erase` rows of ``caches`` that hold such numbers."""
     for cache in caches:
         cache.erase()
     name = str(dtype).removeprefix("torch.")
@@ -171,7 +171,7 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
 
 
 LINEAR_PADDING = RowPadding(16, 16)  # for the input rows of linear layers
-PACK_BATCH = 256  # number of input rows for which oneDNN optimises its layout; other numbers work too
+PACK_BATCH = 256  # number of input rows for which oneDNN optimises a weight's layout; other numbers work too
 
 
 def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

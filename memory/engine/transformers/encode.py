@@ -93,9 +93,9 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 class FusedEncoding:
     """Units without a block, encoded in the forward of the prompt that uses them, to read the model's weights once.
 
-    Each unit attends to itself and ``context``, one may also attend to its ``prefix_block``. In every layer the units'
-    keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks; rows
-    that the prompt recomputes overwrite them. Units of the same identity are encoded once.
+    Each unit attends to itself and ``context``; one unit may also attend to its ``prefix_block``. In every layer the
+    units' keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks.
+    Rows that the prompt recomputes overwrite the units'. Units of the same identity are encoded once.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ class FusedEncoding:
 def to_host(x: torch.Tensor) -> torch.Tensor:
     """Move keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
-    From CUDA they go to pinned memory, token by token within a layer, so that every run of a layer's rows is contiguous
-    and is copied back at once. Memory that host and device share (MPS) is not copied.
+    From CUDA they go to pinned memory, token by token within a layer. A run of a layer's rows is then contiguous, and
+    needs only one copy back. Memory that host and device share (MPS) is not copied.
     """
     if x.device.type != "cuda":
         return x if x.device.type == "mps" else x.cpu()

@@ -50,7 +50,7 @@ from memory.prompt.layout import Layout
 from memory.stages import Loading, PerLayerRows, Recompute
 
 T = TypeVar("T")
-TIDY_INTERVAL = 256  # number of jobs, about those of fifty steps of an agent
+TIDY_INTERVAL = 256  # number of jobs between two calls of `tidy`; about fifty steps of an agent
 
 
 @dataclass(order=True)
@@ -62,7 +62,7 @@ class _Job:
     threads: int = field(compare=False, default_factory=torch.get_num_threads)  # torch's thread count in the caller
 
     def run(self) -> bool:
-        """Run the work, and drop the reference to it before its result is set; returns False if it was cancelled."""
+        """Run the work, and forget it before its result is set; returns False if the work was cancelled."""
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
@@ -179,13 +179,13 @@ class TransformersEngine:
     ) -> None:
         """:param transport: how blocks are transferred: inline | thread | stream | auto, see `Transport.of`
         :param throttle: simulates the link of another machine
-        :param importance: the next layer's rows are chosen ``before`` a layer's MLP, which then skips dropped
-            rows, or ``beside`` it: in a thread, in parallel with the MLP (KEEP's three workers)
+        :param importance: choice of the next layer's rows: ``before`` a layer's MLP, which then skips dropped
+            rows, or ``beside`` the MLP, in a parallel thread (KEEP's three workers)
         :param chunk: bytes of a transfer job for layers after the next one; None: the default of `Transport.of`
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
-            keep_freed_memory()  # before the worker's thread starts, which would get a heap of its own
+            keep_freed_memory()  # before the worker's thread starts, which else gets a heap of its own
         self.model, self.decoder = model, model.decoder
         self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device

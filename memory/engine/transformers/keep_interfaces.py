@@ -35,7 +35,7 @@ class ManualLoading:
 class KeepInterfaces:
     """Interfaces of KEEP (arXiv 2602.23592, section 5) that load, compute and choose, one layer after the other.
 
-    Before ``prefill_layer`` of a layer, load every memory that this layer does not recompute, else it raises an error.
+    Load every memory that a layer does not recompute before calling its ``prefill_layer``, which else raises an error.
     Memory ids are segment ids. `TransformersEngine.steps` makes this object.
     """
 
@@ -63,7 +63,7 @@ class KeepInterfaces:
         return self._attention
 
     def active_ids(self) -> list[str]:
-        """Return the ids of the memories of which the next layer computes rows."""
+        """Return the ids of the memories with rows that the next layer computes."""
         owners = self._run.layout.segment_of[self._run.active.rows].unique().tolist()
         return [self._run.layout.segments[i].segment for i in owners if i >= 0]
 

@@ -47,7 +47,7 @@ class ActiveRows:
     rows: torch.Tensor  # sorted
     recomputed: int  # number of memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,) bool; None if every row is active
-    weights_fit: bool  # a layer's attention weights are few enough to be kept for the probe
+    weights_fit: bool  # whether a layer's attention weights fit into `KEPT_WEIGHTS`
     state: PromptPass
 
 
@@ -114,7 +114,8 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
-        self._keeps_weights = recompute.capabilities.repairs  # False once a stage drops rows without reading mass
+        # whether to keep attention weights for the probe; False once the stage drops rows without reading mass
+        self._keeps_weights = recompute.capabilities.repairs
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)
         fused = [placement for placement in layout.placements if placement.fused]
@@ -159,9 +160,10 @@ class LayerwisePrefill:
         return LayerProbe(self._probed, attention.layer, self.active.rows, attention, layer_input, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's active rows; if loading overlaps, start to load other rows.
+        """Let the recompute stage choose the next layer's active rows.
 
-        Returns the indices, into this layer's active rows, of the rows that stay; None if all stay.
+        If the loading stage overlaps computing, transfers of the next layer's other rows start. Returns the indices,
+        into this layer's active rows, of the rows that stay; None if all stay.
         """
         began, before = time.perf_counter(), self.active.rows
         rows, index = self.recompute.narrow(probe.layer, before, probe), None
@@ -200,7 +202,7 @@ class LayerwisePrefill:
         self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Compute one layer; returns the hidden states of the rows active at the next."""
+        """Compute one layer; returns the hidden states of the rows that are active at the next layer."""
         if self._chooser is not None:
             return self._choose_in_parallel(layer, hidden)
         if self.recompute.capabilities.by_mass:
@@ -236,7 +238,7 @@ class LayerwisePrefill:
         return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], hook.end)
 
     def _attend(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
-        """Wait for the layer's loaded rows, and compute its active rows up to the attention."""
+        """Wait for the layer's stored rows, then compute the attention half for its active rows."""
         began = self._begin(layer)
         hook = RecordingHook(self, self._keeps_weights and self.active.weights_fit)
         mixed = self._attention_half(layer, hidden, hook)
@@ -277,7 +279,7 @@ class LayerwisePrefill:
         self.loader.submit(layer, self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
 
     def finish(self, hidden: torch.Tensor) -> PrefillResult:
-        """Return logits of the last row and the trace; the cache is not written after this.
+        """Return the result of the prefill, which does not write to the cache after this.
 
         :raises ModelError: the logits are not finite
         """
@@ -295,7 +297,7 @@ class LayerwisePrefill:
         return PrefillResult(logits, self.cache, trace, self._fused.blocks() if self._fused is not None else ())
 
     def _activate(self, rows: torch.Tensor) -> ActiveRows:
-        """Prepare a pass over ``rows``. Raises ConfigError unless they include all fresh rows."""
+        """Prepare a pass over ``rows``. Raises ConfigError unless they include all fresh ones (without stored KV)."""
         layout, spec = self.layout, self.decoder.spec
         fresh = layout.fresh[rows]
         if int(fresh.sum()) != self._fresh_rows:
@@ -335,7 +337,8 @@ def on_device(layout: Layout, device: torch.device) -> Layout:
 def check_layout(layout: Layout, context: KVBlock | None) -> None:
     """Check that a prompt's rows and context are consistent.
 
-    :raises ConfigError: no query, positions that do not increase, or a context block of another length.
+    :raises ConfigError: no query, positions that do not increase, query rows that are not fresh, or a context block
+        that has another length, or is missing while context rows are not fresh
     """
     if not layout.context <= layout.query < layout.rows:
         raise ConfigError(
@@ -345,7 +348,7 @@ def check_layout(layout: Layout, context: KVBlock | None) -> None:
     if not bool((layout.positions[1:] > layout.positions[:-1]).all()):
         raise ConfigError("positions of a prompt must increase from row to row.")
     if not bool(layout.fresh[layout.query :].all()):
-        raise ConfigError("query rows must be fresh.")
+        raise ConfigError("query rows must be fresh, because no block has them: mark them fresh.")
     if context is not None and context.k.shape[2] != layout.context:
         raise ConfigError(
             f"the context block holds {context.k.shape[2]} tokens, but the prompt has {layout.context} context rows."

@@ -60,7 +60,7 @@ class MissingOutput:
     stage: str  # name of the recompute stage, for the error's text
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} declares by_mass (attention mass only), but reads KV of a later layer.")
+        raise ConfigError(f"{self.stage} declares by_mass, but reads KV of a later layer; declare by_mass=False.")
 
 
 DIVISOR = 4  # if weights of at most 1 / DIVISOR of the active rows are needed, they are computed again, not read
@@ -74,7 +74,7 @@ class ProbedPrompt:
     layout: Layout
     cache: DenseCache
     trace: PrefillTrace
-    fused: FusedEncoding | None  # memory units (segments encoded together) that the prefill encodes
+    fused: FusedEncoding | None  # units without a block, which the prefill encodes
 
     @cached_property
     def averaging(self) -> torch.Tensor:
@@ -152,7 +152,7 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Compute `cached_kv` for rows of which this prefill encodes some: those where ``new`` (rows,) bool is True."""
+        """Return `cached_kv`; where ``new`` (rows,) is True, this prefill encodes the row, else a block has it."""
         if layer > self.layer:
             self.output.get()  # the next layer needs this one's output
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
@@ -188,7 +188,7 @@ class LayerProbe:
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """Average the layer's own weights to mass (segments + 1, segments) from each segment and, last, the query."""
+        """Average the kept weights to mass (segments + 1, segments): row i from segment i, the last from the query."""
         layout, averaging = self.prompt.layout, self.prompt.averaging
         count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
         memory = torch.where(owner < 0, count + 1, owner)  # context rows form the last group, which is dropped

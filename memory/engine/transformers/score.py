@@ -48,8 +48,8 @@ class TriePlan:
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
         """Return the sorted numbers of the nodes to compute next.
 
-        These are ``count`` nodes (None: all) without logits, of the candidates with the highest bounds, and their
-        ancestors. Ties go to the shallowest nodes, which most candidates share.
+        Nodes without logits are ranked by the highest bound of their candidates, and at equal bounds by depth, because
+        most candidates share shallow nodes. The first ``count`` (None: all) are returned with their ancestors.
 
         :param bounds: (candidates,) upper bounds of the scores
         :param known: (all tokens,) bool: whether the token's log-likelihood is known
@@ -120,10 +120,10 @@ class Scorer:
         return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
 
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
-        """Compute the most promising nodes until the ``best`` candidates are known.
+        """Compute the most promising nodes until the scores of the ``best`` candidates are known.
 
-        Unknown tokens count as 0, an upper bound of any log-likelihood. On a GPU, where a forward over fewer rows is
-        hardly cheaper, all nodes are computed in one forward, as are the nodes of a small trie.
+        Unknown tokens count as 0, an upper bound of any log-likelihood. On a GPU, or for a small trie,
+        all nodes are computed in one forward, because a forward over fewer rows is hardly cheaper.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCH_NODES:
@@ -165,7 +165,7 @@ class Scorer:
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield row numbers (as in ``parent``) and logits (nodes, vocab) in float32 or wider, for `HEAD_ROWS` nodes."""
+        """Yield row numbers (as in ``parent``) and logits (nodes, vocab), `HEAD_ROWS` nodes at a time."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
