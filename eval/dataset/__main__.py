@@ -47,7 +47,7 @@ ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses t
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
-    """Yield ``count`` houses from ``first`` on, of ``stream`` tasks each; 0: two thirds have one task, others more."""
+    """Yield ``count`` houses from ``first`` on, with ``stream`` tasks each; 0: two thirds have one, others 2 to 4."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)

@@ -5,7 +5,7 @@ forward computes the same prompt without a cache. A tiny random model per family
 (--model) shows the effect of the deviation on decisions.
 
 With ``planner=NAME[,NAME...]`` the command draws a curve instead: full recomputation plays episodes with planner-tiny
-(or --model), and every method chooses a skill at each step with several shares of recomputed rows (--ratios). The table
+(or --model). At each step every method chooses a skill, with several shares of recomputed rows (--ratios). The table
 and the figure show how often a method chooses full recomputation's skill, and the KL divergence of the next token.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; overrides without effect here are rejected.
