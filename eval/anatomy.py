@@ -98,7 +98,7 @@ KIND_COLUMNS: tuple[Column, ...] = (
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Print both tables (``plain``: in Markdown). Raises DataError without a trace, or if a model ran at no step."""
+    """Print both tables (``plain``: in Markdown). Raises DataError for a missing trace, or if no step ran a model."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")

@@ -185,7 +185,7 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for round in range(1, rounds + 1):
-        contributions = []  # (turn, the number that it states); the text is the same for all readers
+        contributions = []  # (turn, the number that the turn states); all readers get the same texts
         for agent in people:
             figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
             text = f"In round {round} I say there are {figure} {topic}. {reasons}"

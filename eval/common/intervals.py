@@ -20,7 +20,7 @@ Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
-MEAN_TOLERANCE = 1e-12  # means that differ by less count as equal: they have rounding errors
+MEAN_TOLERANCE = 1e-12  # smaller differences of means are rounding errors
 WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # limits: a wider interval or fewer clusters mean too little data
 SIGN_TEST_CLUSTERS = 6  # fewest differing clusters with which a sign test can exclude 0 (all in one direction)
 

@@ -104,7 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set torch's threads to ``eval.threads``; if null, several ``processes`` with models divide torch's default."""
+    """Set torch's threads to ``eval.threads``; if null, ``processes`` with models split torch's default number."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch

@@ -31,7 +31,7 @@ class HouseEpisodes:
     wordings: int = 1
 
     def with_wordings(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
-        """Return the first episode and, for each of its tasks, distinct wordings, the given instruction first."""
+        """Return the first episode, and the distinct wordings of each of its tasks, the given instruction first."""
         first = self.episodes[0]
         if len(self.episodes) > 1:
             return first, [[episode.tasks[0].instruction for episode in self.episodes]]

@@ -118,7 +118,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     twice = arguments.model and any(key_of(override) in MODELS for override in overrides)
     if twice or len(arguments.model) > 1:
         raise ConfigError(
-            f"--model {' --model '.join(arguments.model)} is not the only model; a curve has one: name one"
+            f"--model {' --model '.join(arguments.model)} is not the only model named; name one model for a curve"
         )
     model_overrides = [override for name in arguments.model for override in choose_model(name)]
     overrides = [*CURVE_SETTING, *expand_model(overrides), *model_overrides]

@@ -25,8 +25,8 @@ class Bounds:
     """Lower bounds of the makespan in seconds: ``compute`` without loading, ``transfer`` without computing.
 
     A row rests at a layer if it has a block and is not computed at this layer. Nothing can be loaded before the time
-    ``dependency``, at which the first resting rows are known; hence ``simple``. ``tight`` counts all dependencies, and
-    the computing after the last transfer.
+    ``dependency``, at which the first resting rows are known, so ``simple`` is max(compute, dependency + transfer).
+    ``tight`` counts all dependencies, and the computing after the last transfer.
     """
 
     compute: float
@@ -43,7 +43,7 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
     """Compute the bounds of schedules in which each job moves slices of one layer, all known to be needed.
 
     A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. Rows that first rest at
-    layer i are known at K_i or later: K_0 = 0, and K_i = A_(i-1) + the time that layer i - 1 takes up to its choice.
+    layer i are unknown before K_i: K_0 = 0, and K_i = A_(i-1) + the time that layer i - 1 takes up to its choice.
     Take the rows that first rest at layer i or later. T(i, m) is the link's time for their slices at layers 0 to m.
     These slices move after K_i and before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order,
     so A_m >= A_(m-1) + the computing of layer m - 1. The bound is attained if the link may pause a job, at no cost, to

@@ -1,4 +1,4 @@
-"""Prefills of the engine with each loading stage over a throttled link, measured, and simulations of these prefills."""
+"""Measured prefills of the engine with each loading stage over a throttled link, and a simulation of each prefill."""
 
 from __future__ import annotations
 

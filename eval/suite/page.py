@@ -113,7 +113,7 @@ COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *S
 
 
 def render_page(page: Page, out: Path, command: str) -> str:
-    """Return the page's text with the finished runs."""
+    """Return the page in Markdown, with tables of the finished runs and outputs of the finished commands."""
     parts = [f"# {page.title}", page.about, f"```sh\n{command}\n```"]
     for setting in page.settings:
         runs = _runs(page, setting, out)
