@@ -3,17 +3,17 @@
     python -m benchmarks.agents [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
         [--parts latency matching peak capacity] [--turns N] [--markdown] [--peak-tokens N] [--budget-gib N]
 
-Weights are random, in bfloat16. Times are medians in milliseconds from the text to the logits of its last token, with
-matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks, ``plain`` does the same without
-quantization, ``hot`` appends a short message to a prompt in memory, ``exact`` repeats a prompt, and ``warm`` appends a
-short message to a prompt on disk, after verifying its checksum; the file is in the page cache, as after a restart of
-the program. The measurements of one row run one after another, so use an otherwise idle machine.
+Weights are random, in bfloat16. Times are medians in milliseconds from the text to the logits of its last token. They
+include matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks; ``plain`` does so
+without quantization. ``hot`` appends a short message to a prompt in memory, ``exact`` repeats a prompt. ``warm``
+appends a short message to a prompt on disk and verifies its checksum; the file is in the page cache, as after a restart
+of the program. The measurements of one row run one after another, so use an otherwise idle machine.
 
 ``peak``: growth of a separate process's memory during a prefill, in one pass and in chunks (Linux only). ``capacity``:
 the agents that fit into --budget-gib, calculated from the sizes of their rows.
 
-``matching``: one conversation, in which each turn is matched by its text and, after tokenising the whole conversation
-again, by its tokens. Replies are ``tokenised`` sentences or ``random`` tokens, which no tokenizer would produce.
+``matching`` runs one conversation and matches each turn twice: by its text, and by its tokens, after tokenising the
+whole conversation again. Replies are ``tokenised`` sentences or ``random`` tokens, which no tokenizer would produce.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 1638
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
 PROGRESS = make_console(stderr=True)
-COLD_TOKENS = 8192  # most tokens of a cold prompt's repetitions together; a longer prompt is measured once
+COLD_TOKENS = 8192  # maximum tokens of all repetitions of a cold prompt; a longer prompt is measured once
 AGENT_TOKENS = 4096  # tokens of an agent's memory in the table of capacities
 MESSAGE = "Robot: the mug is in the fridge, what now?\n"
 VOCABULARY = 1000
@@ -258,7 +258,7 @@ def peak_mib() -> float:
 
 
 def capacity(gib: float) -> Table:
-    """Return the bytes per token, and the tokens and agents that fit into ``gib`` GiB."""
+    """Return a table of the bytes per token, and of the tokens and agents that fit into ``gib`` GiB."""
     columns = "shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more"
     caption = f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB"
     table = Table(*columns, title="What fits", caption=caption)

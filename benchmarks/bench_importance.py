@@ -45,7 +45,7 @@ def first_selection(engine: Engine, layout: Layout) -> Call:
 def test_importance(
     benchmark: BenchmarkFixture, note: Note, engine: Engine, stored: Callable[[int], Layout], segments: int
 ) -> None:
-    """Floor: attention scores of the returned rows with all keys; if the probe stores all weights, one read of them."""
+    """Floor: the returned rows' attention scores are computed, or all attention weights read if the probe has them."""
     layout = stored(segments)
     layer, active, probe = first_selection(engine, layout)
 

@@ -22,7 +22,7 @@ def test_embedding(
 ) -> None:
     """Floor: every embedding is read once and multiplied with that of the query.
 
-    If all groups of segments are static, few groups fit into the rest of the budget, so that many are tried.
+    If all groups of segments are static, few of them fit into the remaining budget, so the selection tries many.
     """
     store = house_of(segments).store
     if groups == "static":

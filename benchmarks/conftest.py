@@ -2,8 +2,8 @@
 
     make bench [ARGS="-k retrieval"]
 
-Every benchmark records its size in ``extra_info``, and most record a floor: the least time for the operations and bytes
-of the work, at this machine's rates for a large matrix product and a memory copy. Work that fits into the processor's
+Every benchmark records its size in ``extra_info``. Most also record a floor: the time that the operations and bytes of
+the work need at this machine's rates for a large matrix product and a memory copy. Work that fits into the processor's
 caches can be faster than its floor.
 """
 
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Use one thread, so that results do not depend on the number of cores and depend less on other processes."""
+    """Use one thread, so that results are independent of the number of cores and depend less on other processes."""
     torch.set_num_threads(1)
 
 
@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def house_of() -> Callable[[int], House]:
-    """Return a function from a number of segments to a shared house; benchmarks must keep its number of segments."""
+    """Return a function from a number of segments to a house. Benchmarks share it and must not change this number."""
     return cache(House)
 
 
@@ -87,7 +87,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def stored(engine: Engine) -> Callable[[int], Layout]:
-    """Return a function that makes a prompt of a number of segments with KV blocks, one unit each, and a query."""
+    """Return a function from a number of segments to a prompt of segments (each a unit with a KV block) and a query."""
 
     @cache
     def layout(segments: int) -> Layout:

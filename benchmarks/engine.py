@@ -2,10 +2,11 @@
 
     python -m benchmarks.engine [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
 
-Milliseconds per shape, dtype and prompt length: ``plain`` is transformers' forward with SDPA, a KV cache, and logits of
-the last row only; ``full`` the engine's prefill of every row; ``none`` a prefill that reuses all blocks; ``keep``
-KEEP's prefill with layer-balanced loading; ``score`` scores a trie of 214 candidates, ``encode`` encodes one segment.
-Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
+The table shows milliseconds per shape, dtype and prompt length. ``plain`` is transformers' forward with SDPA, a KV
+cache, and logits of the last row only. ``full`` is the engine's prefill of every row, ``none`` a prefill that reuses
+all blocks, and ``keep`` KEEP's prefill with layer-balanced loading. ``score`` scores a trie of 214 candidates;
+``encode`` encodes one segment. Contenders take turns, so that other load affects all of them equally. Times are lower
+quartiles.
 """
 
 from __future__ import annotations

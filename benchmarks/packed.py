@@ -2,10 +2,10 @@
 
     python -m benchmarks.packed [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N]
 
-Keys and values of all layers are random. ``bytes`` is the size relative to bfloat16, ``pack`` the microseconds per
-token, for all layers, when all tokens are packed together. Attention of the last ``rows`` tokens, in milliseconds over
-all layers: ``dense`` over bfloat16, ``tiled`` over packed tiles; ``unpack`` is the part that unpacks the tiles.
-Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
+Keys and values of all layers are random. ``bytes`` is the size relative to bfloat16. ``pack`` is the time to pack all
+layers of all tokens, in microseconds per token. The other times are milliseconds over all layers: ``dense`` and
+``tiled`` are the attention of the last ``rows`` tokens over bfloat16 and over packed tiles; ``unpack`` only unpacks the
+tiles. Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PackedMemory:
 
 
 def pack_time(memory: PackedMemory, format: PackFormat, repeats: int) -> float:
-    """Return the milliseconds for packing all layers one by one, as in a prefill."""
+    """Return the milliseconds for packing all layers one by one, as in a prefill; one layer is timed."""
 
     def work() -> None:
         pack(memory.k[0], format, format.keys)

@@ -1,10 +1,10 @@
-"""Accuracy of receptacle inference on ALFRED, by leaving out one trial at a time.
+"""Accuracy of inferring the receptacle that initially holds an object in ALFRED, leaving out one trial at a time.
 
     python -m benchmarks.receptacle_inference --data PATH/json_2.1.0 [--split train]
 
 The score covers the first pick-up of each object, for which the demonstration names the receptacle. The parent of the
 data folder may contain the results of another inference as a reference: receptacles.json and
-initial_receptacles_SPLIT.jsonl[.gz]. The command then also prints the agreement with it.
+initial_receptacles_SPLIT.jsonl[.gz]. If so, the command also prints the agreement with the reference.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def score(survey: Survey, trials: frozenset[str]) -> str:
 
 
 def agreement(folder: Path, split: str, trajectories: list[Trajectory], survey: Survey) -> str:
-    """Format the share of objects in the same receptacle as in the reference, by its source; "" without a reference."""
+    """Format the share of objects in the reference's receptacle, by how the reference inferred it; "" without one."""
     places, lines = _read(folder / "receptacles.json"), _lines(folder, split)
     if places is None or not lines:
         return ""

@@ -3,12 +3,12 @@
     python -m benchmarks.selection [--threads N] [--repeats N] [--shapes qwen2.5-0.5b] [--tokens 1024 2048]
 
 Weights are random; all segments have nine tokens and KV blocks; the query has 30 tokens. ``choice`` is the time in the
-stage, including the computations that it requests; ``prefill`` is the whole prefill. Stages take turns, so that other
-load affects all of them equally; the table shows medians.
+recompute stage, including the computations that it requests; ``prefill`` is the whole prefill. Stages take turns, so
+that other load affects all of them equally; the table shows medians.
 
-Latent retrieval selects 128 blocks of 16 tokens; ``prefill`` is the query's prefill over them, ``choice`` the scoring
-of the key boxes by the early layers or by all layers, and ``pass`` the extra pass that computes the query states, which
-per-layer retrieval does not need.
+Rows named ``latent`` measure latent retrieval, which selects 128 blocks of 16 tokens. ``prefill`` is the query's
+prefill over these blocks; ``choice`` scores the key boxes at the early layers or at all layers. ``pass`` is the extra
+forward pass that computes the query states; per-layer retrieval does not need it.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, SelectionTim
 
 @dataclass(frozen=True, slots=True)
 class LatentTimes:
-    prefill: float  # ms, the query over the selected blocks
-    choice: float  # ms, the choice of blocks by their boxes
-    query_pass: float  # ms, the pass for query states
+    prefill: float  # ms of the query's prefill over the selected blocks
+    choice: float  # ms for choosing blocks by their key boxes
+    query_pass: float  # ms of the extra pass that computes the query states
 
 
 def measure_latent(engine: Engine, tokens: int, repeats: int, scoring_layers: str) -> LatentTimes:

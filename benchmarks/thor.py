@@ -1,7 +1,7 @@
 """Benchmark of the AI2-THOR environment: `python -m benchmarks.thor [--data FOLDER --split NAME] [--episodes N]`.
 
-The scripted expert plays. The environment's own time per skill is the duration of a step without the simulator and its
-client. In it the environment selects the instance, checks the rules, ranks poses, and translates requests and replies.
+The scripted expert plays. The environment's own time per skill is the duration of a step minus the time of simulator
+and client. The environment selects the instance, checks the rules, ranks poses, and translates requests and replies.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def draw_skill(skills: tuple[str, ...], random: Random) -> str:
 
 
 def world_rollout(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
-    """Return a rollout of the world alone, which returns its seconds without the reset and the drawing of skills."""
+    """Return a function that plays one rollout in the world alone and returns the seconds of its steps."""
     random, houses = Random(0), cycle(episodes)
 
     def rollout() -> float:
@@ -57,7 +57,7 @@ def world_rollout(setting: Setting, episodes: Sequence[Episode]) -> Callable[[],
 
 
 def environment_rollout(env: gymnasium.Env) -> Callable[[], float]:
-    """Return a rollout of the environment, which returns its seconds with the reset, without the drawing of skills."""
+    """Return a function that plays one rollout in the environment and returns the seconds of its reset and steps."""
     random = Random(0)
 
     def rollout() -> float:

@@ -1,4 +1,4 @@
-"""Site hooks (mkdocs.yml): add the README and its neighbours, and a reference made from docstrings."""
+"""MkDocs hooks, named in mkdocs.yml: they add files of the root folder, and a reference made from docstrings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAGES = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add them to what lies in the folder."""
+    """Add the root folder's files in `BESIDE` and the pages of the reference to the files of docs/."""
     for name, place in BESIDE.items():
         files.append(File.generated(config, place, content=(ROOT / name).read_text(encoding="utf-8")))
     pages = {name: map(_entry, objects) for name, objects in PAGES.items()}
@@ -58,8 +58,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links are written as the repository has the files; the site has what lies beside docs in one folder with it."""
-    if "/" in page.file.src_uri:  # a folder within, which is where it was
+    """Rewrite links between docs/ and the root folder, because the site has the files of both in one folder."""
+    if "/" in page.file.src_uri:  # pages in subfolders of docs/ keep their links
         return markdown
     return markdown.replace("](docs/", "](").replace("](../", "](")
 
@@ -70,7 +70,7 @@ def _entry(name: str, level: int = 2, **options: bool) -> str:
 
 
 def _worlds() -> Iterator[str]:
-    """The environments that are registered, and what they share."""
+    """Yield an entry for each registered environment, and for the modules that all environments use."""
     register_worlds()
     for id, spec in gymnasium.registry.items():
         if str(spec.entry_point).startswith("envs."):
@@ -80,7 +80,7 @@ def _worlds() -> Iterator[str]:
 
 
 def _stages() -> Iterator[str]:
-    """Each stage's question, and the answers that configs/memory has to it."""
+    """Yield an entry for the interface of each memory stage, and for its classes in configs/memory."""
     yield from map(_entry, ("memory.stages.Capabilities", "memory.stages.Probe", "memory.prompt.layout"))
     for stage in STAGES:
         yield f"## {stage.title()}"

@@ -1,7 +1,7 @@
 """Anatomy of a run's memory: ``python -m eval.anatomy RUN [--markdown]``.
 
-Two tables from the trace. The first shows how often segments (facts as text) of each kind change, as KEEP's Figure 5
-(arXiv 2602.23592). The second shows the rows (prompt tokens) computed and bytes loaded at each layer, as its Figure 7.
+The first table shows how often segments (texts in the memory) of each kind change, as in KEEP's Figure 5 (arXiv
+2602.23592). The second shows the computed rows (prompt tokens) and loaded bytes of each layer, as in KEEP's Figure 7.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Layers:
 
 
 def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
-    """Count changes by kind of segment, and rows and bytes by layer. ``where`` is the file in error messages."""
+    """Count changes by kind of segment, computed rows and loaded bytes by layer. ``where``: the file in error texts."""
     kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
     kind_by_id: dict[str, str] = {}  # kind of each existing segment, by the segment's id
     categories: dict[str, str] = {}  # category of each fact, by the fact's id
@@ -98,7 +98,7 @@ KIND_COLUMNS: tuple[Column, ...] = (
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Print both tables (``plain``: in Markdown). Raises DataError if there is no trace, or no step of a model."""
+    """Print both tables (``plain``: in Markdown). Raises DataError for a missing trace, or if no step ran a model."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")

@@ -113,7 +113,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Return distinct names: a repeated name gets its run's folder in brackets, relative to all runs' common parent."""
+    """Return distinct names: to a repeated name add the run's folder, relative to the common parent of all runs."""
     shared = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
     return [
         name if names.count(name) == 1 else f"{name} ({folder.relative_to(shared)})"
@@ -131,7 +131,7 @@ def with_common_episodes(runs: Sequence[Run]) -> list[Run]:
 
 
 def setting_differences(runs: Sequence[Run]) -> list[str]:
-    """List the settings outside the method in which runs differ, and the machines if runs were timed on several."""
+    """List the settings, other than the method's, in which runs differ; and the machines, if times are from several."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(EQUAL_KEYS, [run.config for run in runs]) | unequal_settings(EQUAL_MEMORY_KEYS, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
@@ -214,7 +214,7 @@ def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> lis
 
 
 def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
-    """Return the run called ``name``; by default the first run of full recomputation, or the first run of all."""
+    """Return the run called ``name``, or the only run of planner ``name``; by default `BASELINE` or the first run."""
     same_name = [run for run in runs if run.name == name]
     candidates = same_name or [run for run in runs if run.planner == (name or BASELINE)]
     if name and len(candidates) != 1:

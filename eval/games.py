@@ -39,7 +39,7 @@ TYPES_BY_PREDICATE = {
     "pickupable": objects.PICKUPABLE,
 }
 NAMED_BY_RULES = ({"SinkBasin", "Microwave", "Fridge"}, {"Knife", "ButterKnife"})  # types that ALFWorld's rules name
-_LAST = 999  # ALFWorld numbers objects by descending id: with the id 999 - 3, cabinet_3 becomes "cabinet 3"
+_LAST = 999  # ALFWorld numbers objects from the greatest id down; cabinet_3 keeps its number with the id 999 - 3
 
 
 def unsupported_reason(episode: Episode) -> str:
@@ -110,7 +110,7 @@ def _place_facts(item: Item) -> Iterator[str]:
 
 
 def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
-    """Yield the facts about an object. A lamp that stands nowhere is put on the nearest furniture without doors."""
+    """Yield the facts about an object. A lamp without a parent is put on the nearest furniture without doors."""
     if item.parent is None:
         without_doors = [place for place in places if place.type not in objects.CONTAINERS]
         place = min(without_doors, key=lambda place: dist(place.position, item.position))
@@ -123,7 +123,7 @@ def _object_facts(item: Item, places: list[Item]) -> Iterator[str]:
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
-    """Return the content of ``game.tw-pddl``. Raises ConfigError for an instruction with characters of the grammar."""
+    """Return the content of ``game.tw-pddl``. Raises ConfigError if the grammar cannot hold the instruction."""
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
     task = episode.tasks[0]

@@ -1,10 +1,11 @@
 """Overlap of loading and computing in a prefill, simulated or measured: ``python -m eval.pipeline``.
 
 The command simulates loading stages (strategies of loading stored rows) with given times for each layer's attention,
-importance (the choice of the next layer's rows) and MLP. It shows the makespan, the idle times of computing and of the
-link, and the distance from the lower bound. Times come from a model's shape and a device's data sheet (--model,
---device, --attainable), or from a file of measured times (--times). --out FOLDER writes all events to pipeline.json and
-a Gantt chart to gantt.png. --sweep varies the link's bandwidth: loading takes 1/8 to 8 times as long as computing.
+importance (the choice of the next layer's rows) and MLP. It shows the makespan, its excess over the lower bound, and
+the idle times of computing and of the link, over which rows are loaded. Times come from a model's shape and a device's
+data sheet (--model, --device, --attainable), or from a file of measured times (--times). --out FOLDER writes all events
+to pipeline.json and a Gantt chart to gantt.png. --sweep varies the link's bandwidth: loading takes 1/8 to 8 times as
+long as computing.
 
 --measure runs the engine on this machine, with random weights in bfloat16 and a throttled link, and simulates each run
 with its measured times. --ratio, --link or --sweep set the loading time.

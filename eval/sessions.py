@@ -1,4 +1,4 @@
-"""Training data of a retention head, which corrects scores of rows: ``python -m eval.sessions --out FILE.jsonl ...``.
+"""Training data of IntentKV's residual head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
 The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. A line of FILE is a
 session: for each turn its new tokens, and the objects that the next skill names. KEY=VALUE override settings.

@@ -1,7 +1,7 @@
 """Scores of short answers: token F1, BLEU-1, embedding similarity, BERTScore, and detection of abstention.
 
-F1 and BLEU-1 compare words normalised as in SQuAD (arXiv 1606.05250). Similarity, a cosine, may be negative; other
-scores are from 0 to 1. An answer abstains if it says that the information is missing.
+F1 and BLEU-1 compare words normalised as in SQuAD (arXiv 1606.05250). Embedding similarity is a cosine and may be
+negative; the other scores are from 0 to 1. An answer abstains if it says that the information is missing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> lis
     if nonempty:
         try:
             _, _, f1 = score([answers[i] for i in nonempty], [golds[i] for i in nonempty], model_type=model)
-        except (OSError, KeyError) as error:  # unknown model, or one for which bert-score has no default layer
+        except (OSError, KeyError) as error:  # bert-score does not know the model, or its default layer
             raise ConfigError(f"bertscore={model} cannot be loaded ({error}); choose another model") from error
         for number, value in zip(nonempty, f1.tolist(), strict=True):
             scores[number] = value

@@ -36,7 +36,7 @@ COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
 
 def find_answers(paths: Sequence[Path]) -> list[Path]:
-    """Find the run folders at or below each of ``paths``. Raises DataError for a path without any."""
+    """Find the run folders at or below each of ``paths``. Raises DataError for a path without run folders."""
     runs = {path: sorted(file.parent for file in path.rglob(ANSWERS)) for path in paths}
     if empty := [path for path, below in runs.items() if not below]:
         raise DataError(f"no answered questions under {empty[0]}: give a folder that contains {ANSWERS}")
@@ -44,7 +44,7 @@ def find_answers(paths: Sequence[Path]) -> list[Path]:
 
 
 def name_of(config: Mapping[str, Any]) -> str:
-    """Name a run by planner, memory method (if named differently), retrieval and number of retrieved segments."""
+    """Name a run by its planner, retrieval and segment budget, and by its memory method if the planner has another."""
     planner, memory = config["planner"]["name"], config["memory"]
     method = planner if memory["name"] == planner else f"{planner}, memory={memory['name']}"
     retrieval = memory["retrieval"]["_target_"].rpartition(".")[2].lower()
@@ -60,7 +60,7 @@ def common_rows(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
-    """Return a question's key: id, text and reference answer, since data of different seeds have equal ids."""
+    """Return a question's key: id, text and reference answer. Data generated from another seed have the same ids."""
     return row.id, row.question, row.gold
 
 

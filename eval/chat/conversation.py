@@ -13,7 +13,7 @@ ADVERSARIAL = "adversarial"  # category of questions without an answer in the co
 
 
 def one_line(text: str) -> str:
-    """Join the words of a text into one line, since a segment must have no newline but the one at its end."""
+    """Join the words of a text into one line, since a segment has only one newline, at its end."""
     return " ".join(text.split())
 
 
@@ -35,7 +35,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question about a conversation; multiple choice if it has ``choices``, of which ``answer`` is one."""
+    """Question about a conversation. With ``choices`` it is multiple choice, and ``answer`` is one of them."""
 
     id: str
     text: str
@@ -55,8 +55,8 @@ class Conversation:
     """Sessions that fill one memory, and the questions asked about them.
 
     Consecutive conversations of one ``group`` share a memory: each reuses keys and values of earlier conversations. If
-    the conversation is ``incremental``, a method may store rows (keys and values of tokens) after each session, but no
-    rows of a question's prompt. Otherwise it stores only such rows, which the group's next conversation can reuse.
+    the conversation is ``incremental``, a method may store rows (keys and values of tokens) after each session, but not
+    the rows of a question's prompt. Otherwise the method stores only the rows of questions' prompts.
     """
 
     id: str
@@ -100,7 +100,7 @@ def check_unit(unit: str) -> str:
 
 
 def lines_of(session: Session, unit: str) -> list[Line]:
-    """Split a session into segments: its date and each turn; with ``unit=session`` one segment holds all of this."""
+    """Split a session into segments: one for the date and one per turn; with ``unit=session`` one for everything."""
     lines = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
     head = [f"conversation on {one_line(session.date)}"] if session.date and lines else []
     if unit == "session":

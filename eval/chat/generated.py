@@ -27,7 +27,7 @@ FILLERS = (
 
 
 class Relation(NamedTuple):
-    """Kind of fact about a person. {} is the value (``statement``, ``update``) or the person (``question``)."""
+    """Kind of fact about a person. {} is the value in ``statement`` and ``update``, and the person in ``question``."""
 
     name: str
     statement: str
@@ -57,7 +57,7 @@ RELATION_BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Fact that a person states in a turn. ``first`` is False if it changes an earlier fact of the same relation."""
+    """Fact that a person states in a turn. ``first`` is False for a change of an earlier fact of the same relation."""
 
     person: str
     relation: str
@@ -142,7 +142,7 @@ def _questions(latest: LatestFacts, people: Sequence[str], rng: random.Random) -
             text = f"Would {person} be happier with a book on {first} or on {second}?"
             yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):  # about a speaker without this fact; if none, a non-speaker
+    for relation in rng.sample(RELATIONS, 2):  # about a speaker who did not state such a fact, or a stranger
         silent = [person for person in people if (person, relation.name) not in latest]
         text = relation.question.format(rng.choice(silent or strangers))
         yield Question("", text, "", ADVERSARIAL)
@@ -174,7 +174,7 @@ def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversatio
 
     Each prompt is one conversation, ``[note][contribution][note][contribution]...``. A note is new text that names the
     reader. A contribution has the same text for all its readers. Each reader omits its own contribution and reads the
-    rest in an order of its own, so the prompts share hardly any prefix. All prompts of a debate share one memory.
+    others in a random order, so the prompts share hardly any prefix. All prompts of a debate share one memory.
     """
     if not 2 <= agents <= len(PEOPLE):
         raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")
@@ -185,7 +185,7 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for round in range(1, rounds + 1):
-        contributions = []  # (turn, the number that it states); the text is the same for all readers
+        contributions = []  # (turn, the number that the turn states); all readers get the same texts
         for agent in people:
             figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
             text = f"In round {round} I say there are {figure} {topic}. {reasons}"

@@ -22,7 +22,7 @@ REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
 
 
 def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:
-    """Return ``row[name]`` of type ``kind``. Raises DataError that begins with ``where``, the file and its entry."""
+    """Return ``row[name]`` of type ``kind``. Raises DataError; its text begins with ``where`` (file and entry)."""
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: an object with the field {name!r} was expected, not {type(row).__name__}")
     if name not in row:
@@ -165,7 +165,7 @@ def _options(text: str, where: str) -> list[str]:
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: deep nesting
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two if lists are nested deeply
             continue
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return options
@@ -176,7 +176,7 @@ KNOWN_FORMATS = "LoCoMo's conversations, LongMemEval's list of questions, or Per
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """Load a file or a folder: its questions*.csv, or else its JSON files, in order of name. Raises DataError."""
+    """Load a file; or a folder's questions*.csv, else its JSON files, in order of name. Raises DataError."""
     files = [path]
     if path.is_dir():
         tables = sorted(path.glob("questions*.csv"))

@@ -21,7 +21,7 @@ class QuestionPrompt:
 
     :param instruction: text before the memory
     :param choices: ``letters``: list the choices in the prompt, and score their letters; ``texts``: score their texts
-    :param start: first token of the prompt; None: the tokenizer's start token, or none if there is a chat template
+    :param start: first token of the prompt; None: the tokenizer's start token, unless a chat template contains it
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class QuestionPrompt:
         self._chat = bool(getattr(tokenizer, "chat_template", None))
         parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
         before, self._turn_end = parts or (one_line(instruction) + "\n", ANSWER_START)
-        default = None if self._chat else tokenizer.bos_token_id  # a chat template adds a start token
+        default = None if self._chat else tokenizer.bos_token_id  # a chat template contains the start token
         first = default if start is None else self._splice.token(start)
         self._context = ([] if first is None else [first]) + self._splice.lines(before)
 
@@ -47,7 +47,7 @@ class QuestionPrompt:
         return self._splice.lines(text)
 
     def empty_query(self) -> list[int]:
-        """Return the query of a prefill that asks nothing: a newline."""
+        """Return the query of a prefill without a question: a newline."""
         return [self._splice.newline]
 
     def query(self, question: Question) -> list[int]:

@@ -25,7 +25,7 @@ class LatencySplit:
     mlp: float = 0.0
     rope: float = 0.0  # rotation of stored keys to their positions in the prompt
     topk: float = 0.0  # retrieval outside the layers: sentence encoder, choice of segments, look-up of blocks
-    memory: float = 0.0  # grouping, transfers into the prompt's cache, copying rows out of it (harvest)
+    memory: float = 0.0  # updates of the segment graph, transfers into the prompt's cache, copies of its rows (harvest)
     remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; in files: "other"
 
 
@@ -40,7 +40,7 @@ def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> LatencyS
     loading = _within(spans["rope"], loads)  # rotations within a transfer
     rotating = [span for span in spans["rope"] if span not in loading]
     parts = {part: _length(part_spans) for part, part_spans in spans.items()}
-    inside = _within([*loads, *rotating], spans["attention"])  # loads within attention, if each layer retrieves
+    inside = _within([*loads, *rotating], spans["attention"])  # not empty if the attention modules retrieve blocks
     parts["attention"] -= _length(inside)
     parts["topk"] = times.embed + times.retrieve
     parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
@@ -80,9 +80,9 @@ class TimedAnswer:
 class Reader:
     """Reader of one conversation after another, with one memory session.
 
-    :param unit: ``turn`` or ``session``: the part that becomes a segment; each advances the memory by one step
-    :param replay: whether to prefill a prompt after each session of a conversation that is ``incremental``, so that
-        methods can store (harvest) its rows; None: only if the method harvests
+    :param unit: ``turn`` or ``session``: the part that becomes a segment; each segment is one step of the memory
+    :param replay: whether to prefill a prompt after each session of an incremental `Conversation`, so that the method
+        can store (harvest) the prompt's rows; None: only if the method harvests
     :param timer: measures the latency split of each answer; None: no split
     """
 
@@ -113,12 +113,12 @@ class Reader:
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
-        """Read a conversation and prefill a question that was answered before the resume, to restore the memory."""
+        """Read a conversation and prefill a question answered before the resume, so that the memory has its rows."""
         self.read(item[0])
         self._prefill(item[1])
 
     def answer(self, question: Question) -> TimedAnswer:
-        """Answer with greedy text or the likeliest choice; store no prompt rows if the conversation is incremental."""
+        """Answer with greedy text or the likeliest choice. In an incremental conversation no prompt rows are stored."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
             began = time.perf_counter()

@@ -42,8 +42,8 @@ class AnswerRow:
     scores: Scores
     numbers: StepNumbers  # times and rows of the answer
     kv_length: int  # rows of the prompt's cache at the answer's last token
-    evidence: float | None = None  # share of the turns with the answer that are in the prompt
-    reading: ReadCost = field(default_factory=ReadCost)  # of its conversation; 0 if it was read before
+    evidence: float | None = None  # share of the evidence turns that the prompt contains
+    reading: ReadCost = field(default_factory=ReadCost)  # of the conversation; 0 if it was read before
     split: LatencySplit | None = None
 
     @property
@@ -105,7 +105,7 @@ def answer_row(index: int, item: Item, reading: ReadCost, answer: TimedAnswer, e
 
 
 def evidence_share(item: Item, answer: TimedAnswer) -> float | None:
-    """Return the share of evidence turns that the prompt contains, alone or in a session; None if there are none."""
+    """Return the share of evidence turns whose segment or session is in the prompt; None without evidence turns."""
     conversation, question = item
     session_of = {turn.id: session.id for session in conversation.sessions for turn in session.turns}
     evidence = [id for id in question.evidence if id in session_of]

@@ -20,7 +20,7 @@ BertScores = Mapping[int, float]  # BERTScore by row index; empty if disabled
 
 
 def summarize(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
-    """Return quality by category, for all answerable and for all adversarial questions, and cost over all questions."""
+    """Return quality (by category, of all answerable, of all adversarial questions) and the cost of all questions."""
     categories = dict.fromkeys(row.category for row in rows)
     answerable = [row for row in rows if row.category != ADVERSARIAL]
     splits = [row.split for row in rows if row.split is not None]
@@ -45,7 +45,7 @@ def summarize(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
 
 
 def quality(rows: Sequence[AnswerRow], bert: BertScores) -> dict[str, Any]:
-    """Return the mean of each score over the rows that have it (None if no row has it); clusters are conversations."""
+    """Return the mean of each score over the rows that have it, or None; the interval's clusters are conversations."""
     texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
     metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
     free = [row for row in rows if not row.choice]

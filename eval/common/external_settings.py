@@ -33,7 +33,7 @@ def check_external(saved: DictConfig, command_config: DictConfig, overrides: Seq
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
             continue  # the address is unused
         what, harmless = EXTERNAL_KEYS.get(key, STORAGE_FOLDER)
-        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # or in a variant: keep+KEY=VALUE
+        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # alone, or in keep+KEY=VALUE
         if value not in (*harmless, command_line.get(key)) and not any(map(pattern.search, overrides)):
             raise ConfigError(
                 f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if you trust it, give "

@@ -1,8 +1,9 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-If all clusters are equal, a bootstrap has width 0, so an exact bound for unobserved clusters replaces it. A single
-cluster has no interval (None), since it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
+If all clusters are equal, a bootstrap interval would have width 0; an exact bound on the share of unequal clusters
+replaces it. One cluster has no interval (None), since it does not show how clusters vary. Definitions:
+docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES, RATIO_RESAMPLES = 2000, 1000
-MEAN_TOLERANCE = 1e-12  # rounding error between equal means of clusters of different sizes
-WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # too few observations: the interval is wider, or the clusters are fewer
-SIGN_TEST_CLUSTERS = 6  # the fewest differing clusters, all in one direction, for which a sign test excludes 0
+MEAN_TOLERANCE = 1e-12  # smaller differences of means are rounding errors
+WIDE_INTERVAL, FEW_CLUSTERS = 0.2, 10  # limits: a wider interval or fewer clusters mean too little data
+SIGN_TEST_CLUSTERS = 6  # fewest differing clusters with which a sign test can exclude 0 (all in one direction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def paired_difference(samples: Samples) -> Difference | None:
     """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
     A bootstrap interval is too narrow if only a few clusters differ. With fewer than `SIGN_TEST_CLUSTERS` differing
-    clusters it is therefore at least as wide as if no cluster differed.
+    clusters, the returned interval therefore includes +/- `unseen_share`, the interval if no cluster differs.
     """
     values = [value for part in samples.values() for value in part]
     if not values:
@@ -79,7 +80,8 @@ def share_interval(samples: Samples) -> Interval:
 
     Values of one cluster are correlated. The effective sample size is therefore the number of independent values whose
     share has the variance observed between clusters (Korn and Graubard 1998). It is reduced by the squared ratio of two
-    quantiles of Student's t, since few clusters estimate a variance badly. For equal values it is the cluster count.
+    quantiles of Student's t, since few clusters estimate a variance badly. If all values are equal, the sample size is
+    the number of clusters.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
@@ -130,7 +132,7 @@ def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[fl
 
 
 def ratio_interval(top: Samples, bottom: Samples) -> Interval:
-    """Return the interval of the ratio of medians, top / bottom; a resample draws the same clusters for both."""
+    """Return the interval of the ratio of medians, top / bottom; a resample draws the same clusters of both."""
     common = [key for key in top if len(top[key]) and len(bottom.get(key, ()))]
     if len(common) < 2:
         return None

@@ -70,7 +70,7 @@ def begin_run(
 
 
 def _resolve_encoder(config: DictConfig) -> None:
-    """Replace the encoder ``auto`` by the encoder that it selects, so that a run resumed elsewhere keeps it."""
+    """Replace the encoder ``auto`` by the encoder that it selects, so that a resumed run uses the same."""
     if "prompt" in config:
         config.prompt.encoder = literal(resolve_encoder(config.prompt.encoder))
 
@@ -103,7 +103,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set torch's threads to ``eval.threads``; if null, ``processes`` with models share torch's default number."""
+    """Set torch's threads to ``eval.threads``; if null, ``processes`` with models split torch's default number."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -152,7 +152,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Raise ConfigError for interpolations, and for classes and external settings that only ``run``'s config has."""
+    """Raise ConfigError for interpolations, and for classes and external settings that the command line lacks."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in interpolations(plain):

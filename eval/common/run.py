@@ -44,7 +44,8 @@ class Shard:
     """Shard ``number`` of ``total``, counted from 0 and written ``number/total``.
 
     A shard takes every ``total``-th episode. Official data are sorted by task type, so contiguous shards would hold
-    only short or only long tasks. The annotations of one trial take equally long, and go to different shards.
+    only short or only long tasks. Adjacent episodes often differ only in the wording of their instruction and take
+    equally long; different shards play them.
     """
 
     number: int
@@ -62,7 +63,7 @@ class Shard:
         return cls(number, total)
 
     def indices(self, episodes: int) -> range:
-        """Return the indices of the shard's episodes, of ``episodes`` in all. Raises ConfigError if it has none."""
+        """Return the indices of the shard's episodes, out of ``episodes``. Raises ConfigError if the shard has none."""
         if self.number >= max(episodes, 1):
             raise ConfigError(f"eval.shard={self} has none of the {episodes} episodes; use {episodes} shards at most")
         return range(self.number, episodes, self.total)

@@ -1,4 +1,4 @@
-"""Table cells and tables: digits, percentages, missing values and intervals."""
+"""Tables, and texts of their cells: numbers, percentages, missing values and intervals."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def difference(value: Difference | None) -> str:
 
 
 def crashes(runs: Iterable[tuple[str, int, int]]) -> str:
-    """Name the runs with crashes, from (name, crashed episodes, episodes); empty if there are none."""
+    """Name the runs with crashes, or return ""; ``runs`` are (name, crashed episodes, all episodes)."""
     parts = [f"{name} in {crashed} of {episodes} episodes" for name, crashed, episodes in runs if crashed]
     return f"crashed, which counts as failed: {', '.join(parts)}" if parts else ""
 

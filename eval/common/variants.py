@@ -30,7 +30,7 @@ def within(key: str, names: Collection[str]) -> bool:
 
 
 def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], replacements: Mapping[str, str]) -> None:
-    """Raise ConfigError for a key outside ``readable_keys``, or a key whose option is in ``replacements``."""
+    """Raise ConfigError for a key outside ``readable_keys``, or in ``replacements`` (the option to use, by key)."""
     for override in overrides:
         key = key_of(override)
         if key in replacements:

@@ -2,8 +2,8 @@
 
 The scripted expert acts in generated houses of the --worlds, and with --data in ALFRED's official train split. Some
 of its steps are replaced by random steps, one or several in a row. The label is always the expert's skill, so that a
-planner learns to recover. With --data, ALFRED's annotated instructions and their goals are written as lessons.
-NAME.json records the settings.
+planner learns to recover. With --data the command also writes lessons: ALFRED's annotated instructions with their
+goals. NAME.json records the settings (NAME is set by --name).
 
 With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.
 """
@@ -47,7 +47,7 @@ ACTED_PER_FILE = 50  # smaller, since a planner is slow and an interrupt loses t
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[HouseEpisodes]:
-    """Yield ``count`` houses from ``first`` on, of ``stream`` tasks each; 0: two thirds have one task, others more."""
+    """Yield ``count`` houses from ``first`` on, with ``stream`` tasks each; 0: two thirds have one, others 2 to 4."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
     settings, out = [_setting(text) for text in args.settings], Path(args.out)
     for name, low in (("houses", 0), ("first", 0), ("trials", 0), ("wordings", 1), ("stream", 0)):
         if (value := getattr(args, name)) is not None and value < low:
-            raise ConfigError(f"--{name} {value} is too few; use {low} or more")
+            raise ConfigError(f"--{name} {value} is too small; use {low} or more")
     if args.trials and not args.data:
         raise ConfigError(f"--trials {args.trials} draws official trials; give their folder with --data")
     if not 0 <= args.perturb <= 1:

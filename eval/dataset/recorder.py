@@ -19,19 +19,19 @@ from planners.training.rollout_files import FactRecord, Rollout, StepRecord, Tas
 
 PERTURBED_SHARE = 0.6  # share of tasks in which some of the expert's steps are random
 REPEAT_PROBABILITY = 0.5  # probability that a random step is followed by another random step
-MAX_DEVIATIONS = 12  # steps of a task in which a planner may differ from the labels; then the expert acts
+MAX_DEVIATIONS = 12  # steps of a task in which a planner may differ from the labels; after these the expert acts
 
 
 @dataclass(frozen=True, slots=True)
 class HouseEpisodes:
-    """Episodes of a house: one per annotation of an official trial, or one with ``wordings`` texts per task."""
+    """Episodes of a house: one per annotation of an official trial, or only one, with ``wordings`` texts per task."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
     wordings: int = 1
 
     def with_wordings(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
-        """Return the first episode and, for each of its tasks, distinct wordings, the given instruction first."""
+        """Return the first episode, and the distinct wordings of each of its tasks, the given instruction first."""
         first = self.episodes[0]
         if len(self.episodes) > 1:
             return first, [[episode.tasks[0].instruction for episode in self.episodes]]
@@ -59,7 +59,7 @@ class RolloutRecorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """Store the options. ``perturb``: probability per step that random steps begin. A ``planner`` acts if given."""
+        """Store the options. ``perturb``: probability per step that random steps begin; ``planner``: acts if given."""
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random
@@ -107,7 +107,7 @@ class RolloutRecorder:
     def _choice(self, play: EpisodeState, label: str, rate: float, deviations: int) -> str:
         """Return the skill to execute, given the expert's ``label``. Only the expert ends a task.
 
-        The planner decides at every step, even if its skill is not used, since its transcript contains all prompts.
+        The planner decides at every step, even if its skill is not used, because its transcript must have every prompt.
         """
         decision = label if self._planner is None else self._planner.decide(play.admissible(), {}).skill
         if label == DONE:

@@ -5,7 +5,7 @@ forward computes the same prompt without a cache. A tiny random model per family
 (--model) shows the effect of the deviation on decisions.
 
 With ``planner=NAME[,NAME...]`` the command draws a curve instead: full recomputation plays episodes with planner-tiny
-(or --model), and every method chooses a skill at each step with several shares of recomputed rows (--ratios). The table
+(or --model). At each step every method chooses a skill, with several shares of recomputed rows (--ratios). The table
 and the figure show how often a method chooses full recomputation's skill, and the KL divergence of the next token.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; overrides without effect here are rejected.
@@ -118,7 +118,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     twice = arguments.model and any(key_of(override) in MODELS for override in overrides)
     if twice or len(arguments.model) > 1:
         raise ConfigError(
-            f"--model {' --model '.join(arguments.model)} is not the only model; a curve has one: name one"
+            f"--model {' --model '.join(arguments.model)} is not the only model named; name one model for a curve"
         )
     model_overrides = [override for name in arguments.model for override in choose_model(name)]
     overrides = [*CURVE_SETTING, *expand_model(overrides), *model_overrides]

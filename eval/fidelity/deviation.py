@@ -45,7 +45,7 @@ def divergence(prefill: Prefill, reference: torch.Tensor) -> float:
 
 @dataclass
 class Deviation:
-    """Deviation of one method from the plain forward of its prompts: logits of the last prompt row, over all steps."""
+    """Deviation of a method's logits from a plain forward of the same prompts: last prompt row, over all steps."""
 
     model: str
     method: str
@@ -54,8 +54,8 @@ class Deviation:
     max_logit: float = 0.0  # largest |logit| of the plain forward
     sum_abs: float = 0.0  # sum over steps of the mean |difference|
     sum_kl: float = 0.0  # nats, KL(plain || method)
-    same_token: int = 0  # steps with the plain forward's most likely token
-    same_skill: int = 0  # steps with the first method's skill
+    same_token: int = 0  # steps at which the plain forward has the same most likely token
+    same_skill: int = 0  # steps at which the first method chooses the same skill
     token_layers: int = 0  # computed rows, summed over layers
     prompt_token_layers: int = 0  # prompt rows x layers
 

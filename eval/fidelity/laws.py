@@ -110,7 +110,7 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return additive masks in the family's format for ``visible`` (rows, rows), narrowed by a sliding window."""
+    """Return additive masks in the family's format for ``visible`` (rows, rows), limited to the sliding window."""
     info = engine.info
     window = next(filter(None, info.windows), None)
 

@@ -1,4 +1,4 @@
-"""Commands of `eval.pipeline`: measurement, or simulation from each layer's times of attention, row choice and MLP."""
+"""Commands of `eval.pipeline`: a measurement of prefills, or a simulation from given times of each layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEASURED_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 def report_simulation(
     arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, times: LayerTimes | None, console: Console
 ) -> None:
-    """Simulate, print the tables, and write them if a folder is given; measured ``times`` replace computed ones."""
+    """Simulate, print the tables, and write them with --out; ``times`` from a file replace those of ``device``."""
     work = work_of(arguments, shape, device, times)
     rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
     source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
@@ -86,7 +86,7 @@ def _write(
     arguments: argparse.Namespace, record: Mapping[str, Any], runs: Sequence[StageRun], title: str, console: Console,
     **machine: Any,
 ) -> None:  # fmt: skip
-    """Write a chart of ``runs``, and settings (with ``machine``) and results as JSON, in seconds and bytes."""
+    """Write a chart of ``runs``, and a JSON file with the settings, ``machine`` and ``record`` (seconds, bytes)."""
     out, options = arguments.out, vars(arguments).items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
     write_atomic(out / "pipeline.json", json.dumps({"settings": settings | machine, **record}, indent=1) + "\n")
@@ -109,7 +109,7 @@ class LinkResult:
 
 
 def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
-    """Measure all loading stages, print the tables, and write them if a folder is given. Raises ConfigError."""
+    """Measure all loading stages, print the tables, and write them with --out. Raises ConfigError."""
     if arguments.repeats < 1:
         raise ConfigError(f"--repeats {arguments.repeats} is too few; use 1 or more")
     with threads(arguments.threads) as count:
@@ -139,7 +139,7 @@ def _show_turn(status: Status, link: Link, turn: int) -> None:
 
 
 def bench_of(arguments: argparse.Namespace) -> PrefillBench:
-    """Make the benchmark that the options describe; the engine encodes its prompt's segments as blocks."""
+    """Make the benchmark that the options describe. An engine encodes the segments of the prompt as blocks."""
     model, (prompt, schedule, choice_point) = load_model(arguments.model, init="random"), _plan(arguments)
     recompute = {
         "keep": lambda: MultiHop(schedule),
@@ -155,7 +155,7 @@ def bench_of(arguments: argparse.Namespace) -> PrefillBench:
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
-    """Return the link of ``--link``, or links that load ``nbytes`` in ratio x ``seconds`` (the time of computing)."""
+    """Return the link of ``--link``, or a link per ratio that loads ``nbytes`` in ratio x ``seconds`` of computing."""
     fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
     if fixed and not arguments.sweep and arguments.ratio is None:
         return [fixed]

@@ -24,9 +24,9 @@ from memory.stages import Loading
 class Bounds:
     """Lower bounds of the makespan in seconds: ``compute`` without loading, ``transfer`` without computing.
 
-    A row rests at a layer if it has a block and is not computed there. Nothing can be loaded before ``dependency``,
-    when the first resting row is known, so ``simple`` is max(compute, dependency + transfer). ``tight`` counts all
-    dependencies, and the computing after the last transfer.
+    A row rests at a layer if it has a block and is not computed at this layer. Nothing can be loaded before the time
+    ``dependency``, at which the first resting rows are known, so ``simple`` is max(compute, dependency + transfer).
+    ``tight`` counts all dependencies, and the computing after the last transfer.
     """
 
     compute: float
@@ -42,11 +42,12 @@ class Bounds:
 def bounds(work: LayerWork, link: Link) -> Bounds:
     """Compute the bounds of schedules in which each job moves slices of one layer, all known to be needed.
 
-    A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. Rows that rest from layer
-    i on are known at K_i or later: K_i = A_(i-1) + time of layer i - 1 up to its choice, K_0 = 0. T(i, m) is the link's
-    time for the slices at layers up to m of rows that first rest at layer i or later. These slices move after K_i and
-    before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order, so A_m >= A_(m-1) + computing of
-    layer m - 1. A link reaches the bound if it may interrupt a job, at no cost, for a job of an earlier layer.
+    A slice is the keys and values of rows at one layer. A_m is the earliest start of layer m. Rows that first rest at
+    layer i are unknown before K_i: K_0 = 0, and K_i = A_(i-1) + the time that layer i - 1 takes up to its choice.
+    Take the rows that first rest at layer i or later. T(i, m) is the link's time for their slices at layers 0 to m.
+    These slices move after K_i and before layer m starts, so A_m >= K_i + T(i, m) for all i <= m. Layers run in order,
+    so A_m >= A_(m-1) + the computing of layer m - 1. The bound is attained if the link may pause a job, at no cost, to
+    move slices of an earlier layer.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
@@ -64,16 +65,16 @@ def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
     """Return T(i, m) in seconds, shape (layers, layers), with a job per layer and a copy per run of adjacent rows.
 
     A row's first layer is the first layer at which it rests, or lies in a short gap of a run and is loaded with the
-    run. T(i, m) counts resting rows whose first layer is i or later, and the copies of runs that contain such rows.
+    run. T(i, m) counts resting rows whose first layer is i or later, and runs that contain a row with such a layer.
     """
     layers, starts = work.layers, [placement.start for placement in work.layout.placements]
     runs = [work.layout.runs(resting) for resting in work.resting]
     moves = np.array([work.layout.covered(of_layer) for of_layer in runs])
-    since = np.where(moves.any(0), moves.argmax(0), layers)  # (rows,)
+    since = np.where(moves.any(0), moves.argmax(0), layers)  # (rows,) first layers
     seconds = np.zeros((layers, layers))
     for layer in range(layers):
         spans = [(starts[place] + first, starts[place] + last) for place, (first, last) in runs[layer]]
-        latest = [int(since[first:last].max()) for first, last in spans]  # first layer at which a whole run may move
+        latest = [int(since[first:last].max()) for first, last in spans]  # by run: the latest `since` of its rows
         counts = np.bincount(since[work.resting[layer]], minlength=layers), np.bincount(latest, minlength=layers)
         later_rows, later_runs = (np.cumsum(count[::-1])[::-1] for count in counts)
         for i in range(layer + 1):
@@ -156,6 +157,7 @@ def sweep(
     """Simulate the stages over ``link`` with other bandwidths. Raises ConfigError if nothing is computed or moved."""
     nbytes, compute = int(work.resting.sum()) * work.row_bytes, bounds(work, link).compute
     if link.shared or not nbytes or not compute:
-        raise ConfigError(f"nothing to sweep over link {link.name}: give a --link with a bandwidth")
+        remedy = "give a --link with a bandwidth" if link.shared else "some rows must be loaded, and some computed"
+        raise ConfigError(f"nothing to sweep over link {link.name}: {remedy}")
     links = [replace(link, bandwidth=nbytes / (ratio * compute)) for ratio in ratios]
     return [SweepPoint(r, new, run_stages(names, work, new, chunk)) for r, new in zip(ratios, links, strict=True)]

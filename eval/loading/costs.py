@@ -125,7 +125,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Roofline: each piece of a layer takes max(FLOPs / rate, bytes / bandwidth), at the ``attainable`` share of both.
+    """Roofline: a layer's piece takes max(FLOPs / rate, bytes / bandwidth) / ``attainable`` (attained share of both).
 
     Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
     input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last

@@ -35,7 +35,7 @@ DEVICES = {
 LINKS = {
     # 16 lanes at 16 GT/s in 128b/130b: 31.5 GB/s. nvbandwidth measures about 25 from pinned memory (A100)
     "pcie4": Link("pcie4", 25e9, latency=10e-6, per_copy=2e-6),
-    # 16 lanes at 32 GT/s: 63 GB/s; we assume that the same share as of pcie4 is reached
+    # 16 lanes at 32 GT/s: 63 GB/s; we assume the same attained share as for pcie4
     "pcie5": Link("pcie5", 50e9, latency=10e-6, per_copy=2e-6),
     # PCIe 4.0 x4 SSD: up to 7.5 GB/s for sequential reads (Samsung 990 Pro data sheet), less in pieces of hundreds of
     # kB; a read takes about 80 us, and many run at a time

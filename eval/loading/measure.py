@@ -1,4 +1,4 @@
-"""Measured prefills of the engine over a link slowed on purpose, with each loading stage, and their simulation."""
+"""Measured prefills of the engine with each loading stage over a throttled link, and a simulation of each prefill."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def row_bytes(layout: Layout) -> int:
 
 
 INFINITE_LINK = Link("endless", math.inf)
-COMPUTE_REPEATS = 3  # prefills without loading time, to measure computing
+COMPUTE_REPEATS = 3  # prefills from which the time of computing alone is measured
 RESAMPLES = 1000
 MEASURED, SIMULATED = "measured", "simulated"
 

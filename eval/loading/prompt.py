@@ -65,7 +65,7 @@ class SyntheticPrompt:
         """Return the layout with encoded blocks; row i has token id i. Raises ConfigError for a small vocabulary."""
         if self.rows > engine.info.vocab:
             size = engine.info.vocab
-            raise ConfigError(f"{self.rows} rows for a vocabulary of {size}, and no token repeats; use fewer segments")
+            raise ConfigError(f"{self.rows} rows need different tokens, but there are only {size}; use fewer segments")
         layout = self.layout()
         blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
         places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))
@@ -74,8 +74,8 @@ class SyntheticPrompt:
     def active(self, method: str, layers: int, schedule: Schedule, seed: int = 0) -> tuple[torch.Tensor, ...]:
         """Return the sorted numbers of the rows active at each layer.
 
-        KEEP drops whole segments, CacheBlend single rows, by the ``schedule`` and in an order drawn with ``seed``;
-        EPIC and full reuse choose before the first layer, without a schedule.
+        KEEP drops whole segments and CacheBlend single rows: as many as ``schedule`` says, in an order drawn with
+        ``seed``. EPIC and full reuse choose their rows before the first layer and ignore the schedule.
         """
         rows_by_method: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
             "keep": lambda: self._decreasing_rows(self.tokens, layers, schedule, seed),

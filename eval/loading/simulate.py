@@ -2,7 +2,7 @@
 
 One worker computes. With ``beside_mlp`` a second one chooses the next layer's rows. Another worker moves slices (keys
 and values of rows at one layer), earliest layer first. KEEP's two rules synchronise them (arXiv 2602.23592, section 5):
-layer l + 1 starts after the choice at layer l and the transfer of l + 1's slices; that choice starts after attention.
+layer l + 1 starts after the choice at layer l and the transfer of l + 1's slices; a choice starts after attention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = 2  # keys and values are stored separately
 
 @dataclass(frozen=True)
 class Link:
-    """Link. A job takes latency + copies * per_copy + bytes / bandwidth; adjacent rows are two copies: keys, values."""
+    """Link to the device. A job takes latency + copies * per_copy + bytes / bandwidth; a run of rows is two copies."""
 
     name: str
     bandwidth: float  # bytes per second; infinite if host and device share memory
@@ -56,8 +56,8 @@ RowRun = tuple[int, int, int]  # index of a placement, and rows [start, stop) of
 class SimulatedTransfers:
     """Worker that moves requested slices without pause. A job moves slices of one layer; earlier layers come first.
 
-    Adjacent runs are copied as one. Jobs are not preempted. So that prefetching does not delay urgent requests, a
-    job for a layer after the current one ends with the run that completes ``chunk`` bytes.
+    Adjacent runs are copied as one. Jobs are not preempted. A job for a layer after the current one ends with the run
+    that completes ``chunk`` bytes, so that prefetching does not delay urgent requests for long.
     `submit` and `arrival` advance the clock, and must be called in chronological order.
     """
 

@@ -30,7 +30,7 @@ from keep_agent.files import read_text
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
 from memory.files.atomic import write_atomic
 
-CHOICE_KEYS = {"planner", "memory"}  # config groups that rows choose; other overrides may set keys below
+CHOICE_KEYS = {"planner", "memory"}  # config groups that rows choose; the command line may set keys in them
 PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
@@ -42,7 +42,7 @@ def check_page(page: Page, out: Path, extra: Sequence[str]) -> None:
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
 
     def is_fixed(key: str) -> bool:
-        """Return whether the page sets ``key``, or its rows differ in it; keys below planner and memory are free."""
+        """Return whether the page or a row sets ``key``. Naming a planner or memory does not set the keys below it."""
         in_rows = key in CHOICE_KEYS or within(key, rows - CHOICE_KEYS) or any(within(row, {key}) for row in rows)
         return within(key, reserved) or in_rows
 
@@ -113,7 +113,7 @@ COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *S
 
 
 def render_page(page: Page, out: Path, command: str) -> str:
-    """Return the page's text with the finished runs."""
+    """Return the page in Markdown, with tables of the finished runs and outputs of the finished commands."""
     parts = [f"# {page.title}", page.about, f"```sh\n{command}\n```"]
     for setting in page.settings:
         runs = _runs(page, setting, out)

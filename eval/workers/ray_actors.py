@@ -112,7 +112,7 @@ class ActorPool:
 def _resource_amount(settings: Mapping[str, Any], key: str) -> float:
     value = settings[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ConfigError(f"eval.ray.{key}={value} does not work; give a number from 0")
+        raise ConfigError(f"eval.ray.{key}={value} does not work; give a number of 0 or more")
     return value
 
 

@@ -83,7 +83,7 @@ class Supervisor(Generic[W]):
 
     @property
     def setup(self) -> WorkerSetup:
-        assert self._setup is not None, "all workers are ready"
+        assert self._setup is not None, "no worker is ready"
         return self._setup
 
     def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:

@@ -164,7 +164,7 @@ def test_every_method_is_measured(method: str, importance: str, tmp_path: Path) 
         (["--repeats", "0"], "--repeats 0"),
         (["--threads", "0"], "--threads 0"),
         (["--link", "shared"], "shared cannot be imitated"),
-        (["--segments", "600"], "4804 rows for a vocabulary of 4096"),
+        (["--segments", "600"], "4804 rows need different tokens, but there are only 4096"),
         (["--recompute", "keep", "--average", "1"], "nothing has to be loaded"),
     ],
 )
