@@ -81,7 +81,7 @@ class ExpertPlanner(Planner):
 
 
 class RandomPlanner(Planner):
-    """Planner that draws skills uniformly. A draw depends on seed, episode, task and step, so a resumed run repeats it."""
+    """Planner that draws skills uniformly. Seed, episode, task and step determine the draw, also in a resumed run."""
 
     name = "random"
 

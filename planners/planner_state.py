@@ -40,7 +40,7 @@ TYPES = {
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     """Parse a saved state. Raises DataError if it is invalid or its prompt style is not ``style``."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # not saved by 0.1 and 0.2
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # absent up to 0.2
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is not a saved planner memory: {key} must be a {kind.__name__}; give a saved one")
@@ -56,7 +56,8 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     ):
         raise DataError(
             f"this is not a saved planner memory: its counts contradict each other (past={log.dropped}, "
-            f"{len(log.turns)} turns, told={log.archived}, done={log.numbered_turns}, tasks={log.tasks}); give a saved one"
+            f"turns={len(log.turns)}, told={log.archived}, done={log.numbered_turns}, tasks={log.tasks}); "
+            "give a saved one"
         )
     texts = (state[key] for key in ("instruction", "skills", "goal", "now"))
     return PlannerState(style, *texts, log, state["acting"], Snapshot.from_json(state["memory"]))

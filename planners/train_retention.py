@@ -2,7 +2,7 @@
 
 The model is frozen. Sessions are replayed turn by turn under a budget of cache rows, as at run time. A history token is
 a positive example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section
-3.5). Sessions are JSONL files, written by `python -m eval.sessions`, or chat messages with tool calls.
+3.5). Sessions are JSONL files: written by `python -m eval.sessions`, or holding chat messages with tool calls.
 
 The head's output is added to the score of IntentKV's rule. At the end, the weight of this output is chosen by the
 likelihood of the next tokens in the sessions of --held-out. Set `memory.retention.head` to ``RUN/head.safetensors``.
@@ -28,9 +28,9 @@ NUMBERS = (
     Option("threads", int, 0, THREADS, "CPU threads, 0 for torch's choice"),
     Option("epochs", int, 2, (1, ANY), "passes over the sessions"),
     Option("lr", float, 1e-3, None, "learning rate"),
-    Option("accumulate", int, 8, (1, ANY), "turns of an optimiser step"),
+    Option("accumulate", int, 8, (1, ANY), "turns per optimiser step"),
     Option("decay", float, 0.5, (0, 1), "decay per turn of the query memory, a weighted sum of past turns' queries"),
-    Option("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn; one number is drawn per session"),
+    Option("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn, drawn from this list per session"),
     Option("shortest", int, 3, (1, ANY), "minimum letters of a positive token, since short ones occur everywhere"),
     Option("held-out", int, 8, (0, ANY), "number of last sessions used only to choose the weight of the head's output"),
     Option("save", int, 20, (1, ANY), "sessions between checkpoints"),

@@ -81,7 +81,7 @@ class Format(Protocol):
         return []
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
-        """Encode the start of a task in an `append` transcript, up to the first cue. ``after_task``: a task precedes it."""
+        """Encode the start of a task, without a cue, in an `append` transcript. ``after_task``: a task precedes it."""
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.

@@ -7,8 +7,8 @@ model looks up every fact in the same way: it finds type and entity and copies t
 
 * ``plain``: every line is self-contained. A changed fact replaces its line; the line of a removed entity is deleted.
 * ``linked``: a receptacle has a header line. Each object in it has a member line that refers back to the header
-  (``there mug mug_2``). A change adds a ``now`` line; the latest one is valid. Since lines depend on each other, as in logs,
-  this style loses more accuracy than ``plain`` when KV blocks are reused without recomputation.
+  (``there mug mug_2``). A change adds a ``now`` line; the latest one is valid. Since lines depend on each other, as in
+  logs, this style loses more accuracy than ``plain`` when KV blocks are reused without recomputation.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
 from planners.training.rollout_files import Rollout, read_rollouts
 
-MASTER_WEIGHTS = "master.safetensors"  # float32 weights
+MASTER_WEIGHTS = "master.safetensors"  # file of the float32 weights
 PROMPT_WORDS = (
     "task lota grounded next goal failed agent at start holding nothing hand floor unseen there now gone "
     "did finished succeeded after steps where door state\n"
@@ -53,7 +53,7 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
         kind, _, number = name.rpartition("_")
         if kind.isalpha() and number.isdecimal():
             highest[kind] = max(int(number), highest.get(kind, 0))
-    # also names that do not occur: without a token of its own, mug_12 would begin with the token of mug_1
+    # includes names that do not occur: without its own token, mug_12 would begin with the token of mug_1
     return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
 
 
@@ -91,7 +91,7 @@ class RunStart:
     checkpoint: Path | None = None
 
     def shape(self) -> dict[str, int]:
-        """Return the model's sizes by command-line option; ``vocab`` is the option's value in the run's first call."""
+        """Return the model's sizes by command-line option; ``vocab`` is --vocab of the run's first call."""
         shape = asdict(Shape.of(self.model.config))
         del shape["positions"]
         return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})
