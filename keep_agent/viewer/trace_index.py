@@ -25,7 +25,7 @@ REMEDY = "restore the file, or run it again"
 
 @dataclass(frozen=True, slots=True)
 class LinePosition:
-    """Position of a line: offset and size in bytes without line break, number from 1, hash chain up to the line."""
+    """Position of a line: offset and size in bytes without line break, number from 1, hash chain before the line."""
 
     start: int
     size: int
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = chain_start(self.path.parent)
                 self._trace_file.forget(start)
                 self._results_file.forget(start)
-            end = episodes_mark(self.path.parent)  # read first, since it is written after episodes and trace
+            end = episodes_mark(self.path.parent)  # the mark is read first, since a run writes it last
             for _, line in self._results_file.new_lines():
                 self._committed = line.get(TRACE_COUNT, self._committed)
             if end is not None:

@@ -166,7 +166,7 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps, nearest first: slots of near steps have similar lengths and need little padding.
+        """Draw a step; return all steps, nearest first: their slots have similar lengths and need little padding.
 
         With several objects, steps after the first put are drawn more often: models often pick the first object again.
         """
