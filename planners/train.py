@@ -31,7 +31,7 @@ NUMBERS = (
     Option("apart", float, 0.0, (0, 1), "share of batches whose memory lines are encoded separately, as in KV blocks"),
     Option("deepen", int, 0, (0, 1024), "number of layers after identity layers are added to --init; 0 adds none"),
     Option("lr", float, 6e-4, None, "learning rate"),
-    Option("decay", float, 0.4, (0, 1), "last share of the time, in which the learning rate decays"),
+    Option("decay", float, 0.4, (0, 1), "share of the time, at its end, in which the learning rate decays"),
     Option("average", float, 0.998, (0, 1), "decay of the weights' running mean, which is the published model"),
     Option("seed", int, 0, SEEDS, "seed of the model and the batches"),
     Option("vocab", int, VOCAB, (128, 2**20), "maximum tokens of a new tokenizer, entity names and alphabet included"),

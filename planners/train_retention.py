@@ -5,8 +5,9 @@ a positive example if its text occurs literally in the arguments of one of the n
 3.5). Sessions are JSONL files: written by `python -m eval.sessions`, or holding chat messages with tool calls.
 
 The head's output is added to the score of IntentKV's rule. At the end, the weight of this output is chosen by the
-likelihood of the next tokens in the sessions of --held-out. Set `memory.retention.head` to ``RUN/head.safetensors``.
-RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
+likelihood of the next tokens in the sessions of --held-out. To use the head, set `memory.retention.head` to
+``RUN/head.safetensors``. RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad
+input, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Rollout:
     def crash(self, error: Exception, met: int, total: int) -> None:
         """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        If all tasks have ended, the last task becomes a failure. ``met`` of ``total`` goal conditions held then.
+        If all tasks have ended, the last task fails. ``met`` of ``total`` goal conditions hold at the crash.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))

@@ -48,7 +48,7 @@ class Field:
     def elements(self) -> Iterator[Field]:
         """Yield the items of a non-empty list."""
         if not isinstance(self.value, list) or not self.value:
-            raise self.error(f"{self.value!r} is not a list with an item; write [A, B], or one line with - per item")
+            raise self.error(f"{self.value!r} is not a list with an item; write [A, B], or a line '- A' per item")
         for number, value in enumerate(self.value):
             yield Field(value, self.file, f"{self.place}[{number}]")
 

@@ -70,7 +70,8 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     known = versions[: len(versions) - newer]
     step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
-        state = RECOMPUTED if last_layer > 0 else HIT  # KV of layer 0 depend on the token only
+        # computing layer 0 alone leaves a hit: keys and values of layer 0 depend only on the token
+        state = RECOMPUTED if last_layer > 0 else HIT
     else:
         state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(

@@ -81,7 +81,7 @@ class GrowingFile:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Summary of a step for the slider, the list of episodes and a comparison. None means: not in the trace."""
+    """Summary of a step for the slider, the list of episodes and a comparison. None: not in the trace."""
 
     task: int
     step: int  # number within the task
