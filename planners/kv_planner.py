@@ -268,7 +268,7 @@ class KVPlanner:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Restore memory and task if the ``with`` body raises. The KV blocks stay, but an `append` transcript restarts."""
+        """Restore memory and task if the ``with`` body raises. KV blocks stay, but an `append` transcript restarts."""
         state, last = self.state, (self._last_skill, self._last_focus, dict(self._edits), self._attempts.copy())
         try:
             yield

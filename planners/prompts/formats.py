@@ -213,7 +213,7 @@ class LotaFormat(Format):
         return ids + self.cue(earlier_turns + len(turns) + 1)
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
-        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # a new line
+        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a new line
         return news + self._splice.raw(f" {number}.")
 
     def candidate(self, skill: str) -> Ids:

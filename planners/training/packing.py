@@ -7,8 +7,8 @@ The loss counts *targets*: answers, and skills unless they are perturbed (random
 * *goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
 * *trajectory*: the transcript (`append` layout) of a task and of the tasks after it, with targets at every step;
 * *step*: one decision (`memory` layout). Lines that changed after the memory was written are hidden from the slot,
-  which begins with their new versions. A skill that names instances follows the *focus*: type, name and place of the
-  object that the plan needs next. The focus is a target, too;
+  which begins with their new versions. The *focus* precedes a skill that names instances. It is the type, name
+  and place of the object that the plan needs next, and also a target;
 * *probe*: short questions about the memory or changes: where an object is, if this place is open, if a lamp is on;
 * *recall*: questions about an artificial memory (`planners.training.recall_probes`); its first line may be a question.
 """

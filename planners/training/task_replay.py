@@ -21,7 +21,7 @@ class TaskMemory:
         self.agent_line = ""
 
     def apply(self, edits: Iterable[texts.Edit]) -> set[str]:
-        """Write edits; return the ids that changed."""
+        """Write edits; return the ids of the changed segments."""
         changed, store = set(), self.store
         for edit in edits:
             before = store.changes
@@ -118,7 +118,7 @@ class TaskReplay:
         return foci
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
-        """Find the first expert skill with one of ``verbs`` from step ``index`` on; return its last (type, number)."""
+        """Find the first expert skill with one of ``verbs`` from step ``index`` on; return its last two words."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
 
