@@ -91,7 +91,7 @@ class RunStart:
     checkpoint: Path | None = None
 
     def shape(self) -> dict[str, int]:
-        """Return the model's sizes by command-line option; ``vocab`` is --vocab of the run's first call."""
+        """Return the model's sizes by command-line option; ``vocab`` is the value of --vocab in the first call."""
         shape = asdict(Shape.of(self.model.config))
         del shape["positions"]
         return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})
@@ -139,8 +139,8 @@ def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
     except ModelError:
         pass
     raise ConfigError(
-        f"--init {args.init} is for a new run, and {args.out} holds a run that did not start from the weights now in "
-        f"{args.init}: leave --init out"
+        f"--init {args.init} is for a new run: the run in {args.out} did not start from the weights that {args.init} "
+        "holds now; leave --init out"
     )
 
 
@@ -150,13 +150,13 @@ def _check_shape(args: argparse.Namespace, shape: dict[str, int], source: Path) 
     for name, value in shape.items():
         if options[name] not in (value, defaults[name]):
             raise ConfigError(
-                f"--{name} {options[name]} is for new models, the model in {source} has {value}: leave --{name} out"
+                f"--{name} {options[name]} is for new models; the model in {source} has {value}: leave --{name} out"
             )
 
 
 def _check_layers(args: argparse.Namespace, layers: int) -> None:
     if args.deepen not in (0, layers):
         raise ConfigError(
-            f"--deepen {args.deepen} is for a new run with --init, and the model of this run has {layers} layers: "
-            "leave it out"
+            f"--deepen {args.deepen} is for a new run with --init; the model of this run has {layers} layers: "
+            "leave --deepen out"
         )
