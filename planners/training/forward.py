@@ -32,7 +32,7 @@ class Exactness:
 def forward(
     model: Qwen2ForCausalLM, batch: PackedBatch, precision: torch.dtype = torch.bfloat16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits (n, vocab), labels (n,) and numbers in the flattened batch (n,) of the n rows with a target."""
+    """Return logits (n, vocab), labels (n,) and indices (n,) of the n rows with a target in the flattened batch."""
     device = batch.ids.device.type
     shifted = torch.full_like(batch.labels, IGNORE)
     shifted[:, :-1] = batch.labels[:, 1:]

@@ -34,7 +34,7 @@ HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.js
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD_NEGATIVES = 64  # number of highest-scored negatives with which each positive is compared
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # shares of the trained alpha, the head's weight, to try
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried shares of alpha, the trained weight of the head
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
@@ -175,7 +175,7 @@ class Trainer:
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
-        """Set the features' mean and deviation from the first sessions, in which the rule alone evicts."""
+        """Set the features' mean and deviation from the first sessions. The untrained head leaves eviction to the rule."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never exceed --budgets {self.args.budgets} rows: lower the budgets")

@@ -280,7 +280,7 @@ def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) 
             "--init planners/planner_tiny",
             "is for a new run: the run in .* did not start from the weights that",
         ),
-        ("--deepen 4", "is for a new run with --init, .* has 2 layers: leave --deepen out"),
+        ("--deepen 4", "is for a new run with --init; .* has 2 layers: leave --deepen out"),
         ("--hidden 48", "is for new models; the model in .* has 96: leave --"),
         ("--vocab 900", "is for new models; the model in .* has 600: leave --"),
     ],
