@@ -49,7 +49,7 @@ class StepView:
     skill: str
     ok: bool
     message: str
-    goal: tuple[int, int] | None  # goal conditions met after the step, and their total
+    goal: tuple[int, int] | None  # number of goal conditions met after the step, and of all
     understood: str  # the goal that the model wrote for the instruction
     focus: str  # type, name and place of the next target, as the model wrote them
     scores: tuple[tuple[str, float], ...]

@@ -35,7 +35,7 @@ class LinePosition:
 
 @dataclass
 class GrowingFile:
-    """Growing file of JSON lines. A last line without a line break is incomplete, and left to the next read."""
+    """Growing file of JSON lines. A last line without a line break is incomplete; a later read returns it."""
 
     path: Path
     count: int = 0  # number of complete lines read
@@ -87,7 +87,7 @@ class Outline:
     step: int  # number within the task
     skill: str
     ok: bool
-    goal: tuple[int, int] | None  # goal conditions met, and their total
+    goal: tuple[int, int] | None  # number of goal conditions met, and of all
     ttft_ms: float | None
     computed: float | None  # computed share of rows x layers
     cold: bool  # first prompt after a reset
@@ -165,7 +165,7 @@ class TraceIndex:
         self._trace_file, self._results_file = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
         self._committed = 0  # number of trace lines that episodes.jsonl records as committed
         self._episodes: dict[str, EpisodeIndex] = {}
-        self._current: dict[str, EpisodeIndex] = {}  # episode that gets new entries, by id
+        self._current: dict[str, EpisodeIndex] = {}  # by id: episode that gets new entries
         self._lock = threading.Lock()
 
     def refresh(self) -> dict[str, EpisodeIndex]:
