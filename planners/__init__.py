@@ -1,4 +1,4 @@
-"""Planners: decision making of the agent. Import the package before torch: it sets up the process."""
+"""Planners: decision making of the agent. Import this package before torch: `start_up` prepares the process."""
 
 from keep_agent.startup import start_up
 

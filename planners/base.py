@@ -23,8 +23,8 @@ class Decision:
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # skill and score of the best candidates, best first
     prefill: Prefill | None = None  # report on this step's prompt: logits, cache, counts and timings
-    score_ms: float = 0.0  # time of scoring or decoding, which begins when the prefill has ended
-    score_tokens: int = 0  # rows computed to score the candidates, plus decoded tokens; without the prompt's rows
+    score_ms: float = 0.0  # time in ms of focus and choice, after the prefill
+    score_tokens: int = 0  # rows computed to score the candidates, plus decoded tokens; prompt rows do not count
     extra: Mapping[str, Any] = field(default_factory=dict)  # additional JSON values for the trace
 
 
@@ -50,7 +50,7 @@ class Planner(Protocol):
         """Hash of the model's weights; None for a planner without a model."""
 
     def reset(self, instruction: str, skills: str) -> None:
-        """Clear the memory, begin an episode in a new house. ``skills``: lota (of types) or grounded (of instances)."""
+        """Clear the memory and begin an episode in a new house. ``skills``: name of the skill set, lota or grounded."""
 
     def observe(self, facts: Sequence[FactView]) -> None:
         """Record the facts that have changed since the last call."""
@@ -81,7 +81,7 @@ class ExpertPlanner(Planner):
 
 
 class RandomPlanner(Planner):
-    """Planner that draws skills uniformly. Seed, episode, task and step set the draw, so a resumed run repeats it."""
+    """Planner that draws skills uniformly. Seed, episode, task and step determine the draw, also in a resumed run."""
 
     name = "random"
 

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from planners.prompts.formats import Format
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
-GOAL_SEGMENTS = 40  # maximum segments in a goal's prompt; a maximum of 80 changes only 1 to 2 of 100 goals
-TRACED_CANDIDATES = 5  # candidates kept for the trace
+GOAL_SEGMENTS = 40  # maximum memory segments in the prompt for a goal; 80 would change only 1 to 2 % of the goals
+TRACED_CANDIDATES = 5  # number of best candidates that the trace records
 MAX_SITUATIONS = 2000  # maximum number of situations and world states that are remembered
 
 
 class AttemptedSkills:
-    """Skills without effect in the situations of one task.
+    """Record of skills that had no effect during one task.
 
     A *situation* is the known state of world and agent. A skill that changes neither is futile in that situation. A
-    skill that leads back to an earlier situation is futile while the known state of the world stays the same.
+    skill that leads back to an earlier situation is futile in all situations with the same state of the world.
     """
 
     def __init__(self) -> None:
-        self._futile: dict[Hashable, set[str]] = {}  # keys: situations and world states, oldest use first
+        self._futile: dict[Hashable, set[str]] = {}  # by situation and by world state, oldest use first
         self._situation: tuple[Hashable, Hashable] | None = None
         self._skill: str | None = None
 
     def futile(self, world: Hashable, agent: Hashable) -> set[str]:
-        """Judge the last recorded skill by the situation (world, agent); return the skills that are futile in it."""
+        """Judge the last recorded skill by the current situation (world, agent); return the skills futile in it."""
         previous, self._situation = self._situation, (world, agent)
         if previous is not None and self._skill is not None and self._situation in self._futile:
             self._touch(previous if self._situation == previous else previous[0]).add(self._skill)
@@ -48,7 +48,7 @@ class AttemptedSkills:
         return in_world | self._touch(self._situation)
 
     def _touch(self, key: Hashable) -> set[str]:
-        """Return the skills of ``key``, now the most recent key; drop the oldest of more than `MAX_SITUATIONS` keys."""
+        """Return the futile skills of ``key`` and make it the latest key; keep the latest `MAX_SITUATIONS` keys."""
         self._futile[key] = skills = self._futile.pop(key, set())
         if len(self._futile) > MAX_SITUATIONS:
             del self._futile[next(iter(self._futile))]
@@ -97,9 +97,9 @@ class KVPlanner:
         self._log = text.TaskLog()
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
-        self._edits: dict[str, str | None] = {}  # new texts since the last decision, by segment id; None: removed
-        self._acting = False  # the last decision is being executed
-        self._restarted = False  # after `load`, a transcript's next query repeats the task and its turns
+        self._edits: dict[str, str | None] = {}  # by segment id: text changed since the last decision; None: removed
+        self._acting = False  # True while the last decision is executed
+        self._restarted = False  # True after `load`: a transcript's next query repeats task and latest turns
 
     @property
     def weights(self) -> str:
@@ -128,7 +128,7 @@ class KVPlanner:
 
     @property
     def retrieval_text(self) -> str:
-        """Text for which the segments of the next prompt are retrieved."""
+        """Text by which segments of the next prompt are retrieved: the instruction and, if known, the goal."""
         return text.clean(text.with_goal(self._instruction, self.goal))
 
     def reset(self, instruction: str, skills: str) -> None:
@@ -138,7 +138,7 @@ class KVPlanner:
         self.begin(instruction, skills)
 
     def begin(self, instruction: str, skills: str) -> None:
-        """Begin a task and keep the memory. The model restates the instruction as ``goal`` before the first skill."""
+        """Begin a task and keep the memory. The goal is unknown until `generate_goal`."""
         self._instruction, self._skills, self.goal = instruction, skills, ""
         self._attempts = AttemptedSkills()
 
@@ -169,9 +169,9 @@ class KVPlanner:
         return prefill if goal is None else prefill.with_costs_of(goal)
 
     def generate_goal(self) -> Prefill | None:
-        """Generate the goal of a new instruction, once per task; return the prefill of its separate prompt.
+        """Generate the goal of a new instruction, once per task; return the prefill of the separate prompt.
 
-        Returns None if the goal is known, a skill of the task was executed, or the prompt format uses no goals.
+        Returns None if the goal is known, a skill of the task was already executed, or the prompt format uses no goals.
         """
         query = [] if self.goal or self._log.length else self._format.goal(self._skills, self._instruction)
         if not query:
@@ -190,7 +190,7 @@ class KVPlanner:
         start = time.perf_counter()
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from; give at least one")
-        # without history segments: every skill adds one, so that no situation would recur
+        # history segments are left out: each successful skill adds one, so that no situation would recur
         world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
         futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
         if count := self._format.focus(self._skills):
@@ -227,7 +227,7 @@ class KVPlanner:
         self._last_skill, self._last_focus = leader._last_skill, list(leader._last_focus)
 
     def act(self) -> None:
-        """Mark the start of execution: later changes belong to the next step. `feedback` calls this if needed."""
+        """Mark the start of execution: facts observed later belong to the next step. `feedback` does this if needed."""
         if not self._acting:
             self._acting = True
             self.session.advance()
@@ -268,7 +268,7 @@ class KVPlanner:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Restore memory and task if the ``with`` body raises. KV blocks are kept; an `append` transcript restarts."""
+        """Restore memory and task if the ``with`` body raises. KV blocks stay, but an `append` transcript restarts."""
         state, last = self.state, (self._last_skill, self._last_focus, dict(self._edits), self._attempts.copy())
         try:
             yield
@@ -290,7 +290,7 @@ class KVPlanner:
         return self._format.opening(self._skills, instruction, self._agent_line, self._log.tasks > 0)
 
     def _query(self) -> list[int]:
-        """Return the token ids after the memory; in a transcript, those after the ids that it already has."""
+        """Return the token ids of the query; in a transcript, only the ids that it does not yet contain."""
         if not self._appends or self._restarted:
             return self._full_query()
         if self._log.length:

@@ -39,8 +39,8 @@ TYPES = {
 
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
-    """Parse a saved state. Raises DataError if it is invalid, or of another prompt style than ``style``."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # versions 0.1, 0.2 lack both keys
+    """Parse a saved state. Raises DataError if it is invalid or its prompt style is not ``style``."""
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # absent up to 0.2
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is not a saved planner memory: {key} must be a {kind.__name__}; give a saved one")
@@ -55,15 +55,16 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
         or not 0 <= min(log.numbered_turns, log.tasks) <= max(log.numbered_turns, log.tasks, log.archived) < 1 << 53
     ):
         raise DataError(
-            f"this is not a saved planner memory: told={log.archived} of past={log.dropped} + {len(log.turns)} turns, "
-            f"done={log.numbered_turns} and tasks={log.tasks} contradict each other; give a saved one"
+            f"this is not a saved planner memory: its counts contradict each other (past={log.dropped}, "
+            f"turns={len(log.turns)}, told={log.archived}, done={log.numbered_turns}, tasks={log.tasks}); "
+            "give a saved one"
         )
     texts = (state[key] for key in ("instruction", "skills", "goal", "now"))
     return PlannerState(style, *texts, log, state["acting"], Snapshot.from_json(state["memory"]))
 
 
 def _turn(value: Any) -> Turn:
-    """Parse a turn [skill, success, message]; up to version 0.2 it was [skill, failure message], "" after success."""
+    """Parse a turn [skill, success, message]. Version 0.2 saved [skill, message], with "" after a success."""
     match value:
         case [str(skill), bool(ok), str(message)]:
             return Turn(skill, ok, message)

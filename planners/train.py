@@ -1,8 +1,9 @@
 """Trainer command of planner-tiny: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
 The command needs only torch, transformers, tokenizers and safetensors. A training example is one memory with several
-queries. A new model starts with attention heads that look up words; memories grow from a dozen lines to whole houses.
-RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
+queries. A new model starts with attention heads that look up words. Training memories grow from a dozen lines to whole
+houses. RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ NUMBERS = (
     Option("processes", int, 1, (1, 1024), "processes that train together; on a CPU one per core is fastest"),
     Option("batch-tokens", int, 2304, (1, NO_LIMIT), "maximum rows of a batch, padding included"),
     Option("transcript", int, TRANSCRIPT_TOKENS, (0, NO_LIMIT), "maximum tokens of a transcript"),
-    Option("accumulate", int, 3, (1, NO_LIMIT), "batches of an optimiser step, divided among the processes"),
+    Option("accumulate", int, 3, (1, NO_LIMIT), "batches per optimiser step, divided among the processes"),
     Option("apart", float, 0.0, (0, 1), "share of batches whose memory lines are encoded separately, as in KV blocks"),
-    Option("deepen", int, 0, (0, 1024), "total layers after adding some to --init (as identities); 0 adds none"),
+    Option("deepen", int, 0, (0, 1024), "number of layers after identity layers are added to --init; 0 adds none"),
     Option("lr", float, 6e-4, None, "learning rate"),
-    Option("decay", float, 0.4, (0, 1), "last share of the time, in which the learning rate decays"),
+    Option("decay", float, 0.4, (0, 1), "share of the time, at its end, in which the learning rate decays"),
     Option("average", float, 0.998, (0, 1), "decay of the weights' running mean, which is the published model"),
     Option("seed", int, 0, SEEDS, "seed of the model and the batches"),
     Option("vocab", int, VOCAB, (128, 2**20), "maximum tokens of a new tokenizer, entity names and alphabet included"),

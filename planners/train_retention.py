@@ -2,11 +2,12 @@
 
 The model is frozen. Sessions are replayed turn by turn under a budget of cache rows, as at run time. A history token is
 a positive example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section
-3.5). Sessions are JSONL files, written by `python -m eval.sessions`, or chat messages with tool calls.
+3.5). Sessions are JSONL files: written by `python -m eval.sessions`, or holding chat messages with tool calls.
 
 The head's output is added to the score of IntentKV's rule. At the end, the weight of this output is chosen by the
-likelihood of the next tokens in the sessions of --held-out. Set `memory.retention.head` to ``RUN/head.safetensors``.
-RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130 interrupted.
+likelihood of the next tokens in the sessions of --held-out. To use the head, set `memory.retention.head` to
+``RUN/head.safetensors``. RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad
+input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ NUMBERS = (
     Option("threads", int, 0, THREADS, "CPU threads, 0 for torch's choice"),
     Option("epochs", int, 2, (1, NO_LIMIT), "passes over the sessions"),
     Option("lr", float, 1e-3, None, "learning rate"),
-    Option("accumulate", int, 8, (1, NO_LIMIT), "turns of an optimiser step"),
+    Option("accumulate", int, 8, (1, NO_LIMIT), "turns per optimiser step"),
     Option("decay", float, 0.5, (0, 1), "decay per turn of the query memory, a weighted sum of past turns' queries"),
-    Option("budgets", int, [128, 256, 512, 1024], (1, NO_LIMIT), "rows kept after a turn; one is drawn per session"),
+    Option("budgets", int, [128, 256, 512, 1024], (1, NO_LIMIT), "rows kept after a turn; each session draws one"),
     Option("shortest", int, 3, (1, NO_LIMIT), "minimum letters of a positive token, since short ones occur everywhere"),
     Option("held-out", int, 8, (0, NO_LIMIT), "last sessions, used only to choose the weight of the head's output"),
     Option("save", int, 20, (1, NO_LIMIT), "sessions between checkpoints"),

@@ -63,11 +63,11 @@ class Frames:
 def folder_name(episode: str) -> str:
     """Return a unique file name for an episode id.
 
-    Long ids, ids with a leading dot, and "" get names with ``%.``, ``%2E`` and ``%``, which `quote` never returns.
+    Long ids get ``%.`` in their names, ids with a leading dot ``%2E``, "" gets ``%``: `quote` returns none of these.
     """
     name = quote(episode, safe="")
     if name.startswith("."):
-        name = f"%2E{name[1:]}"  # otherwise ".a" is a hidden folder, and ".." the parent folder
+        name = f"%2E{name[1:]}"  # otherwise ".a" would be a hidden folder, and ".." the parent folder
     if len(name) > MAX_NAME:
         digest = sha256(episode.encode()).hexdigest()[:32]
         return f"{name[: MAX_NAME - len(digest) - 2]}%.{digest}"

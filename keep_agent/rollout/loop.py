@@ -1,4 +1,4 @@
-"""Rollout loop of all worlds and planners, one episode at a time."""
+"""Rollout loop for all worlds and planners, one episode at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rollout:
         return len(self.outcomes)
 
     def simulator_fields(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``frame``, a picture's path, and ``restarted`` if the simulator has restarted since the last call."""
+        """Return ``frame``, the path of a picture, and ``restarted`` if the simulator restarted since the last call."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         fields: dict[str, Any] = {}
         if self.frames is not None and (picture := observation.get("frame")) is not None:
@@ -64,7 +64,7 @@ class Rollout:
     def crash(self, error: Exception, met: int, total: int) -> None:
         """Record the current and all following tasks as failures, so that they count in the success rate.
 
-        If all tasks have ended, the last task becomes a failure. ``met`` of ``total`` goal conditions hold now.
+        If all tasks have ended, the last task fails. ``met`` of ``total`` goal conditions hold at the crash.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
@@ -99,8 +99,8 @@ def run_episode(
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Run one episode; return its result and its trace entries.
 
-    An error of ``env.reset`` means invalid data and is raised, except EpisodeError. An EpisodeError, or any error after
-    the reset, fails the episode, with a traceback in the trace. ModelError and KeyboardInterrupt are always raised.
+    EpisodeError, and any error after the reset, makes the episode a failure; the trace has the traceback. Any other
+    error of ``env.reset`` means invalid data and is raised. ModelError and KeyboardInterrupt are always raised.
 
     :param skills: name of the set of skills, for the planner and the trace
     :param demonstration_length: takes the first ``info`` of a task, returns how many skills the expert needs for it

@@ -18,7 +18,7 @@ STOPS = ("success", "done", "max_steps", "crash")
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Cost of one decision, explained in docs/evaluation.md. `_tokens`: rows; `_token_layers`: rows x layers."""
+    """Cost of one decision (docs/evaluation.md). ``*_tokens`` count rows, ``*_token_layers`` rows x layers."""
 
     task: int = 0
     layers: int = 0  # layers of the model; 0 without a model
@@ -32,7 +32,7 @@ class StepNumbers:
     hit_tokens: int = 0
     invalidated_tokens: int = 0
     token_layers: int = 0
-    recomputed_token_layers: int = 0  # of memory rows with a stored block, from layer 1 on
+    recomputed_token_layers: int = 0  # of memory rows that have a stored block, without layer 0
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
@@ -50,7 +50,7 @@ class StepNumbers:
 
     @property
     def request_tokens(self) -> int:
-        """Rows of the longest prompt; in older runs, which did not record them, the sum over the step's prompts."""
+        """Rows of the longest prompt; in older runs, which lack this number, the sum over the step's prompts."""
         return self.longest_tokens or self.prompt_tokens
 
     @property

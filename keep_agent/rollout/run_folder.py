@@ -131,7 +131,7 @@ class RunFolder(AbstractContextManager):
 
     @classmethod
     def read(cls, path: Path) -> list[Any]:
-        """Return the committed results of a run, finished or not, by index. Changes no file."""
+        """Return the committed results of a run, finished or not, sorted by index. Changes no file."""
         results = _results(cls._committed(path), path / cls.lines, cls.result)
         return sorted(results, key=lambda result: result.index)
 
@@ -304,7 +304,7 @@ def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: se
     if count is None and not start.sealed:  # older versions did not count the lines of the trace
         lines = (line for line in read_lines(path, RESTORE) if line.value.get("episode") in ids)
     else:
-        lines = islice(read_lines(path, RESTORE, start), count or 0)  # uncommitted lines may be damaged
+        lines = islice(read_lines(path, RESTORE, start), count or 0)  # uncommitted lines, perhaps damaged, stay unread
     last = next(iter(deque(lines, maxlen=1)), None)
     check_trace(path.parent, last.number if last else 0, count or 0)
     return last

@@ -30,7 +30,7 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
 
 
 def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
-    """Return the entry that opens an episode. ``notes``: how the start in a simulator differs from that in the data."""
+    """Return the entry that opens an episode. ``notes``: differences between start states in simulator and data."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
     noted = {"notes": dict(notes)} if notes else {}
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
@@ -85,8 +85,9 @@ def step_entry(
 def prompt_entry(prefill: Prefill) -> Entry:
     """Return the fields of a prompt: tokens, units (parts encoded as a whole), segments, hops of attention, times.
 
-    Rows are numbered within the prompt. Times are in ms since the first load or computation began. Edges of hops lead
-    from a segment id, or "" for the query, to the id of a segment that receives attention from it.
+    Rows are numbered within the prompt. Times are in ms since the first load or computation began. ``hops`` lists,
+    per layer, the attention by which segments are chosen, from the query to segments and on to further segments. An
+    edge is [id of the attending segment ("": query), id of the attended segment, attention mass].
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]

@@ -40,7 +40,7 @@ class WandbLog(NoLog):
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else W&B's summary has the last values
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else the summary has the last values
 
     def episode(self, result: EpisodeResult) -> None:
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})

@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("scenario", nargs="?", help="YAML file, or name of a packaged scenario; default: list the names")
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings: model, eval, max_tokens (per turn)")
     p.add_argument("--folder", type=Path, help="folder for permanent agents' KV rows, reused by later runs")
-    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits per number in these KV rows (%(default)s)")
+    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits per number of stored rows (%(default)s)")
     return p
 
 

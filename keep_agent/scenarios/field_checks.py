@@ -13,7 +13,7 @@ import yaml
 from keep_agent.errors import DataError
 from keep_agent.files import parsed_yaml, read_text
 
-MAX_KEY_LENGTH = 24  # characters of a key: an agent's id (memory.files.agent_files) has room for two keys
+MAX_KEY_LENGTH = 24  # maximum characters: a stored agent's id contains two keys and is a file name
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Field:
     def elements(self) -> Iterator[Field]:
         """Yield the items of a non-empty list."""
         if not isinstance(self.value, list) or not self.value:
-            raise self.error(f"{self.value!r} is not a list with an item; write [A, B], or one - item per line")
+            raise self.error(f"{self.value!r} is not a list with an item; write [A, B], or a line '- A' per item")
         for number, value in enumerate(self.value):
             yield Field(value, self.file, f"{self.place}[{number}]")
 

@@ -30,7 +30,7 @@ class GeneratedText(TurnCost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. Tokens ``stops`` end a turn. ``run_id`` is in non-permanent agents' memory keys."""
+    """Player of one scenario. Tokens ``stops`` end a turn. Memory keys of non-permanent agents contain ``run_id``."""
 
     scenario: Scenario
     memories: AgentMemories

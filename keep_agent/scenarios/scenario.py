@@ -161,7 +161,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Check that a template names an earlier phase, and an agent that heard it and alone reads the text."""
+    """Check that a template names an earlier phase, and an agent that heard this phase and is the only reader."""
     try:
         templates = list(template_references(field.text()))
     except ValueError as error:

@@ -63,7 +63,7 @@ class ScenarioFolder(RunFolder):
 
 
 def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
-    """Sum costs over all turns, and per agent. ``saved`` is the share of prompt tokens whose rows were reused."""
+    """Sum costs over all turns, and per agent. ``saved``: reused share of the prompt tokens; ``ttft_ms``: median."""
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
     per_agent = {agent: _sum_costs([turn for turn in all_turns if turn.agent == agent]) for agent in agents}

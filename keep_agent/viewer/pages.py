@@ -39,7 +39,7 @@ class StepPlayer(Element, component="static/step_view.js", esm={"keep-viewer": "
     """Player as a NiceGUI element: slider, keys and panels for one episode, or two side by side."""
 
     def __init__(self, base: str, sources: Sequence[EpisodeSource], step: int = 0, segment: str = "") -> None:
-        """``base``: address of the data routes; ``step``: number of the step to show; ``segment``: key to select."""
+        """``base``: address of the data routes; ``step``: step to show; ``segment``: key of the segment to select."""
         super().__init__()
         self._props |= {"base": base, "sources": list(map(asdict, sources)), "step": step, "segment": segment}
 

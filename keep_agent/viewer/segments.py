@@ -12,7 +12,7 @@ from keep_agent.viewer.history import History
 
 HIT, RECOMPUTED, CHANGED, FRESH = "hit", "recomputed", "changed", "fresh"
 STATES = (HIT, RECOMPUTED, CHANGED, FRESH)
-Ranks = Mapping[str, tuple[tuple[int, int, float], ...]]  # by segment: (layer, rank from 1, mass)
+Ranks = Mapping[str, tuple[tuple[int, int, float], ...]]  # by segment id: (layer, rank from 1, attention mass)
 UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 
 
@@ -22,15 +22,15 @@ class SegmentView:
 
     key: str  # the id; with "@1", "@2", ... for older versions in the same prompt
     id: str
-    text: str | None  # None: not in the trace
+    text: str | None  # None: the trace lacks the text
     start: int
     stop: int
-    first_unit: int  # first and last unit that contain its rows, -1 for none
+    first_unit: int  # first and last unit with rows of the segment; -1: none
     last_unit: int
-    kind: str  # static: in a group of unchanged segments; dynamic: a single segment; otherwise the kind of its unit
-    block: str  # shortened identity of its unit's block; "" for none or several
+    kind: str  # static: unit is a group of unchanged segments; dynamic: unit is one segment; else the unit's kind
+    block: str  # shortened identity of the block; "" unless the segment lies in exactly one unit
     from_block: int  # number of rows served from blocks
-    last_layer: int  # last layer that computed one of its rows, -1: none did
+    last_layer: int  # last layer that computed rows of the segment; -1: none
     state: str  # one of STATES
     written: int  # step that wrote this text, -1 if unknown
     versions: int  # number of texts of this segment so far
@@ -70,7 +70,8 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     known = versions[: len(versions) - newer]
     step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
-        state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 alone changes nothing: its KV depend on the token only
+        # computing layer 0 alone leaves a hit: keys and values of layer 0 depend only on the token
+        state = RECOMPUTED if last_layer > 0 else HIT
     else:
         state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(

@@ -28,9 +28,9 @@ class PromptView:
     segments: tuple[SegmentView, ...]
     units: int
     units_hit: int
-    hops: tuple[Entry, ...]  # with the keys layer, hops, edges
-    loads: tuple[Sequence[Any], ...]  # first layer, layer after the last, start, end, bytes
-    computes: tuple[Sequence[Any], ...]  # layer, attention | importance | mlp, start, end
+    hops: tuple[Entry, ...]  # choice at each layer, with the keys layer, hops, edges
+    loads: tuple[Sequence[Any], ...]  # each: first layer, layer after the last, start, end, bytes
+    computes: tuple[Sequence[Any], ...]  # each: layer, attention | importance | mlp, start, end
     flips: tuple[Entry, ...]  # segment groups that became static or dynamic
     cold: bool  # first prompt after a reset
     parts: tuple[tuple[str, float], ...]  # name and ms of the parts of the time to the first token
@@ -49,13 +49,13 @@ class StepView:
     skill: str
     ok: bool
     message: str
-    goal: tuple[int, int] | None  # goal conditions met after the step, and their total
+    goal: tuple[int, int] | None  # number of goal conditions met after the step, and of all
     understood: str  # the goal that the model wrote for the instruction
     focus: str  # type, name and place of the next target, as the model wrote them
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None if the planner has no model
     world: KnownWorld
-    before: int | None  # number of the picture before the skill: the step that it followed, -1 for the reset
+    before: int | None  # number of the picture before the skill, -1: taken at the reset; None: there is no picture
     after: int | None  # number of the picture after the skill; None: there is no picture
     restarted: bool
     end: Entry | None  # outcome of the task if it ended here

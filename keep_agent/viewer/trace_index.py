@@ -25,7 +25,7 @@ REMEDY = "restore the file, or run it again"
 
 @dataclass(frozen=True, slots=True)
 class LinePosition:
-    """Position of a line: offset and size in bytes without line break, number from 1, hash chain up to the line."""
+    """Position of a line: offset and size in bytes without line break, number from 1, hash chain before the line."""
 
     start: int
     size: int
@@ -35,7 +35,7 @@ class LinePosition:
 
 @dataclass
 class GrowingFile:
-    """Growing file of JSON lines. A last line without a line break is incomplete, and left to the next read."""
+    """Growing file of JSON lines. A last line without a line break is incomplete; a later read returns it."""
 
     path: Path
     count: int = 0  # number of complete lines read
@@ -81,13 +81,13 @@ class GrowingFile:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Summary of a step for the slider, the list of episodes and a comparison. None means: not in the trace."""
+    """Summary of a step for the slider, the list of episodes and a comparison. None: not in the trace."""
 
     task: int
     step: int  # number within the task
     skill: str
     ok: bool
-    goal: tuple[int, int] | None  # goal conditions met, and their total
+    goal: tuple[int, int] | None  # number of goal conditions met, and of all
     ttft_ms: float | None
     computed: float | None  # computed share of rows x layers
     cold: bool  # first prompt after a reset
@@ -165,7 +165,7 @@ class TraceIndex:
         self._trace_file, self._results_file = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
         self._committed = 0  # number of trace lines that episodes.jsonl records as committed
         self._episodes: dict[str, EpisodeIndex] = {}
-        self._current: dict[str, EpisodeIndex] = {}  # episode that gets new entries, by id
+        self._current: dict[str, EpisodeIndex] = {}  # by id: episode that gets new entries
         self._lock = threading.Lock()
 
     def refresh(self) -> dict[str, EpisodeIndex]:
@@ -199,7 +199,7 @@ class TraceIndex:
                 start = chain_start(self.path.parent)
                 self._trace_file.forget(start)
                 self._results_file.forget(start)
-            end = episodes_mark(self.path.parent)  # read first, since it is written after episodes and trace
+            end = episodes_mark(self.path.parent)  # the mark is read first, since a run writes it last
             for _, line in self._results_file.new_lines():
                 self._committed = line.get(TRACE_COUNT, self._committed)
             if end is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORMATS = ("default", "lota")
 Ids = list[int]
 Turns = Sequence[texts.Turn]
-PLACEHOLDER = "\u241f"  # stands for the memory while a chat template is rendered; never part of a prompt
+PLACEHOLDER = "\u241f"  # text in place of the memory while a chat template is rendered; not in any prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Example:
 
 
 class Splicer:
-    """Encoder of pieces of text without special tokens; in `lines`, every newline is a separate token."""
+    """Encoder of texts as token ids; adds no special tokens. In `lines`, every newline is a separate token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         newline = self.raw("\n")
         if len(newline) != 1:
             raise ModelError(
-                f"the tokenizer encodes a newline as {newline}, not as one token; use a model with such a token"
+                f"the tokenizer encodes a newline as {newline}, not as one token; use a model with a newline token"
             )
         self.newline = newline[0]
 
@@ -60,10 +60,10 @@ class Splicer:
 
 
 class Format(Protocol):
-    """Encoder of a prompt's parts. ``agent_line`` is the line about the agent, or "". A skill follows its *cue*."""
+    """Encoder of a prompt's parts. ``agent_line``: line about the agent, or "". A *cue* is the text before a skill."""
 
     name: str
-    progress: int  # number of turns in a query; earlier turns are memory segments
+    progress: int  # maximum turns in a query; earlier turns are memory segments
     _splice: Splicer
 
     def context(self) -> Ids:
@@ -76,12 +76,12 @@ class Format(Protocol):
     def goal(self, skills: str, instruction: str) -> Ids:
         """Encode the query for which the model generates the goal of an instruction; empty for formats without goals.
 
-        A goal is a plain restatement ("find mug put desk"). Later queries contain only the goal, transcripts both.
+        A goal is a plain restatement ("find mug put desk"). In the `memory` layout it later replaces the instruction.
         """
         return []
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", after_task: bool = False) -> Ids:
-        """Encode a task in an `append` transcript, before its first cue; ``after_task``: it follows another task."""
+        """Encode the start of a task, without a cue, in an `append` transcript. ``after_task``: a task precedes it."""
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.
@@ -93,11 +93,11 @@ class Format(Protocol):
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
 
     def focus(self, skills: str) -> int:
-        """Return how many focus tokens, which name the target, are generated before a skill of the set ``skills``."""
+        """Return the number of focus tokens, which name the target, before each skill of the skill set ``skills``."""
         return 0
 
     def candidate(self, skill: str) -> Ids:
-        """Encode a candidate skill with the mark that ends it."""
+        """Encode a candidate skill and the newline or comma that ends it."""
 
     def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
         """Encode a turn of an `append` transcript without its cue: focus, skill, and the message of a failure."""
@@ -155,7 +155,7 @@ class PlainFormat(Format):
 
 
 def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str, **values: bool) -> list[str]:
-    """Render ``contents`` in a chat template, as turns of user, model, user, ...; return the text around `PLACEHOLDER`.
+    """Render ``contents`` in a chat template, as turns of user and model; return the texts around `PLACEHOLDER`.
 
     Raises ModelError as `parts_around` does.
     """
@@ -181,7 +181,7 @@ class LotaFormat(Format):
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
-    progress: int = 16  # number of turns in a query: many, since the examples show whole plans
+    progress: int = 16  # maximum turns in a query: many, since the examples show whole plans
     _splice: Splicer = field(init=False)
     _prompt_start: str = field(init=False)
     _turn_end: str = field(init=False)
@@ -213,7 +213,7 @@ class LotaFormat(Format):
         return ids + self.cue(earlier_turns + len(turns) + 1)
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
-        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a separate line
+        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a new line
         return news + self._splice.raw(f" {number}.")
 
     def candidate(self, skill: str) -> Ids:
@@ -242,7 +242,7 @@ def make_format(
     start: str | None = None,
     goals: bool = False,
 ) -> Format:
-    """Build a prompt format by name. Raises ConfigError for an unknown name, or if the format cannot show examples."""
+    """Build a prompt format by name. Raises ConfigError for an unknown name, or examples that it cannot show."""
     check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)

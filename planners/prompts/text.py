@@ -1,14 +1,14 @@
-"""Texts of a prompt: memory segments, which are lines about facts, in two styles; the log of a task; the query.
+"""Texts of a prompt: memory segments (lines that state facts) in two styles, the log of a task, and the query.
 
 Segments are whole lines, so that parts of a prompt can be tokenised separately and joined by token ids.
 
-Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``). So every
-look-up is "find type and entity, copy the next words".
+Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``). So the
+model looks up every fact in the same way: it finds type and entity and copies the next words.
 
 * ``plain``: every line is self-contained. A changed fact replaces its line; the line of a removed entity is deleted.
-* ``linked``: a receptacle is a header. The objects in it are member lines that refer back to it (``there mug mug_2``).
-  Later changes are ``now`` lines, of which the latest is valid. Lines depend on each other, as in logs, so that
-  this style loses most accuracy when KV blocks are reused without recomputation.
+* ``linked``: a receptacle has a header line. Each object in it has a member line that refers back to the header
+  (``there mug mug_2``). A change adds a ``now`` line; the latest one is valid. Since lines depend on each other, as in
+  logs, this style loses more accuracy than ``plain`` when KV blocks are reused without recomputation.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from memory.segments.segment import Segment
 CUE = "next"  # the next skill follows this word
 GOAL = "goal"  # the goal of an instruction follows this word
 FOCUS = 3  # tokens of a focus: type, name and place of the next target; generated before the skill
-NO_TARGET = "nothing"  # every word of a focus without a target
+NO_TARGET = "nothing"  # word that fills a focus without a target
 TYPE_LEVEL = "lota"  # skill set whose skills name types; the skills of all other sets name instances
 UNEXPLAINED = "it did not work"  # the text of a failure without a message
 UNSEEN, REMOVED = "unseen", "gone"
-UPDATE_SUFFIX = "/now"  # ends the id of a segment that updates the entity's first segment
-PROGRESS = 1  # number of turns in a query; earlier turns are memory segments
+UPDATE_SUFFIX = "/now"  # suffix of the id of a segment that updates an entity's first segment
+PROGRESS = 1  # maximum turns in a query; earlier turns are memory segments
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
@@ -81,7 +81,7 @@ def task_line(skills: str, instruction: str) -> str:
 
 
 def goal_query(skills: str, instruction: str) -> str:
-    """Return the end of a prompt whose last line the model completes with the goal of the instruction."""
+    """Return the query for a goal: a task line that the model completes with the goal of the instruction."""
     return task_line(skills, f"{instruction} {GOAL}").removesuffix("\n")
 
 
@@ -98,13 +98,13 @@ def goal_or_instruction(instruction: str, goal: str) -> str:
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "") -> str:
     """Return the query of the `memory` layout, which rebuilds the prompt at every step. A query ends with the cue.
 
-    ``turns`` are the task's latest; ``agent_line`` states where the agent is, what it holds and what it sees.
+    ``turns`` are the task's latest turns; ``agent_line`` states where the agent is, what it holds and what it sees.
     """
     return task_line(skills, instruction) + "".join(turn.text for turn in turns) + agent_line + CUE
 
 
 def candidate_text(skill: str) -> str:
-    """Return a candidate skill's text after the cue. With its final newline it cannot be a prefix of another skill."""
+    """Return a skill's text after the cue. With the final newline, no skill is a prefix of another skill."""
     return f"{entity_text(skill)}\n"
 
 
@@ -194,7 +194,7 @@ class LinkedStyle(PromptStyle):
     """Headers, member lines that refer back to them, and ``now`` lines, of which the latest is valid."""
 
     name = "linked"
-    _first_lines: dict[str, bool] = field(default_factory=dict)  # by entity id: whether its first line says UNSEEN
+    _first_lines: dict[str, bool] = field(default_factory=dict)  # by entity id: whether the first line says UNSEEN
 
     def reset(self) -> None:
         self._first_lines.clear()
@@ -204,7 +204,7 @@ class LinkedStyle(PromptStyle):
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         facts = list(facts)
-        # a receptacle's header is written when it is new, and again when its contents are first seen
+        # a header is written for a new receptacle, and again when the receptacle's contents are first seen
         headers = [
             fact for fact in facts if fact.category == "receptacle"
             and (fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states))
@@ -232,7 +232,7 @@ class LinkedStyle(PromptStyle):
             return _agent(fact)
         words = [fact.type, fact.id, REMOVED] if fact.gone else _words(fact)
         line = _line("now", *words)
-        if fact.id in self._first_lines:  # its parent is the first line: a prompt with this line has both
+        if fact.id in self._first_lines:  # a prompt with a `now` line also contains its parent, the first line
             return Edit(f"{fact.id}{UPDATE_SUFFIX}", fact.category, line, parent=fact.id)
         self._first_lines[fact.id] = False
         return Edit(fact.id, fact.category, line)
@@ -260,7 +260,7 @@ def task_edit(number: int, instruction: str, success: bool, steps: int) -> Edit:
 
 @dataclass
 class TaskLog:
-    """Turns of the current task. They are archived as history segments, and dropped once no query contains them."""
+    """Log of the current task's turns. Turns become history segments, and are dropped once no query needs them."""
 
     turns: list[Turn] = field(default_factory=list)
     dropped: int = 0  # number of this task's dropped turns, which came before ``turns``
@@ -285,7 +285,7 @@ class TaskLog:
         return self.turns[earlier - self.dropped :], earlier
 
     def archive(self, until: int) -> list[Edit]:
-        """Archive the turns before number ``until``; return the new history segments, none for failed turns."""
+        """Archive the task's first ``until`` turns; return the new history segments. A failed turn has none."""
         until = max(until, self.archived)
         turns, self.archived = self.turns[self.archived - self.dropped : until - self.dropped], until
         numbers = enumerate(turns, self.numbered_turns + 1)

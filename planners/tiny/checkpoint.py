@@ -151,7 +151,7 @@ def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where:
     """Load all tensors of a model. Raises ModelError, naming ``where``, for missing, surplus or misshapen tensors."""
     try:
         result = model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
-    except RuntimeError as error:  # a tensor of another shape
+    except RuntimeError as error:  # raised for a tensor of another shape
         raise ModelError(f"weights in {str(where)!r} do not fit its config.json ({error}); {RESTORE}") from error
     odd = sorted({*result.missing_keys, *result.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
     if odd:

@@ -17,8 +17,8 @@ from planners.tiny.checkpoint import build
 def add_embeddings(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
     """Add embedding rows, in place, for new tokens of the tokenizer.
 
-    :param new: maps each new token to the ids of the pieces that spelled it. Its row is (m + n) / sqrt(2): m is the
-        mean of the pieces' rows, n is noise with the old rows' standard deviation, since look-ups need distinct rows
+    :param new: each new token, with the ids of the pieces that spelled it. The new row is (m + n) / sqrt(2): m is the
+        mean of the pieces' rows; n, noise with the old rows' standard deviation, makes rows distinct for look-ups
     """
     rows = -(-tokenizer.get_vocab_size() // 64) * 64
     old = model.get_input_embeddings().weight.clone()  # (rows, hidden)
@@ -35,12 +35,12 @@ def add_embeddings(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[s
 def deepen(model: Qwen2ForCausalLM, layers: int) -> Qwen2ForCausalLM:
     """Return a model of ``layers`` layers that computes the same function (block expansion, arXiv 2401.02415).
 
-    A new layer copies the layer before it, but its output projections are zero. New layers are spread evenly behind
-    the first quarter of the layers. Raises ModelError for fewer layers than the model has.
+    Each new layer is a copy of the layer before it with output projections set to zero. New layers are spread evenly
+    behind the first quarter of the layers. Raises ModelError for fewer layers than the model has.
     """
     depth, config = len(model.model.layers), copy.deepcopy(model.config)
     if layers < depth:
-        raise ModelError(f"a model of {depth} layers cannot be made into one of {layers}; layers can only be added")
+        raise ModelError(f"a model of {depth} layers cannot be deepened to {layers}; give {depth} or more")
     first, added = depth // 4, layers - depth
     copies = [first + (number + 1) * (depth - first) // (added + 1) for number in range(added)]
     sources = sorted([*((layer, False) for layer in range(depth)), *((layer, True) for layer in copies)])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HISTORY = "training.json"  # training record of a planner
 VOCAB = 4096  # maximum number of tokens in a new tokenizer
-SEEDED_HEADS, MIN_HEAD_WIDTH = 3, 4  # number of heads that `planners.training.induction_init` sets, minimum width
+SEEDED_HEADS, MIN_HEAD_WIDTH = 3, 4  # heads that `planners.training.induction_init` sets; minimum width of a head
 
 CONFIG_KEYS = (  # names in Qwen2Config, in the order of the fields of `Shape`
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
@@ -38,7 +38,7 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Shape of a model: many thin layers, since KEEP computes layer 0 in full and saves work in the others."""
+    """Shape of a model. By default it has many thin layers, since KEEP saves work in all layers except layer 0."""
 
     hidden: int = 192
     layers: int = 12
@@ -51,8 +51,8 @@ class Shape:
         size, rest = divmod(self.hidden, self.heads)
         if self.heads < SEEDED_HEADS or rest or size % 2 or size < MIN_HEAD_WIDTH:
             raise ConfigError(
-                f"--hidden {self.hidden} --heads {self.heads} make no model; give {SEEDED_HEADS} heads or more, and a "
-                f"--hidden that is an even multiple of --heads, at least {MIN_HEAD_WIDTH} times as large"
+                f"--hidden {self.hidden} --heads {self.heads} make no model; give {SEEDED_HEADS} heads or more, and as "
+                f"--hidden the number of heads times an even number that is {MIN_HEAD_WIDTH} or more"
             )
 
     @classmethod

@@ -1,6 +1,6 @@
 """Tokenizer of planner-tiny: words without spaces; entity names and the newline are single tokens.
 
-Spaces are not encoded, so that a word has the same id at every position, as look-ups by content need.
+Spaces are not encoded, so that a word has the same id at every position, which look-ups by content need.
 Every line ends with a newline token, so that lines can be encoded separately and joined by ids.
 """
 
@@ -21,7 +21,7 @@ BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # prefix of a piece that continues a word
 MIN_COUNT = 30  # minimum occurrences of a word in a corpus to become a token
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
-INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that continue a word
+INNER_PIECES = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # one character each
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Add a token for each entity, and each word that occurs `MIN_COUNT` times in ``texts``, if it has several pieces.
+    """Add a token for each entity, and each word with `MIN_COUNT` occurrences in ``texts``, if several pieces spell it.
 
     Existing ids are kept, so that weights can be trained further. Returns the ids of the pieces of each new token.
     """

@@ -1,4 +1,7 @@
-"""Endless batches of packs (a memory and query slots) from rollout files, and the curriculum of their difficulty."""
+"""Endless batches of packs (a memory and query slots) from rollout files, and the curriculum of rising difficulty.
+
+Batches are made from *windows*: a window is a set of packs of one kind.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ class Level:
 
     lines: int  # maximum lines of a memory
     styles: tuple[str, ...]
-    lookups: float  # share of batches with probes only (short questions about the memory)
-    plans: float  # share of batches with plan and goal slots only; some of these slots follow a memory
+    lookups: float  # share of windows with probes only (short questions about the memory)
+    plans: float  # share of windows with plan and goal slots only; in some of them, slots follow a memory
     recall: int  # maximum lines in the memory of a recall probe; 0 for no recall probes
-    judged_kind: str  # kind of slot whose running accuracy must reach ``pass_mark``
+    judged_kind: str  # kind of slot whose running accuracy must exceed ``pass_mark``
     pass_mark: float  # above 1 for the last level, which is never passed
 
 
@@ -41,19 +44,19 @@ LEVELS = (
     Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
     Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
 )
-RECALL_SHARE = 0.1  # share of recall probes among the batches that are neither look-ups nor plans
-LESSON_SHARE = 0.2  # share of batches with lessons, if there are any
+RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
+LESSON_SHARE = 0.2  # share of windows with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
-SHUFFLED_WINDOWS = 6  # windows (packs of one kind) shuffled together, else the model unlearns the last kind
-GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts skipped for plans, as annotated ones take longest to learn
-TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts with skills that name types (lota) skipped for all slots but plans
-DECISION_SHARE = 0.6  # share of single decisions among the remaining batches; the others are trajectories
+SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, else the model unlearns the other kinds of packs
+GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts that plans skip, as annotated rollouts take longer to learn
+TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota that all slots but plans skip
+DECISION_SHARE = 0.6  # share of single decisions among the remaining windows; the others are trajectories
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
 PLANS = SlotMix(wordings=4)
 HOUSE_GOALS = SlotMix(wordings=6, after_memory=True)
 RECALL = SlotMix(probes=6, questions=6, recall=True)
-ANNOTATED_PREFIX = "trial_"  # prefix of the sources of annotated rollouts
+ANNOTATED_PREFIX = "trial_"  # prefix of `Rollout.source` in annotated rollouts
 
 
 def trajectory_mix(transcript: int) -> SlotMix:
@@ -71,7 +74,7 @@ def endless_rollouts(files: Sequence[Path], rng: random.Random) -> Iterator[Roll
 
 
 def shuffled_rollouts(files: Sequence[Path], seed: int, streams: int = 12, buffer: int = 512) -> Iterator[Rollout]:
-    """Yield all rollouts, interleaved from several files and shuffled, since each file has only one setting."""
+    """Yield rollouts endlessly, mixed from several files, since all rollouts of a file have the same setting."""
     rng = random.Random(seed)
     sources = [endless_rollouts(files, random.Random(f"{seed}/{number}")) for number in range(streams)]
     pool: list[Rollout] = []
@@ -135,7 +138,7 @@ class BatchSource:
             self._queue.put(error)
 
     def _window(self, level: Level) -> list[PackedExample]:
-        """Make a window: a few dozen packs of one kind, sorted by length, so that batches need little padding."""
+        """Make a window of a few dozen packs, sorted by length, so that batches need little padding."""
         if self._lessons and self._rng.random() < LESSON_SHARE:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
         mix = self._draw_mix(level)
@@ -183,6 +186,6 @@ def _width(pack: PackedExample) -> int:
 
 
 def _rows(packs: Sequence[PackedExample]) -> int:
-    """Return the rows of a padded batch."""
+    """Return the number of rows of a padded batch."""
     memory = rounded(1 + max(pack.memory_tokens for pack in packs))
     return len(packs) * (memory + max(len(pack.slots) for pack in packs) * rounded(max(map(_width, packs))))

@@ -17,7 +17,7 @@ from planners.training.packing import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Counts of target lines by kind of slot (query after the memory); a line is right if all its tokens are."""
+    """Counts of target lines by kind of slot (query after the memory); a line is right if all its tokens are right."""
 
     right: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
@@ -32,7 +32,7 @@ class Exactness:
 def forward(
     model: Qwen2ForCausalLM, batch: PackedBatch, precision: torch.dtype = torch.bfloat16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute (logits (n, vocab) of the n rows with a target, their labels, their numbers in the flattened batch)."""
+    """Return logits (n, vocab), labels (n,) and indices (n,) of the n rows with a target in the flattened batch."""
     device = batch.ids.device.type
     shifted = torch.full_like(batch.labels, IGNORE)
     shifted[:, :-1] = batch.labels[:, 1:]

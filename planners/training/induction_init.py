@@ -1,10 +1,10 @@
 """Induction-seeded initialisation, from which small models learn memory look-ups on a CPU.
 
 In layer 0, biases and RoPE alone make the first three heads attend o = 1, 2 and 3 positions back. Head o adds the token
-that it attends to, rotated by a matrix R_o, to the residual stream. In later layers, head o undoes this rotation in its
-keys. So a query token matches the rows o positions after an equal token, and the head copies the tokens there: "find
-the word, copy the next". Training only has to sharpen this. From a standard initialisation, the model did not learn it
-in feasible CPU time. The model needs biases on q and k, as in Qwen2, and as many KV heads as heads.
+that it attends to, rotated by a matrix R_o, to the residual stream. In later layers, the keys of head o undo this
+rotation. So a query matches the rows o positions after an equal token, and the head copies the tokens of these rows:
+"find the word, copy the next". Training only has to sharpen these look-ups. From a standard initialisation, the model
+did not learn them in feasible CPU time. The model needs biases on q and k, as in Qwen2, and as many KV heads as heads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def seed_induction(
 ) -> None:
     """Overwrite the first heads of every layer and the embedding in place, but no other weights.
 
-    ``write`` scales these heads' outputs in layer 0, ``copy`` in later layers. ``peak`` is layer 0's highest logit.
+    ``write`` scales their outputs in layer 0, ``copy`` in later layers. ``peak``: highest attention logit of layer 0.
     """
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
@@ -52,7 +52,7 @@ def seed_induction(
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    # one projection per head: of the values in layer 0, of queries and (rotated) keys in later layers
+    # one projection per head: for values in layer 0; for queries and, rotated, for keys in later layers
     readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn

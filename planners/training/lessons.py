@@ -18,9 +18,9 @@ from planners.training.rollout_files import read_lines, write_lines
 
 ENDING = ".lessons.gz"
 VERSION = 1
-SKILLS = ("lota", "grounded")  # a lesson names one skill set at random, since both need its words
+SKILLS = ("lota", "grounded")  # skill sets; a drawn lesson gets one at random, since both need its words
 WHOLE_TASK_SHARE = 0.4  # share of draws that return the whole task; other draws return a few of its steps
-MAX_STEPS = 3  # maximum steps of a draw
+MAX_STEPS = 3  # maximum number of steps in a draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Lesson:
     """An annotated task: its instruction and goal, and the instruction and goal of each of its steps."""
 
     text: str
-    goal: str  # "find mug heat mug put coffeemachine"
-    steps: tuple[tuple[str, str], ...]  # ("turn left and walk to the desk", "go desk")
+    goal: str  # such as "find mug heat mug put coffeemachine"
+    steps: tuple[tuple[str, str], ...]  # such as ("turn left and walk to the desk", "go desk")
 
     def draw(self, rng: random.Random) -> tuple[str, str]:
         """Draw (instruction, goal) of the task, or of up to `MAX_STEPS` neighbouring steps."""
@@ -52,7 +52,7 @@ def write_lessons(path: Path, lessons: Iterable[Lesson]) -> int:
 
 
 def read_lessons(path: Path) -> Iterator[Lesson]:
-    """Read the lessons of a file. Raises DataError with file and line for other content."""
+    """Read the lessons of a file. Raises DataError, naming file and line, for an invalid line."""
 
     def unpack(row: dict[str, Any]) -> Lesson:
         return Lesson(row["text"], row["goal"], tuple((text, goal) for text, goal in row["steps"]))
@@ -61,7 +61,7 @@ def read_lessons(path: Path) -> Iterator[Lesson]:
 
 
 def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[PackedExample]:
-    """Pack lessons as slots without a memory, sorted by length; a pack has up to ``tokens`` padded rows or one slot."""
+    """Pack lessons as slots without memory, by length. A pack has up to ``tokens`` padded rows, or one longer slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
         return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)
@@ -83,7 +83,7 @@ def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int]
 
     def draw(count: int) -> list[Lesson]:
         if len(stack) < count:
-            stack[:0] = rng.sample(lessons, len(lessons))  # put below the remaining lessons, which are drawn first
+            stack[:0] = rng.sample(lessons, len(lessons))  # below the remaining lessons, which are drawn first
         return [stack.pop() for _ in range(min(count, len(stack)))]
 
     return draw

@@ -47,7 +47,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of the state on the CPU, by name: parameter and key, as ``model.norm.weight.exp_avg``."""
+        """Return the state's tensors on the CPU, by parameter name and key, such as ``model.norm.weight.exp_avg``."""
         return {
             f"{self._names[parameter]}.{key}": value.detach().cpu()
             for optimizer in self._members
@@ -57,7 +57,7 @@ class Optimizers:
         }
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a state. A parameter that it lacks, as after a change of optimiser, starts with a fresh state."""
+        """Load a state. Parameters that it lacks, as after a change of optimiser, start with a fresh state."""
         for optimizer in self._members:
             adamw = isinstance(optimizer, torch.optim.AdamW)
             keys = ("step", "exp_avg", "exp_avg_sq") if adamw else ("momentum_buffer",)

@@ -14,7 +14,7 @@ from keep_agent.options import check_device, check_folder, check_ranges
 
 OPTIMIZERS = ("adamw", "muon")
 PRECISIONS = ("auto", "bfloat16", "float32")
-TRANSCRIPT_TOKENS = 1500  # default of the maximum tokens of a transcript
+TRANSCRIPT_TOKENS = 1500  # default of --transcript: maximum tokens of a transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def add_numbers(p: argparse.ArgumentParser, numbers: Sequence[Option]) -> None:
 
 
 def ranges_of(numbers: Sequence[Option]) -> dict[str, tuple[float, float]]:
-    """Return the limits of each option by the option's attribute in the parsed arguments."""
+    """Return the limits of the options that have limits, by attribute name in the parsed arguments."""
     return {number.name.replace("-", "_"): number.limits for number in numbers if number.limits}
 
 

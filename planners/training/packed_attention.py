@@ -17,7 +17,7 @@ NAME = "keep_packed"
 MASKED_BIAS = -1e4
 MATMUL_ROWS = 256  # maximum rows of a slot whose attention a CPU computes by matrix products instead of a kernel
 
-Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
+Pair = Sequence[torch.Tensor]  # keys or values of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class PackedBatch:
     """B padded packs as tensors, each with M = ``memory`` rows of memory, then S = ``slots`` slots of Q rows.
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), each slot's additive mask over memory and slot.
-    ``causal``: a causal mask replaces slot_bias: one pack without hidden lines, with one slot or with long slots.
-    memory_bias: (B, 1, M, M), for memory lines that do not attend to each other; None for causal attention.
+    ``causal``: a causal mask replaces slot_bias. It is for one pack without hidden lines, with one slot or long slots.
+    memory_bias: (B, 1, M, M), additive mask if memory lines do not attend to each other; None for causal attention.
     """
 
     ids: torch.Tensor
@@ -118,12 +118,12 @@ def packed_attention(
     attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels do not store the attention weights
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
-    if pack.causal:  # a copy of the memory for each slot costs less than a mask
+    if pack.causal:  # copying the memory for each slot costs less than a mask
         out = attend(*(_with_memory(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
         memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
         return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
     memory_query, slot_query = queries
-    if pack.memory_bias is None:  # a causal mask is enough: padded rows of the memory come last, no slot sees them
+    if pack.memory_bias is None:  # a causal mask is enough: padded rows come last and are hidden from slots
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))

@@ -3,13 +3,13 @@
 A pack is ``[memory][slot][slot]...``, where the memory may be empty. Every slot attends to the memory and to itself.
 The loss counts *targets*: answers, and skills unless they are perturbed (random). There are six kinds of slots:
 
-* *plan*: the goal of an instruction and all skills of the task, which name types (skill set lota), without a memory;
+* *plan*: the goal and all skills of a task, without a memory, for the skill set lota, whose skills name types;
 * *goal*: the goal of an instruction, without a memory, or after the memory at the start of the task;
 * *trajectory*: the transcript (`append` layout) of a task and of the tasks after it, with targets at every step;
 * *step*: one decision (`memory` layout). Lines that changed after the memory was written are hidden from the slot,
-  which begins with their new versions. Before a skill that names instances comes the *focus*, also a target: type, name
-  and place of the object that the plan needs next;
-* *probe*: short questions, before or after changes: where an object is, if its place is open, if a lamp is on;
+  which begins with their new versions. The *focus* precedes a skill that names instances. It is the type, name
+  and place of the object that the plan needs next, and also a target;
+* *probe*: short questions about the memory or changes: where an object is, if this place is open, if a lamp is on;
 * *recall*: questions about an artificial memory (`planners.training.recall_probes`); its first line may be a question.
 """
 
@@ -29,8 +29,8 @@ from planners.training.task_replay import TaskMemory, TaskReplay, TextPart
 
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
-VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # chance of a step to be drawn, by its verb; else 1
-LATER_OBJECT_WEIGHT = 3  # extra factor for steps after the first put of a task with several objects
+VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # weight of a step in a draw, by verb; otherwise 1
+LATER_OBJECT_WEIGHT = 3  # factor on these weights after the first put of a task with several objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ def rounded(length: int, unit: int = 16) -> int:
 class SlotMix:
     """Numbers of slots of each kind in a pack, and options of these slots."""
 
-    memory_lines: int = 80  # maximum lines; those that the task uses are always kept
+    memory_lines: int = 80  # maximum lines of the memory; lines that the task uses are always kept
     trajectories: int = 2
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6  # maximum questions of a slot
     wordings: int = 0  # plan or goal slots, each for one wording of the instruction; such packs have no other slots
-    after_memory: bool = False  # goals follow the memory at the start of the task, instead of no memory
-    recall: bool = False  # recall slots, with artificial memories instead of rollouts
+    after_memory: bool = False  # True: goal slots follow the memory at the start of the task; False: no memory
+    recall: bool = False  # True: recall slots after artificial memories, without rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
     single_object_share: float = 1.0  # share of the single-object tasks at which a pack starts
     starts_per_rollout: int = 0  # number of a rollout's tasks, drawn at random, at which packs start; 0: all
@@ -127,7 +127,7 @@ class Packer:
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
         slots, count = [], self.mix.probes
         if self.random.random() < 0.5:
-            question, count = self.random.choice(scene.questions), 2  # few slots: this question has a large weight
+            question, count = self.random.choice(scene.questions), 2  # with few slots, this question weighs more
             memory.insert(0, ("cue", self._encode(f"{question.text()}\n")))
             slots.append(self._recall_slot([question], self.random.random() < 0.75))
         while len(slots) < count:
@@ -166,7 +166,7 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps, nearest first: slots of similar length need little padding.
+        """Draw a step; return all steps, nearest first: their slots have similar lengths and need little padding.
 
         With several objects, steps after the first put are drawn more often: models often pick the first object again.
         """
@@ -202,7 +202,7 @@ class Packer:
         return [replay for replay, _ in fitting] or [replays[0]]
 
     def _trajectory(self, replays: Sequence[TaskReplay]) -> Slot:
-        """Build a trajectory. All tasks but the last use their first wording, as their segments in the memory do."""
+        """Build a trajectory. All tasks but the last use the first wording, as the segments of finished tasks do."""
         wordings = [*(replay.task.instructions[0] for replay in replays[:-1]), self._wording(replays[-1].task)]
         tasks = (self._task(replay, wording) for replay, wording in zip(replays, wordings, strict=True))
         parts = [part for task in tasks for part in task]
@@ -245,13 +245,13 @@ class Packer:
 
 
 def _pick_count(task: TaskRecord) -> int:
-    """Count the expert's successful pick-ups. There may be more labels: after a perturbed step, a label repeats."""
+    """Count the expert's successful pick-ups, not the labels: after a perturbed step, a label repeats."""
     steps = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in steps)
 
 
 def _questions(facts: Sequence[FactRecord], ids: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield (question, answer) about the facts in ``ids``: where an object is, its place's or a receptacle's state."""
+    """Yield (question, answer) about the facts in ``ids``: places of objects, states of places and of receptacles."""
     state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
     for fact in facts:
         if fact.id not in ids or fact.gone:

@@ -40,7 +40,7 @@ class ProcessGroup:
             parameter.grad = mean.view_as(parameter)
 
     def broadcast(self, *values: int) -> tuple[int, ...]:
-        """Return the values that the leading process passes."""
+        """Return the arguments of the leading process's call."""
         if self.size == 1:
             return values
         tensor = torch.tensor(values)
@@ -52,7 +52,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def run_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(group, *args)`` in ``size`` new processes, in this one if ``size`` is 1. One failure ends all.
+    """Call ``work(group, *args)`` in ``size`` new processes (1: in this one). The failure of one process ends all.
 
     Returns the exit code. If a process ended with an exception, the exception is raised.
     """

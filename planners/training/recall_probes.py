@@ -2,7 +2,7 @@
 
 All three kinds need attention between lines:
 
-* *needle*: ``desk desk_1``, ``there mug mug_2``: a member line's place is its header;
+* *needle*: ``desk desk_1``, ``there mug mug_2``: the header is the place of the object in the member line;
 * *two_hop*: ``keychain keychain_1 box_2``, and elsewhere, under a header, ``there box box_2``: only both lines together
   give the place of the keychain;
 * *tracking*: ``did go to shelf_3``, ``did put mug_2``: objects are moved repeatedly, and the latest line is valid.
@@ -73,7 +73,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class RecallProbe:
-    """A prompt with one question: the question as ``front`` line ("" if the cue is ``after``), memory, the question."""
+    """A prompt: ``front`` is the question as first line ("" if the cue is ``after``), ``question`` is the last line."""
 
     kind: str
     cue: str
@@ -119,9 +119,9 @@ def needle(segments: int, rng: random.Random) -> Scene:
 
 
 def two_hop(segments: int, rng: random.Random) -> Scene:
-    """Make containers in places, then objects in the containers."""
+    """Make lines of containers in places, then lines of objects in these containers."""
     scene, names = Scene(), NameSource(rng)
-    containers: list[tuple[str, str, str, str]] = []  # container, its line, header, place
+    containers: list[tuple[str, str, str, str]] = []  # name, line id, header id, place
     while len(scene.facts) < segments // 2:
         kind, place = names.draw(RECEPTACLES)
         header = scene.add(f"{kind} {place}")

@@ -93,7 +93,7 @@ class TaskRecord:
     facts: tuple[FactRecord, ...]  # facts changed at the start of the task (for the first task: all)
     steps: tuple[StepRecord, ...]
     success: bool
-    goal: str = ""  # goal, the same for all wordings, as "find mug put desk"
+    goal: str = ""  # the same for all wordings, such as "find mug put desk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _task(row: dict[str, Any]) -> TaskRecord:
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:
-    """Read the rollouts of a file. Raises DataError with file and line for other content."""
+    """Read the rollouts of a file. Raises DataError, naming file and line, for an invalid line."""
 
     def unpack(row: dict[str, Any]) -> Rollout:
         return Rollout(row["source"], row["skills"], row["observability"], tuple(map(_task, row["tasks"])))

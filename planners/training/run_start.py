@@ -31,7 +31,7 @@ from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
 from planners.training.rollout_files import Rollout, read_rollouts
 
-MASTER_WEIGHTS = "master.safetensors"  # float32 weights
+MASTER_WEIGHTS = "master.safetensors"  # file of the float32 weights
 PROMPT_WORDS = (
     "task lota grounded next goal failed agent at start holding nothing hand floor unseen there now gone "
     "did finished succeeded after steps where door state\n"
@@ -53,7 +53,7 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
         kind, _, number = name.rpartition("_")
         if kind.isalpha() and number.isdecimal():
             highest[kind] = max(int(number), highest.get(kind, 0))
-    # also names that do not occur: without a token of its own, mug_12 would begin with the token of mug_1
+    # includes names that do not occur: without its own token, mug_12 would begin with the token of mug_1
     return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
 
 
@@ -91,7 +91,7 @@ class RunStart:
     checkpoint: Path | None = None
 
     def shape(self) -> dict[str, int]:
-        """Return the model's sizes by command-line option; ``vocab`` is the option's value in the run's first call."""
+        """Return the model's sizes by command-line option; ``vocab`` is the value of --vocab in the first call."""
         shape = asdict(Shape.of(self.model.config))
         del shape["positions"]
         return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})
@@ -139,8 +139,8 @@ def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
     except ModelError:
         pass
     raise ConfigError(
-        f"--init {args.init} is for a new run, and {args.out} holds a run that did not start from the weights now in "
-        f"{args.init}: leave --init out"
+        f"--init {args.init} is for a new run: the run in {args.out} did not start from the weights that {args.init} "
+        "holds now; leave --init out"
     )
 
 
@@ -150,13 +150,13 @@ def _check_shape(args: argparse.Namespace, shape: dict[str, int], source: Path) 
     for name, value in shape.items():
         if options[name] not in (value, defaults[name]):
             raise ConfigError(
-                f"--{name} {options[name]} is for new models, the model in {source} has {value}: leave --{name} out"
+                f"--{name} {options[name]} is for new models; the model in {source} has {value}: leave --{name} out"
             )
 
 
 def _check_layers(args: argparse.Namespace, layers: int) -> None:
     if args.deepen not in (0, layers):
         raise ConfigError(
-            f"--deepen {args.deepen} is for a new run with --init, and the model of this run has {layers} layers: "
-            "leave it out"
+            f"--deepen {args.deepen} is for a new run with --init; the model of this run has {layers} layers: "
+            "leave --deepen out"
         )

@@ -9,7 +9,7 @@ from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
-TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # skills on a target; the steps before lead to that target
+TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs of skills on a target; earlier steps lead to it
 TextPart = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
@@ -21,7 +21,7 @@ class TaskMemory:
         self.agent_line = ""
 
     def apply(self, edits: Iterable[texts.Edit]) -> set[str]:
-        """Write edits; return the ids that changed."""
+        """Write edits; return the ids of the changed segments."""
         changed, store = set(), self.store
         for edit in edits:
             before = store.changes
@@ -36,7 +36,7 @@ class TaskMemory:
         return changed
 
     def ordered(self) -> list[Segment]:
-        """Return the segments sorted by last change and creation; skills since the last finished task come last."""
+        """Return the segments sorted by last change and creation; the current task's history comes last."""
         finished = self.store.last_finished
 
         def key(segment: Segment) -> tuple[bool, int, int]:
@@ -65,7 +65,7 @@ class TaskReplay:
         self.agent_lines: list[str] = []  # line about the agent before each step
         self.turns = [step.turn for step in task.steps]
         self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
-        self.changed_lines: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, and their ids
+        self.changed_lines: list[tuple[list[Segment], set[str]]] = []  # by step: lines changed so far, and their ids
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
             self.changed_lines.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
@@ -89,7 +89,7 @@ class TaskReplay:
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
 
     def goal(self, wording: str) -> list[TextPart]:
-        """Return the question for the goal of the instruction, and its answer."""
+        """Return the query for the goal of the instruction, and the goal as its answer."""
         return [(texts.goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
 
     def query(self, wording: str, index: int) -> str:
@@ -118,7 +118,7 @@ class TaskReplay:
         return foci
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
-        """Find the first expert skill with one of ``verbs`` from step ``index`` on; return its last (type, number)."""
+        """Find the first expert skill with one of ``verbs`` from step ``index`` on; return its last two words."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
 

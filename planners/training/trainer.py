@@ -175,7 +175,7 @@ class Trainer:
             mean.lerp_(parameter, share)
 
     def _advance(self, level: int, exact: Exactness) -> None:
-        """Update the running accuracy; begin the next level above the pass mark. Only the leading process does this."""
+        """Update the running accuracy; begin the next level once it passes the mark. Only the leader does this."""
         progress, judge = self.progress, LEVELS[level].judged_kind
         if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return

@@ -17,7 +17,7 @@ from keep_agent.viewer.trace_index import EpisodeIndex
 from memory.files.atomic import write_atomic
 
 STATIC = Path(__file__).parents[1] / "static"
-MODULE_PREFIX = "keep-viewer/"  # prefix of the modules' names in the file
+MODULE_PREFIX = "keep-viewer/"  # prefix of the modules' names in the exported file
 PAGES_ONLY = ("step_view.js", "index.js")  # modules used only by the served pages
 PAGE = Template("""\
 <!doctype html>

@@ -18,7 +18,8 @@ from memory.files.atomic import write_atomic
 if TYPE_CHECKING:
     from rerun import RecordingStream
 
-COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # RGB: not computed; STATES
+# RGB: colour of a layer that was not computed, then one colour for each of STATES
+COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))
 
 
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
@@ -96,7 +97,7 @@ def heat_map(prompt: PromptView) -> np.ndarray:
 
 
 def _colour(segment: SegmentView) -> int:
-    """Return the index in COLOURS for the computed layers of a segment; a hit gets the colour of ``recomputed``."""
+    """Return the index in COLOURS for the computed layers of a segment; a hit has the colour of ``recomputed``."""
     return 1 + max(STATES.index(segment.state), 1)
 
 

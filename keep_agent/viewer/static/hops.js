@@ -1,4 +1,4 @@
-// Path of attention in hops: from the query to segments, and from these to further ones. A chosen segment has one edge to it.
+// Path of attention in hops: from the query to segments, and from these to further ones. One edge leads to each chosen segment.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 

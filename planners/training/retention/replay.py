@@ -1,4 +1,4 @@
-"""Replay of sessions under a budget of cache rows, with features and labels for IntentKV's head at every turn."""
+"""Replay of sessions under a budget of cache rows, with features and labels for IntentKV's head at every eviction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABEL_ACTIONS = 5  # number of next actions whose arguments make a token positiv
 
 @dataclass(frozen=True)
 class TurnExample:
-    """Training example of one turn: features of each history row, and labels of the rows needed soon."""
+    """Training example of one turn: features and labels of the history rows. A positive row is needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
     span: torch.Tensor  # (n, head_dim) keys of the query span's n tokens, each the mean over layers and KV heads
@@ -37,13 +37,13 @@ class TurnExample:
 class EvictionPoint:
     """State of the replay after an eviction."""
 
-    example: TurnExample  # of the turn, before the eviction
+    example: TurnExample  # training example of the turn, from before the eviction
     cache: SessionCache
     next_turn: ToolTurn | None  # next turn of the transcript; None at its end
 
 
 class ArgumentMatcher:
-    """Labeller of tokens: whether their text, of at least ``shortest`` letters, occurs in an action's arguments."""
+    """Labeller of tokens: positive tokens have ``shortest`` letters or more and occur in an action's arguments."""
 
     def __init__(self, decode: dict[int, str], shortest: int) -> None:
         self._decode, self._shortest = decode, shortest

@@ -17,7 +17,7 @@ from memory.files.json_lines import Chain
 
 REMEDY = "give sessions that eval.sessions wrote, together with their .end files, or chats in OpenAI's format"
 ACTIONABLE_ROLES = ("user", "tool", "function")
-DEFAULT_SPAN = 32  # tokens of the query span in a turn without a message of ACTIONABLE_ROLES (arXiv 2606.09916)
+DEFAULT_SPAN = 32  # length of the query span in a turn without a message of ACTIONABLE_ROLES (arXiv 2606.09916)
 TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # fields of a turn in a file
 Encode = Callable[[str], Sequence[int]]
 
@@ -55,7 +55,7 @@ def session_line(session: ToolSession) -> dict[str, Any]:
 def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
     """Read the sessions of a JSONL file, plain or .gz: lines of `session_line`, or chat ``messages`` of OpenAI's API.
 
-    :raises DataError: a line holds no session
+    :raises DataError: a line holds no session, or the file is empty or damaged
     """
     opener, plain = (gzip.open, path.with_suffix("")) if path.suffix == ".gz" else (open, path)
     mark, number = next(iter(read_marks(plain)), None), 0
@@ -92,7 +92,7 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
 def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
     """Divide messages into turns, each of which ends before an action. System messages at the start are never evicted.
 
-    The query span begins at the last message of a user, tool or function; without one it is `DEFAULT_SPAN` tokens.
+    The query span begins at the last message of a user, tool or function. Without one, it has `DEFAULT_SPAN` tokens.
     """
     ids: list[int] = []
     query = instruction = protected = 0

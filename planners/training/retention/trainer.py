@@ -32,9 +32,9 @@ from planners.training.retention.tool_sessions import ToolSession, read_sessions
 RESTORE = "restore it, or train again with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
-HARD_NEGATIVES = 64  # negatives that each positive is compared with
+HARD_NEGATIVES = 64  # number of highest-scored negatives with which each positive is compared
 FEATURE_SESSIONS = 8  # sessions from which the features' mean and deviation are computed
-ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried shares of the trained alpha, the head's weight
+ALPHA_SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # tried shares of alpha, the trained weight of the head
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
 
 
@@ -64,7 +64,7 @@ def write_state(
 
 
 def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Read (progress and settings, tensors) from a checkpoint; checkpoints of 0.2.0 have no checksum.
+    """Read (progress and settings, tensors) from a checkpoint; checkpoints of version 0.2.0 have no checksum.
 
     :raises ModelError: the file is damaged
     """
@@ -175,7 +175,7 @@ class Trainer:
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
-        """Set the features' mean and deviation from the first sessions, in which the rule alone evicts."""
+        """Set the features' mean and deviation from the first sessions, in which the untrained head gives 0."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never exceed --budgets {self.args.budgets} rows: lower the budgets")
@@ -186,7 +186,7 @@ class Trainer:
     def _choose_alpha(self) -> None:
         """Publish the head with the best alpha of `ALPHA_SHARES`, by the likelihood of the held-out sessions.
 
-        With its trained alpha, the head outweighs the rule, whose scores are softmax shares and differ by hundredths.
+        With its trained alpha, the head outweighs the rule, whose scores are softmax shares that differ by hundredths.
         """
         trained = self.head.alpha.detach().clone()
         self.progress.weighed = []
@@ -264,7 +264,7 @@ class Trainer:
 
 
 def _recall(head: ResidualHead, example: TurnExample) -> tuple[float, float]:
-    """Return which share of the positive rows is in the best quarter of all rows, by the head and by the rule alone."""
+    """Return the share of positive rows that are in the best quarter of all rows, by the head and by the rule alone."""
     best, labels = max(1, example.labels.numel() // 4), example.labels
     with torch.no_grad():
         scores = head(example.features, example.span, example.rule)

@@ -206,5 +206,5 @@ def test_a_deepened_model_computes_the_same_until_it_is_trained(tiny_model: Path
     assert len(silent) == 2 * 3 and all(p.grad.any() for p in silent)  # the new layers learn
     write_planner(deeper, tokenizer, {}, tmp_path)
     assert len(load_planner(tmp_path)[0].model.layers) == depth + 3
-    with pytest.raises(ModelError, match="only be added"):
+    with pytest.raises(ModelError, match="cannot be deepened"):
         deepen(deeper, depth)

@@ -87,7 +87,7 @@ def test_a_new_run_extends_its_planner_and_a_resumed_one_does_not(tmp_path: Path
         assert again.progress.step == new.progress.step
         again.close()
     (tmp_path / "old").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="did not start from the weights now in .*: leave --init out"):
+    with pytest.raises(ConfigError, match="did not start from the weights that .* holds now; leave --init out"):
         trainer(first, "new", "--init", str(tmp_path / "old"))
 
 

@@ -278,11 +278,11 @@ def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) 
     [
         (
             "--init planners/planner_tiny",
-            "is for a new run, and .* holds a run that did not start from the weights now in",
+            "is for a new run: the run in .* did not start from the weights that",
         ),
-        ("--deepen 4", "is for a new run with --init, .* has 2 layers: leave it out"),
-        ("--hidden 48", "is for new models, the model in .* has 96: leave --"),
-        ("--vocab 900", "is for new models, the model in .* has 600: leave --"),
+        ("--deepen 4", "is for a new run with --init; .* has 2 layers: leave --deepen out"),
+        ("--hidden 48", "is for new models; the model in .* has 96: leave --"),
+        ("--vocab 900", "is for new models; the model in .* has 600: leave --"),
     ],
 )
 def test_options_of_another_shape_are_refused(option: str, message: str, data: Path, tmp_path: Path) -> None:
