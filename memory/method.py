@@ -61,7 +61,10 @@ class MemoryMethod:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Merged capabilities: exact if retrieval, retention and, if blocks are read, construction and storage are."""
+        """Merged capabilities of the stages.
+
+        ``exact`` depends on retrieval and retention and, if blocks are read, on construction and storage.
+        """
         parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         exact_parts = (self.retrieval, self.retention, *((self.construction, self.storage) if reads else ()))
@@ -105,7 +108,7 @@ class MemoryMethod:
         return {}
 
     def _problems(self) -> list[str]:
-        """Return the reasons why this composition cannot work."""
+        """Return an error text for each reason why this composition cannot work."""
         problems = [
             f"{stage} is {type(getattr(self, stage)).__name__}, which has no {name}: name a class of memory.{stage}"
             for stage, names in MEMBERS.items()
@@ -118,7 +121,7 @@ class MemoryMethod:
         return problems or [problem for conflict, problem in self._rules() if conflict]
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield each rule about stages that do not fit together: whether it is broken, and its error text."""
+        """Yield (whether the rule is broken, its error text) for each rule by which stages fit together."""
         retrieval, construction, recompute, retention, storage = (
             f"{stage} {type(getattr(self, stage)).__name__}"
             for stage in ("retrieval", "construction", "recompute", "retention", "storage")

@@ -16,7 +16,7 @@ from memory.segments.store import SegmentStore
 class PerSegment(Isolated):
     """Prompt Cache's modules (arXiv 2311.04934), one per segment.
 
-    Lines of the action log are encoded as in `StaticDynamic`, so that both differ only for segments of static groups.
+    Log lines are encoded as in `StaticDynamic`, so that the two constructions differ only for static groups' segments.
     """
 
     log: int = 512

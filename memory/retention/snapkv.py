@@ -34,7 +34,7 @@ class SnapKV(BudgetedRetention):
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Sum `window_attention` over layers and heads for history rows; the window's rows survive with infinity."""
+        """Sum `window_attention` over layers and heads for history rows; the window's rows get infinity and survive."""
         scores = sum(self.window_attention(view, layer).sum(0) for layer in range(view.layers))
         window = scores.new_full((view.rows - scores.numel(),), float("inf"))
         return torch.cat([scores, window])[view.history]

@@ -32,7 +32,7 @@ class Latent:
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
     normalised for each head of each of ``layers``, summed, and then aggregated over tokens. ``layers`` are numbers,
-    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each`` every layer chooses for itself.
+    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each``, every layer chooses for itself.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. A block that occurs several times in the memory is ranked once; each chosen copy counts towards ``top_k``.
