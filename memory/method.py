@@ -131,7 +131,7 @@ class MemoryMethod:
         yield (
             exact and computes.repairs,
             f"{construction} reuses exact rows only, so {recompute} has nothing to repair: use recompute Nothing, or a "
-            "construction that encodes segments by themselves, such as StaticDynamic",
+            "construction that encodes segments alone, such as StaticDynamic",
         )
         yield (
             builds.harvests and not computes.reads_blocks,
@@ -171,7 +171,7 @@ class MemoryMethod:
             yield (
                 self.retention.capabilities.evicts,
                 f"{retention} drops rows of a cache that continues from turn to turn, but {construction} begins every "
-                "prompt with an empty one: use construction Turns",
+                "prompt with an empty cache: use construction Turns",
             )
             return
         yield (
@@ -181,8 +181,8 @@ class MemoryMethod:
         )
         yield (
             self.packs is not None and self.retention.counts_mass,
-            f"{retention} counts attention weights, which attention over the packed rows of {storage} never holds "
-            "all at once: use storage Ram, or retention SnapKV",
+            f"{retention} needs all attention weights of a layer, but attention over the packed rows of {storage} "
+            "computes them in parts: use storage Ram, or retention SnapKV",
         )
         yield (
             self.packs is not None and self.construction.survivors == "move",

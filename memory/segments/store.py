@@ -44,7 +44,7 @@ class SegmentStore:
         self.history: list[Change] = []  # the latest changes
         self._dropped = 0  # number of earlier changes that are no longer in ``history``
         self.step = 0
-        self.created = 0  # segments ever created
+        self.created = 0  # number of segments ever created
         self._segments: dict[str, Segment] = {}
         self.ids = self._segments.keys()
         self._tokens: dict[str, tuple[int, ...]] = {}
