@@ -172,7 +172,7 @@ class Retention(Protocol):
 
     capabilities: Capabilities
     budget: int | None  # most rows that stay; None: all stay
-    window: int  # number of last rows whose query states it needs; it always gets those of the last query's rows
+    window: int  # number of last rows whose query states it needs; those of the last query are always known
     counts_mass: bool  # needs the attention that each row has received so far
 
     def open(self, weights_key: str, head_dim: int) -> None:

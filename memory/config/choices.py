@@ -1,4 +1,4 @@
-"""Allowed values of memory and engine settings. It loads no torch, so that command lines are checked early."""
+"""Allowed values of memory and engine settings, by which a command line is checked before torch is loaded."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Context:
 
 
 class Composition(Protocol):
-    """Memory method as its construction reads it: the other stages, and the stores that sessions share."""
+    """Parts of a memory method that its construction reads: the other stages, and the stores that sessions share."""
 
     retrieval: Retrieval
     recompute: Recompute
@@ -84,7 +84,7 @@ class PromptBuilder(Protocol):
     """Builder of one session's prompts from units. The default methods suit builders that keep nothing but blocks."""
 
     harvests: bool  # True: rows are copied from the prompt's cache after the prefill
-    reads_context: bool = True  # needs the context's keys and values; False: only its token ids
+    reads_context: bool = True  # True: needs the context's keys and values; False: needs only its token ids
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         """Find stored keys and values of ``units``, encode missing ones, and lay out the prompt's rows."""

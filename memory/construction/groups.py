@@ -14,7 +14,7 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class Groups(Segments):
-    """KEEP's units (arXiv 2602.23592, section 4.1), looked up by their tokens as in SparseX (2606.01751).
+    """Construction of KEEP's units (arXiv 2602.23592, section 4.1), found by their tokens as in SparseX (2606.01751).
 
     A unit is a static group (without recent changes) or one other segment. The first prompt with a unit computes it
     after the prompt's earlier rows, because some units (such as lines of the action log) depend on their context.

@@ -78,7 +78,7 @@ class HarvestPool:
         return block
 
     def sync(self, transcript: Tokens) -> int:
-        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` does not continue them.
+        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` begins with other tokens.
 
         Returns the number of dropped tokens.
         """
@@ -139,7 +139,7 @@ class HarvestPool:
             self._index.append(harvest.boxes)
 
     def _store(self, block: KVBlock) -> bool:
-        """Store a block; without an index, drop it again if this evicted an earlier block. Tells whether it stays."""
+        """Store a block; without an index, drop it if storing it evicted an earlier block. Tells whether it stays."""
         if self._index is None and len(self.blocks) == self._capacity:
             return False
         self._lease.put(block)

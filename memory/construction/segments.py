@@ -33,7 +33,7 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class Segments(SingleUnitMemory):
-    """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
+    """Construction by SparseX's segment cache (arXiv 2606.01751, 3.1 and 4.5): earlier prompts' rows at any offset.
 
     No segment is encoded alone: its rows are copied from the first prompt that computed them (harvested). In a prompt
     with other tokens before the segment these rows are approximate. An exact prefix is found by a hash chain over
@@ -60,7 +60,7 @@ class Segments(SingleUnitMemory):
 
 
 class AnyOffsetBuilder(PromptBuilder):
-    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, then pinned block, then rows of earlier prompts.
+    """Builder by SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned blocks, earlier prompts' rows.
 
     After the prefill, whole blocks with no approximate row in or before them enter the exact prefix index. The rows of
     each unit (segment or group) that no look-up finds are copied from the cache and stored under the unit's segment

@@ -25,7 +25,7 @@ from memory.files.atomic import replace_file
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
 PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the header's bytes after it, comes first
-LENGTH, SEAL = 8, 64  # a file begins with its JSON's length in 8 bytes; hexadecimal digits of the seal
+LENGTH, SEAL = 8, 64  # bytes of the JSON's length, which begins a file; hexadecimal digits of the seal
 ALIGNMENT = 64  # bytes: the first tensor begins at a multiple of this number
 LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 

@@ -52,7 +52,7 @@ class Timings:
     update: float = 0.0  # updating the groups
     embed: float = 0.0  # the sentence encoder
     encode: float = 0.0  # encoding missing blocks
-    retrieve: float = 0.0  # choice, plan, look-up and layout
+    retrieve: float = 0.0  # choosing segments, planning units, looking up blocks, laying out rows
     ask: float = 0.0  # the pass that computes only query states, by which blocks are chosen
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
@@ -86,7 +86,7 @@ class Counts:
 
     @property
     def recomputed_ratio(self) -> float:
-        """Recomputed rows that had a block, summed over layers 1 to the last / (memory rows x these layers)."""
+        """Recomputed rows that had a block, summed over layers 1 to the last, per memory row and layer."""
         possible = self.memory_tokens * (self.layers - 1)
         return self.recomputed_token_layers / possible if possible else 0.0
 

@@ -24,8 +24,8 @@ class Schedule:
 
     The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
     last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
-    ``step`` falls once, after the share ``until`` of these layers. Before the fall everything is recomputed if the
-    average allows it, because attention in early layers is a poor estimate of a segment's importance.
+    ``step`` falls once, after the share ``until`` of layers 1 to the last. Before the fall everything is recomputed if
+    the average allows it, because attention in early layers is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -76,8 +76,8 @@ class MultiHop:
     ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
-    default) averages only over rows that can attend to a segment, and divides a row's attention by what it would be if
-    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
+    default) averages only over rows that can attend to a segment, and divides a row's attention by the value of evenly
+    spread attention. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
     selected segments c not before m. mass(c, m) is the mean attention from c to m, and end(c) the number of prompt rows
     up to the end of c. ``relative=false`` is the paper's mean.
 
@@ -146,7 +146,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._is_relative else mass  # relative to even attention
+        direct_mass = mass * self._layout.rows if self._is_relative else mass  # 1: even attention
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:

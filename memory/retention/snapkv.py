@@ -30,7 +30,7 @@ class SnapKV(BudgetedRetention):
         if self.window < 1:
             raise ConfigError(f"window={self.window} rows have no queries: use 1 or more")
         if self.kernel < 1 or not self.kernel % 2:
-            raise ConfigError(f"kernel={self.kernel} has no middle: use an odd number of rows")
+            raise ConfigError(f"kernel={self.kernel} has no middle row: use an odd number of rows")
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:

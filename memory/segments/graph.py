@@ -100,7 +100,7 @@ class SegmentGraph:
         flips: list[Flip] = []
         nodes = self.graph.nodes
         for id in [id for id in touched if id in self._row]:
-            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or its id is reused
+            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or the id is reused
                 flips += self._change(self._remove(id), store.step)
         present = [store.get(id) for id in touched if id in store]
         if present:
@@ -156,7 +156,7 @@ class SegmentGraph:
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
         """Put a new segment into a group; a ``header`` (parent) joins none by similarity. ``values``: cosines."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
-        if group is None or group.family != family:  # otherwise it joins the parent's group, even a full one
+        if group is None or group.family != family:  # else it joins its parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
             group = self.groups[self.next_group] = Group(self.next_group, family, segment.last_changed)
