@@ -96,7 +96,7 @@ class Placement:
     fused: str = ""  # identity of the block that the prefill itself encodes (``block`` is None); "" if none
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
     stop: int = field(init=False)
-    identity: str = field(init=False)  # of the block; "" without one
+    identity: str = field(init=False)  # identity of the block; "" without a block
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", self.start + len(self.unit.token_ids))
@@ -143,8 +143,8 @@ class Layout:
     ) -> list[tuple[int, tuple[int, int]]]:
         """Return runs of the marked ``rows`` that have a block: ``(index in placements, (start, stop) in the unit)``.
 
-        One more copy costs more than a few rows. So a gap of fewer than `BRIDGE` rows within a unit is part of a run,
-        unless some of its rows are ``loaded``. If a layer computes rows of a gap, it overwrites what was copied.
+        A separate copy costs more than copying a few more rows. So a gap of fewer than `BRIDGE` rows within a unit is
+        part of a run, unless some of its rows are ``loaded``. A layer that computes rows of a gap overwrites copies.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
