@@ -61,7 +61,10 @@ class MemoryMethod:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Merged capabilities: exact if retrieval, retention and, if blocks are read, construction and storage are."""
+        """Merged capabilities of the stages.
+
+        ``exact`` depends on retrieval and retention and, if blocks are read, on construction and storage.
+        """
         parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         exact_parts = (self.retrieval, self.retention, *((self.construction, self.storage) if reads else ()))
@@ -105,7 +108,7 @@ class MemoryMethod:
         return {}
 
     def _problems(self) -> list[str]:
-        """Return the reasons why this composition cannot work."""
+        """Return an error text for each reason why this composition cannot work."""
         problems = [
             f"{stage} is {type(getattr(self, stage)).__name__}, which has no {name}: name a class of memory.{stage}"
             for stage, names in MEMBERS.items()
@@ -118,7 +121,7 @@ class MemoryMethod:
         return problems or [problem for conflict, problem in self._rules() if conflict]
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield each rule about stages that do not fit together: whether it is broken, and its error text."""
+        """Yield (whether the rule is broken, its error text) for each rule by which stages fit together."""
         retrieval, construction, recompute, retention, storage = (
             f"{stage} {type(getattr(self, stage)).__name__}"
             for stage in ("retrieval", "construction", "recompute", "retention", "storage")
@@ -128,7 +131,7 @@ class MemoryMethod:
         yield (
             exact and computes.repairs,
             f"{construction} reuses exact rows only, so {recompute} has nothing to repair: use recompute Nothing, or a "
-            "construction that encodes segments by themselves, such as StaticDynamic",
+            "construction that encodes segments alone, such as StaticDynamic",
         )
         yield (
             builds.harvests and not computes.reads_blocks,
@@ -168,7 +171,7 @@ class MemoryMethod:
             yield (
                 self.retention.capabilities.evicts,
                 f"{retention} drops rows of a cache that continues from turn to turn, but {construction} begins every "
-                "prompt with an empty one: use construction Turns",
+                "prompt with an empty cache: use construction Turns",
             )
             return
         yield (
@@ -178,8 +181,8 @@ class MemoryMethod:
         )
         yield (
             self.packs is not None and self.retention.counts_mass,
-            f"{retention} counts attention weights, which attention over the packed rows of {storage} never holds "
-            "all at once: use storage Ram, or retention SnapKV",
+            f"{retention} needs all attention weights of a layer, but attention over the packed rows of {storage} "
+            "computes them in parts: use storage Ram, or retention SnapKV",
         )
         yield (
             self.packs is not None and self.construction.survivors == "move",

@@ -70,9 +70,9 @@ class MemorySession:
         self._builder = self._make_builder()
         self._transcript = self._make_transcript() if method.layout == "append" else None
         self._context: Context | None = None
-        self._new_context_tokens = 0  # encoded for the context since the last prompt
+        self._new_context_tokens = 0  # context tokens encoded since the last prompt
         self._cold = True
-        self._flips: list[Flip] = []  # since the last prompt
+        self._flips: list[Flip] = []  # changes of groups since the last prompt
 
     def prefill(
         self,
@@ -90,8 +90,8 @@ class MemorySession:
         In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. When it is full, a new
         transcript begins with the query that ``restart`` returns, which has to repeat the task and its latest turns.
 
-        :param persist: False: keep nothing of this prompt: copy no rows from its cache, add no turn to the transcript
-        :param recompute_isolated: use no segment that was encoded alone, for one important question. Constructions that
+        :param persist: False: copy no rows from the prompt's cache and add no turn; newly encoded units are stored
+        :param recompute_isolated: for an important question, use no segment that was encoded alone. Constructions that
             harvest (copy rows from the cache) then store this prompt's rows even if ``persist`` is False. With others,
             all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
         :param instruction_ids: the task's tokens; their rows in the last query that begins with them are never dropped
@@ -291,7 +291,7 @@ class MemorySession:
             self._check_length(len(self._context_ids) + rows, rows)  # before the old transcript is dropped
             if persist:
                 self._transcript = transcript
-            else:  # nothing is kept of this prompt
+            else:  # the old transcript stays, with its builder
                 builder = self._make_builder()
         return [transcript.memory(segments, self.store)], query_ids, builder
 

@@ -7,8 +7,9 @@
     retention     selects the rows that survive a turn
     storage       keeps blocks in one place (such as memory or disk) and one format
 
-Segments are remembered facts as text. A block holds a unit's keys and values. Rows are a prompt's tokens, from 0, which
-are active at the layers that compute them. The Protocol of constructions is in `memory.construction.base`.
+Segments are remembered facts as text. A block holds a unit's keys and values. Rows are a prompt's tokens,
+numbered from 0; a row is active at the layers that compute it. The Protocol of constructions is in
+`memory.construction.base`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class Capabilities:
     moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # copies computed rows from the prompt's cache into blocks, after the turn
     evicts: bool = False  # drops rows, so that later rows cannot attend to them
-    per_layer: bool = False  # each layer may attend to other stored rows
+    per_layer: bool = False  # layers may attend to different stored rows
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    by_mass: bool = False  # chooses rows by attention weights alone, so before a layer's attention is computed
+    by_mass: bool = False  # chooses rows by attention weights alone, so before attention is applied to values
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # blocks outlive the process after `flush`
     selectable: bool = False  # a latent retrieval may choose among the construction's blocks
@@ -161,7 +162,7 @@ class Loading(Protocol):
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         """Return transfers that may start when the rows active at ``layer`` are known; called for layers 0, 1, ...
 
-        The call for a layer, or an earlier one, must request the layer's slices of all stored rows not active there.
+        The slices of stored rows not active at a layer must be requested by the layer's call, or an earlier call.
         """
         ...
 
@@ -171,7 +172,7 @@ class Retention(Protocol):
 
     capabilities: Capabilities
     budget: int | None  # most rows that stay; None: all stay
-    window: int  # number of last rows whose query states it needs; it always gets those of the last query's rows
+    window: int  # number of last rows whose query states it needs; those of the last query are always known
     counts_mass: bool  # needs the attention that each row has received so far
 
     def open(self, weights_key: str, head_dim: int) -> None:

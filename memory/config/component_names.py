@@ -1,4 +1,4 @@
-"""Component names: the classes that a config may name as parts of a method, checked without importing anything."""
+"""Component names: checks of the class names in a config, made without importing a class."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
 
 
 def check_classes(values: Any, place: str = "") -> None:
-    """Raise ConfigError for a class named in ``values``, at any depth, that by its name cannot be a component.
+    """Raise ConfigError for a class in ``values``, at any depth, whose name shows that it cannot be a component.
 
     Nothing is imported; `memory.config.components.component` later checks that the class has a stage's methods.
     """
@@ -53,7 +53,7 @@ def check_classes(values: Any, place: str = "") -> None:
         if not _exists(name):
             raise ConfigError(
                 f"{key}={name!r} is not a component: name a class with the methods of a stage, such as those in "
-                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be imported"
+                f"memory/{', memory/'.join(STAGES)}, or a class of your own in an importable module"
                 f"{new_name(name)}"
             )
 

@@ -12,7 +12,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import METHOD, PARTS, TARGET
 from memory.method import MEMBERS, MemoryMethod
 
-VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # raised by a class for bad arguments
+VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # errors of a class for bad arguments
 
 
 def component(node: Mapping[str, Any], place: str = "memory") -> Any:
@@ -39,7 +39,7 @@ def component(node: Mapping[str, Any], place: str = "memory") -> Any:
 
 
 def _value(value: Any, place: str) -> Any:
-    """Make an argument, in which nodes with a ``_target_`` become components."""
+    """Convert an argument: make a component of each node with a ``_target_`` in it."""
     if isinstance(value, Mapping):
         if TARGET in value:
             return component(value, place)

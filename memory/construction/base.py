@@ -37,7 +37,7 @@ class Context:
 
 
 class Composition(Protocol):
-    """Memory method as its construction reads it: the other stages, and the stores that sessions share."""
+    """Parts of a memory method that its construction reads: the other stages, and the stores that sessions share."""
 
     retrieval: Retrieval
     recompute: Recompute
@@ -77,14 +77,14 @@ class PreparedPrompt:
     missing: Mapping[str, Placement] = field(default_factory=dict)  # units to copy from the cache, by segment hash
     layer_rows: PerLayerRows | None = None  # rows for which each layer chooses blocks
     cache: SessionCache | None = None  # the session's cache with the first ``prefix`` rows; None: make a new one
-    prefix: int = 0  # number of first rows with the keys and values of an equal earlier prefix
+    prefix: int = 0  # number of first rows whose keys and values come from an equal earlier prefix
 
 
 class PromptBuilder(Protocol):
     """Builder of one session's prompts from units. The default methods suit builders that keep nothing but blocks."""
 
-    harvests: bool  # rows are copied from the prompt's cache after the prefill
-    reads_context: bool = True  # needs the context's keys and values; False: only its token ids
+    harvests: bool  # True: rows are copied from the prompt's cache after the prefill
+    reads_context: bool = True  # True: needs the context's keys and values; False: needs only its token ids
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         """Find stored keys and values of ``units``, encode missing ones, and lay out the prompt's rows."""
@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompts do not change this one; by default ``self``: only `store_rows` changes it."""
+        """Return a builder whose prompts do not change this one: ``self`` if only `store_rows` changes a builder."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class PromptBuilder(Protocol):
         """Mark the first ``tokens`` tokens of the next query as the instruction; 0: the last instruction stays."""
 
     def stop_sharing(self) -> None:
-        """Withdraw rows that other sessions can reuse, except stored blocks, which the session's lease releases."""
+        """Stop sharing rows with other sessions. Stored blocks stay until the session's lease releases them."""
 
 
 class PinningBuilder(PromptBuilder, Protocol):
@@ -128,7 +128,7 @@ class Construction(Protocol):
     """Stage that groups segments into units, and makes units the rows of a prompt."""
 
     capabilities: Capabilities
-    layouts: tuple[str, ...]  # prompt layouts that it can build: of `memory.config.choices.LAYOUTS`
+    layouts: tuple[str, ...]  # prompt layouts that it can build, from `memory.config.choices.LAYOUTS`
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         """Return the units of the chosen ``segments``, in prompt order."""

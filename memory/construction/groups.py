@@ -14,16 +14,16 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class Groups(Segments):
-    """KEEP's units (arXiv 2602.23592, section 4.1), looked up by their tokens as in SparseX (2606.01751).
+    """Construction of KEEP's units (arXiv 2602.23592, section 4.1), found by their tokens as in SparseX (2606.01751).
 
-    A unit is a static group (without recent changes) or one other segment. A unit such as a line of the action log
-    depends on its context: encoded alone, it would have to be recomputed at every step. Here the first prompt with the
-    unit computes it after the rows before it. Later prompts reuse these rows; the oldest are computed again if the new
-    rows are less than the share ``refresh`` of the memory. When a group becomes static or dynamic, its units change.
+    A unit is a static group (without recent changes) or one other segment. The first prompt with a unit computes it
+    after the prompt's earlier rows, because some units (such as lines of the action log) depend on their context.
+    Later prompts reuse these rows. If the new rows of a prompt are less than the share ``refresh`` of its memory, the
+    oldest reused rows are computed again. When a group becomes static or dynamic, its units change.
 
     The meaning of a log line depends on the actions before it: "went to the sink" with empty hands differs from the
-    same line with a mug in them. So a stored log line is reused only if the earlier lines of its task are the same, of
-    which up to ``log`` tokens are compared. With ``log=0`` it is reused after any text.
+    same line with a mug in them. So a stored log line is reused only if the task's lines directly before it are the
+    same (at most ``log`` tokens with the line itself). With ``log=0`` a line is reused after any text.
     """
 
     refresh: float = 0.1

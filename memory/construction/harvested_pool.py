@@ -50,7 +50,7 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # the harvest's future and function
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # a harvest's future and work
         self.blocks: list[PooledBlock] = []
         self.clear()
 
@@ -61,7 +61,7 @@ class HarvestPool:
         self._pending = None
         self.tokens: Tokens = ()
         self.tail: KVBlock | None = None
-        self._capacity: int | None = None  # blocks that fit into the storage; None: not known yet
+        self._capacity: int | None = None  # number of blocks that fit into the storage; None: not known yet
         self._drop_except([])
 
     @property
@@ -78,7 +78,7 @@ class HarvestPool:
         return block
 
     def sync(self, transcript: Tokens) -> int:
-        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` does not continue them.
+        """Wait for the last turn's harvest; drop evicted blocks, or all if ``transcript`` begins with other tokens.
 
         Returns the number of dropped tokens.
         """
@@ -88,7 +88,7 @@ class HarvestPool:
             self.clear()
             return before
         stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
-        self._lease.keep(self.blocks[number].name for number in stored)  # all count as used, chosen or not
+        self._lease.keep(self.blocks[number].name for number in stored)  # marks all as used, chosen or not
         if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
@@ -99,10 +99,10 @@ class HarvestPool:
         return total - sum(entry.size for entry in self.blocks)
 
     def extend(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
-        """Add the tokens from ``tail_start`` on, in the background: blocks end at ``stops``, the rest is the tail.
+        """Add the tokens from ``tail_start`` on, in the background. Blocks end at ``stops``; later tokens are the tail.
 
         :param tokens: the whole transcript
-        :param origin: everything except the tokens that determines the rows; part of the blocks' names
+        :param origin: hash of all that determines the rows, except their tokens; part of the blocks' names
         :param rows: function that returns the keys and values of the new tokens; called on the engine's worker thread
         """
         edges, name, entries = [self.tail_start, *stops], origin, []
@@ -127,7 +127,7 @@ class HarvestPool:
         if self._pending is None:
             return
         (future, work), self._pending = self._pending, None
-        # run a queued harvest now: the worker prefers prompts, so waiting for its turn could take forever
+        # a harvest still in the queue runs now, with a prompt's priority: in the background it might never run
         harvest = self._engine.run(work) if future.cancel() else future.result()
         self.tokens, self.tail = harvest.tokens, harvest.tail
         for entry, block in zip(harvest.entries, harvest.blocks, strict=True):
@@ -139,7 +139,7 @@ class HarvestPool:
             self._index.append(harvest.boxes)
 
     def _store(self, block: KVBlock) -> bool:
-        """Store a block; without an index, only if no earlier block is evicted. Tells whether the block is stored."""
+        """Store a block; without an index, drop it if storing it evicted an earlier block. Tells whether it stays."""
         if self._index is None and len(self.blocks) == self._capacity:
             return False
         self._lease.put(block)
@@ -150,7 +150,7 @@ class HarvestPool:
         return False
 
     def _drop_except(self, numbers: Sequence[int]) -> None:
-        """Drop all blocks except ``numbers``, also from the storage: no later prompt would look up the dropped ones."""
+        """Drop all blocks except ``numbers``, also from the storage, because no later prompt looks up the others."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]
         for name in names - {entry.name for entry in self.blocks}:

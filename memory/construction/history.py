@@ -35,7 +35,7 @@ class History(SingleUnitMemory):
     A latent retrieval may choose among them by query states. A block holds ``block_size`` tokens; tokens of the last
     turn that fill no block yet are always in the prompt. ``cut=segment``: a block is a segment or a turn instead.
     ``positions=decoupled``: the prompt's rows have the positions 0, 1, 2, ... ``coupled``: rows keep their positions in
-    the whole transcript, which fails beyond the model's context. If all blocks are chosen, both equal a full prefill.
+    the whole transcript, which must not exceed the model's. With all blocks chosen both give a full prefill's result.
     """
 
     cut: str = "tokens"
@@ -70,7 +70,7 @@ class HistoryBuilder(PromptBuilder):
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._settings = repr((construction, session.method.recompute))  # with the earlier rows they determine new rows
+        self._settings = repr((construction, session.method.recompute))  # new rows depend on these, and on earlier rows
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -122,7 +122,7 @@ class HistoryBuilder(PromptBuilder):
         if self._choice is not None:
             numbers, token_layers = self._choice.choose(context, new, timer)
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
-        return latest_first[::-1], token_layers  # newest read first: used least recently, they are evicted first
+        return latest_first[::-1], token_layers  # newest read first, so that they are evicted first (LRU)
 
     def _retrieved_rows(self, start: int) -> RetrievedRows | None:
         """Return rows for the blocks that each layer chooses; None if layers do not choose, or no block is stored."""

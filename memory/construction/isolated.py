@@ -23,7 +23,7 @@ from memory.prompt.report import StepTimer
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
-MAX_FUSED_TOKENS = 512  # most tokens that a prefill encodes, so that its activations stay bounded
+MAX_FUSED_TOKENS = 512  # most tokens of missing blocks that a prefill encodes; bounds its activations
 MAX_CACHED_NAMES = 50_000  # most units whose block's identity is cached
 
 
@@ -57,7 +57,7 @@ class Invalidation:
         return tokens
 
     def commit(self) -> None:
-        """Compare the next prompt with the units counted last; not called after a prompt of which nothing is kept."""
+        """Compare the next prompt with the units counted last. Not called after a prompt with ``persist=False``."""
         self._previous, self._cursor = self._present
 
 
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class IsolatedBuilder(PromptBuilder):
-    """Builder of prompts of isolated units; if the method's retrieval is latent, it chooses units by their keys."""
+    """Builder of prompts of isolated units; a latent retrieval chooses among them by their keys."""
 
     harvests = False
 
@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        first_exact = self._lossless and context.unit_context_ids == context.ids  # the first unit sees all before
+        first_exact = self._lossless and context.unit_context_ids == context.ids  # unit 0 attends to the whole context
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = first_exact and not placements and not unit.preceding and (block is not None or bool(new))
@@ -148,12 +148,12 @@ class IsolatedBuilder(PromptBuilder):
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
         chained = [(name, unit) for name, unit in units.items() if unit.preceding]
         for name, unit in sorted(chained, key=lambda item: len(item[1].preceding), reverse=True):
-            if name not in {block.identity for block in blocks}:  # not yet encoded in a longer chain
+            if name not in {block.identity for block in blocks}:  # a longer chain may have encoded it already
                 blocks += self._store(self._encode_chain(unit, context, priority))
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Map the only missing log line to the joined blocks before it; {} if more lines or some blocks are missing."""
+        """Map the one missing log line to the joined blocks before it; {} if other lines or blocks are missing."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}
@@ -175,7 +175,7 @@ class IsolatedBuilder(PromptBuilder):
         new, names = ids[len(stored) :], names[len(stored) :]
         prefix = join_blocks([block for block in (context.unit_context, *stored) if block])
         (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
-        if len(new) == 1:  # no copy, which would not be in page-locked memory
+        if len(new) == 1:  # a copy would not be in page-locked memory
             return [replace(block, identity=names[0])]
         cuts = pairwise(accumulate(map(len, new), initial=0))
         return [

@@ -18,7 +18,7 @@ from memory.stages import LatentRetrieval
 class BlockChoice:
     """Choice among the blocks of one builder, by the bounding boxes of their keys.
 
-    Query states come from a separate pass of the new rows after the context alone, before the memory is chosen.
+    Before the memory is chosen, a separate pass computes query states of the new rows, which attend to the context.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:

@@ -14,9 +14,9 @@ from memory.segments.store import SegmentStore
 
 @dataclass(frozen=True)
 class PerSegment(Isolated):
-    """Prompt Cache's modules (arXiv 2311.04934), one per segment.
+    """Construction in which each segment is a module of Prompt Cache (arXiv 2311.04934).
 
-    Lines of the action log are encoded as in `StaticDynamic`, so that both differ only for segments of static groups.
+    Log lines are encoded as in `StaticDynamic`, so that the two constructions differ only for static groups' segments.
     """
 
     log: int = 512

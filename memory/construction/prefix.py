@@ -56,7 +56,7 @@ class PrefixBuilder(PromptBuilder):
         self._engine, self._lease, self._size = session.engine, session.lease, block_size
         self._namespace = session.namespace
         self._appends_query = session.method.layout == "append"  # the query becomes part of the next prompt's memory
-        self._exact = session.method.capabilities.exact  # False: rows may not enter the prefix index
+        self._exact = session.method.capabilities.exact  # False: the rows are approximate
         self._index: PrefixIndex | None = None
         self.reset()
 
@@ -102,7 +102,7 @@ def extend_chain(
     names: Sequence[str],
     exact: bool,
 ) -> None:
-    """Harvest those of the memory's blocks ``names`` that were not stored, and insert them into the prefix index."""
+    """Harvest the memory's blocks ``names``, except stored ones, and insert them into the prefix index."""
     first = prompt.stored
     if index is not None and first < len(names):
         start, size = prompt.layout.context, index.block_size

@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions and tokens of an instruction. ``queries``: sum of the query states known for ``rows`` rows."""
+    """Positions and tokens of an instruction. ``queries``: sum of the query states of its ``rows`` observed rows."""
 
     places: slice
     tokens: list[int]
@@ -41,7 +41,7 @@ class QuerySpan:
     ) -> CacheView:
         """View the live rows of ``cache`` after a prefill whose query begins at position ``query``.
 
-        :param instruction: number of the query's first tokens that are the new instruction; 0: keep the last one
+        :param instruction: number of the query's first tokens that are a new instruction; 0: keep the last instruction
         :param protected: number of first positions that are never dropped
         :param part_of_position: (positions,) number of each position's segment or turn
         """

@@ -1,6 +1,6 @@
 """Any-offset construction (SparseX): segments are found by their own tokens, at any position of an earlier prompt.
 
-A prompt is an exact prefix (rows as in a full prefill), then rows of earlier prompts at any offset, and new text.
+A prompt begins with an exact prefix (rows as in a full prefill). Rows of earlier prompts and new text follow.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class Segments(SingleUnitMemory):
-    """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
+    """Construction by SparseX's segment cache (arXiv 2606.01751, 3.1 and 4.5): earlier prompts' rows at any offset.
 
-    No segment is encoded alone: its rows are copied from the first prompt that computed them (harvested). They
-    are approximate after other tokens. An exact prefix is found by a hash chain over blocks of ``block_size`` tokens.
+    No segment is encoded alone: its rows are copied from the first prompt that computed them (harvested). In a prompt
+    with other tokens before the segment these rows are approximate. An exact prefix is found by a hash chain over
+    blocks of ``block_size`` tokens.
 
-    ``refresh`` is the minimum share of a prompt's memory that is computed. If new segments are a smaller share, the
-    segments with the oldest rows are computed again, and the new rows replace the old. In the paper it is 0.
+    ``refresh`` is the minimum share of a prompt's memory that is computed; the paper's value is 0. If new segments are
+    a smaller share, the segments with the oldest rows are computed again, and the new rows replace the old.
     """
 
     refresh: float = 0.0
@@ -59,7 +60,7 @@ class Segments(SingleUnitMemory):
 
 
 class AnyOffsetBuilder(PromptBuilder):
-    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, then pinned block, then rows of earlier prompts.
+    """Builder by SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned blocks, earlier prompts' rows.
 
     After the prefill, whole blocks with no approximate row in or before them enter the exact prefix index. The rows of
     each unit (segment or group) that no look-up finds are copied from the cache and stored under the unit's segment
@@ -147,7 +148,7 @@ class AnyOffsetBuilder(PromptBuilder):
         return segment_hash(self._engine.model_key, token_ids, extra_key or self._namespace, before)
 
     def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
-        """Name the blocks of a possible exact prefix, and get those stored; no names if the storage is lossy."""
+        """Name the blocks of a possible exact prefix, and read the stored ones; no names if the storage is lossy."""
         if not self._lossless:
             return [], []
         if self._index is None:
@@ -202,7 +203,7 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """Place ``piece`` (``unit`` from ``row`` on) with any stored rows; exact if computed after the same tokens."""
+        """Place ``piece`` (``unit`` from ``row`` on) with stored rows, if any; exact if computed after equal tokens."""
         whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
         if whole is None and name:
             whole = self._segments.find(name, self._lease)
@@ -212,7 +213,7 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Return the identity of the rows of ``unit`` after ``before``; ``origin``: `_origin`, "" for exact rows."""
+        """Return the identity of rows of ``unit`` after ``before``; ``origin``: from `_origin`, "" for exact rows."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:
@@ -223,7 +224,7 @@ class AnyOffsetBuilder(PromptBuilder):
         """Store the rows of each missing unit as a block of its own, and index it."""
         rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
         harvested = self._engine.harvest(result.cache, rows)
-        ids = layout.token_ids.cpu().numpy().astype("<u4")  # `_identity` hashes parts of them
+        ids = layout.token_ids.cpu().numpy().astype("<u4")  # `_identity` hashes slices of this array
         origin, first = self._origin(layout), 0
         for name, p in missing.items():
             part = harvested.part(first, first + len(p.unit.token_ids))

@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Map each log line's id to the earlier lines that it is encoded after: at most ``most`` tokens with the line."""
+    """Map each log line's id to the lines that it is encoded after; with the line they have at most ``most`` tokens."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():
@@ -37,11 +37,11 @@ def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
 class StaticDynamic(Isolated):
     """KEEP (arXiv 2602.23592, section 4.1): static (unchanged) groups are encoded whole, other segments alone.
 
-    When a group becomes static or dynamic, its segments are encoded again, together or one by one.
+    When a group becomes static, its segments are encoded again together; when it becomes dynamic, one by one.
 
     The paper does not mention an action log, which gets a line at every step. A line is encoded after the task's
     earlier lines, even if these are not in the prompt. Their stored rows are reused, so only the new line is computed.
-    After ``log`` tokens a new chain of lines begins. With ``log=0`` lines are ordinary segments.
+    After ``log`` tokens of lines the next one is encoded alone. With ``log=0`` lines are ordinary segments.
     """
 
     log: int = 512
@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make a unit (encoded whole) of each static group or other segment; log chains have at most ``log`` tokens."""
+    """Make a unit of each static group and each other segment; a log line follows at most ``log`` tokens of lines."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

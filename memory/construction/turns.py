@@ -21,11 +21,11 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class Turns(SingleUnitMemory):
-    """Session cache that is kept from turn to turn; a retention stage may drop rows of it between turns.
+    """Construction that keeps one session cache from turn to turn; a retention stage may drop rows between turns.
 
-    ``survivors=stay``: attention skips the positions of dropped rows; other rows keep their place in the cache and
-    their position (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors get the positions 0, 1, 2, ..., as in
-    prompt compressors; the next turn computes the rows after the first dropped one again.
+    ``survivors=stay``: attention skips dropped rows; the other rows keep their positions (IntentKV, arXiv 2606.09916).
+    ``survivors=move``: survivors get the positions 0, 1, 2, ..., as in prompt compressors. The next turn then reuses
+    only the rows before the first dropped one.
 
     Exact rows (computed before any row was dropped) are shared between sessions as prefixes in blocks of ``block_size``
     tokens. At most ``prefix_tokens`` tokens are shared: beyond these the least recently used blocks are withdrawn.
@@ -57,7 +57,7 @@ class TurnsBuilder(PromptBuilder):
         self._session, self._construction = session, construction
         self._engine, self._retention = session.engine, session.method.retention
         self._provider = session.method.cache_provider(session.engine)
-        self._shared: list[str] = []  # names of the blocks after the context that this session has shared
+        self._shared: list[str] = []  # names of blocks that this session shares, without the context's
         self.reset(cache)
 
     def reset(self, cache: SessionCache | None = None) -> None:
@@ -96,7 +96,7 @@ class TurnsBuilder(PromptBuilder):
         """Share exact rows, then drop the rows that the retention stage does not keep."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
-        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # earlier transcripts' too
+        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # and of earlier transcripts
         self._shared = [name for name in union if self._provider.shares(name)]
         if self._retention.budget is None:
             return
@@ -106,7 +106,7 @@ class TurnsBuilder(PromptBuilder):
         cache.drop(self._retention.keep(view))
         if self._construction.survivors == "move":
             self._engine.compact(cache)
-        self._provider.withdraw(cache, names[cache.exact // size :])  # from the first dropped row on
+        self._provider.withdraw(cache, names[cache.exact // size :])  # blocks from the first dropped row on
         cache.observer.save_queries()
 
     def _resume(self, ids: Sequence[int]) -> int:

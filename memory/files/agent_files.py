@@ -1,6 +1,6 @@
 """Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
-A file's name contains the agent's id, the header agent and model; the modification time is that of the last use.
+A file's name contains the agent's id; its header names agent and model. Its modification time is that of its last use.
 The index, which saves reading headers, is rewritten if it differs from the files. Format: `memory.files.block_file`.
 """
 
@@ -28,7 +28,7 @@ from memory.kv_cache.block import Entry
 from memory.kv_cache.block_store import CacheLedger
 
 INDEX, SUFFIX = "index.json", ".safetensors"
-AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # keys of a header that describe its owner
+AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # keys that `save_agent` adds to the header
 MODEL_DIGITS = 16  # hexadecimal digits of the model key's SHA-256
 FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}{re.escape(SUFFIX)}")
 
@@ -79,7 +79,7 @@ def open_agent(root: Path, agent: str, model_key: str) -> BlockFile:
 
 
 def touch(path: Path, at: float | None = None) -> None:
-    """Set the time of a file's last use to now, or ``at``; the least recently used are evicted first."""
+    """Set the time of a file's last use to now, or ``at``; files with the oldest time are evicted first."""
     time_ns = time.time_ns() if at is None else round(1e9 * at)
     os.utime(path, ns=(time_ns, time_ns))
 
@@ -94,7 +94,7 @@ def entries(root: Path) -> list[AgentFile]:
     files.sort(key=lambda file: (file.timestamp, file.key))
     if files != list(known.values()) and root.is_dir():
         rows = [asdict(file) for file in files]
-        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # optional index
+        with suppress(OSError, CapacityError), replace_file(root / INDEX, private=True) as stream:  # an optional file
             stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
     return files
 
@@ -121,8 +121,8 @@ def evict(
 ) -> list[AgentFile]:
     """Delete expired files, then the least recently used until the total is at most ``budget_bytes``.
 
-    Without a budget (None) only expired files are deleted. Files of ``pinned`` agents stay. So do unexpired files of an
-    agent that total at most ``quota_bytes``, even if the budget stays exceeded. Temporary files of killed writers are
+    Without a budget (None) only expired files are deleted. Files of ``pinned`` agents stay. Unexpired files of
+    an agent stay if they total at most ``quota_bytes``, even above the budget. Temporary files of killed writers are
     deleted as well. Returns the deleted files; a process that has mapped such a file can still read it.
 
     :param latest_expired: files last used at this Unix time or before are expired
@@ -160,7 +160,7 @@ def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
     if agent is None or S_ISDIR(state.st_mode):
         return None
     old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
-    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # otherwise the header is read again
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:  # the index is up to date
         return old
     try:
         header = open_blocks(path).header

@@ -157,6 +157,6 @@ def _remove_abandoned(file: Path) -> bool:
         with file.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink()
-    except OSError:  # in use, just finished, another user's, or on a file system without locks
+    except OSError:  # the file is in use, just finished or another user's, or cannot be locked
         return False
     return True

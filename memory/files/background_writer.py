@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Thread that runs queued functions. A new function replaces a pending one of its key, in the same queue place."""
+    """Thread that runs queued functions. A new function takes the queue place of a pending one with the same key."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")

@@ -25,7 +25,7 @@ from memory.files.atomic import replace_file
 FORMAT, SCHEMA = "keep-agent-blocks", 1
 METADATA = "__metadata__"
 PREFIX = b'{"__metadata__":{"seal":"'  # the seal, a checksum of the header's bytes after it, comes first
-LENGTH, SEAL = 8, 64  # a file begins with its JSON's length in 8 bytes; hexadecimal digits of the seal
+LENGTH, SEAL = 8, 64  # bytes of the JSON's length, which begins a file; hexadecimal digits of the seal
 ALIGNMENT = 64  # bytes: the first tensor begins at a multiple of this number
 LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 
@@ -124,9 +124,9 @@ NONE: Tensors = MappingProxyType({})
 def write_blocks(path: Path, tensors: Tensors, header: Mapping[str, Any], extra: Tensors = NONE) -> None:
     """Replace ``path`` by a file of ``tensors``, ``(blocks, ...)`` each, and ``header``, which must be valid JSON.
 
-    Small tensors of other shapes go into ``extra``. On return all is on the disk; before, the old file is valid. During
-    the call tensors must not change: each is read twice, for its checksums and for the file. Raises `ConfigError` for
-    tensors that do not fit together, `CapacityError` if the disk is full.
+    Small tensors of other shapes go into ``extra``. On return the new file is on the disk; until
+    then the old one is valid. During the call tensors must not change: each is read twice, for its checksums and for
+    the file. Raises `ConfigError` for tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks, all_tensors = _blocks_of(tensors, extra), {**tensors, **extra}
     spans = _spans(all_tensors)
@@ -166,12 +166,12 @@ class BlockFile:
     """A mapped file, made by `open_blocks`. Its content stays valid after the file is replaced or deleted.
 
     The mapping is private: a write into a tensor does not change the file. The mapping is closed with the last
-    tensor that refers to it, and holds one file descriptor until then. Threads may share it.
+    tensor that refers to it, and holds one file descriptor until then. Threads may share a `BlockFile`.
     """
 
     def __init__(self, path: Path, head: FileHeader, memory: mmap.mmap, start: int) -> None:
         self.path = path
-        self.header = head.header  # as JSON returns it
+        self.header = head.header  # as decoded from JSON
         self.blocks = len(head.blocks)
         self.names = tuple(sorted(name for name in head.spans if name not in head.extra))
         self.extras = tuple(sorted(head.extra))
@@ -189,7 +189,7 @@ class BlockFile:
         return self._map(self._head.spans[name])
 
     def extra(self, name: str) -> torch.Tensor:
-        """Map a tensor that is not in blocks; verified when it is first read."""
+        """Map a tensor that is not in blocks; its checksum is compared at the first call."""
         if name not in self.extras:
             raise DataError(f"{self.path} holds no extra tensor {name!r}: choose one of {self.extras}")
         if name not in self._verified and f"{zlib.crc32(self._raw(name)):08x}" != self._head.extra[name]:

@@ -33,7 +33,7 @@ class Mark:
     checksum: int
 
     def check_count(self, count: int, path: Path, remedy: str) -> None:
-        """Raise CorruptError if a file of ``count`` lines lacks some."""
+        """Raise CorruptError if ``count`` lines are fewer than the marked number."""
         if count < self.count:
             raise CorruptError(
                 f"{path} lacks its last lines, {count + 1} to {self.count}, as {end_of(path).name} says; {remedy}"
@@ -58,7 +58,7 @@ class MarkedFile(LineFile):
 
     @classmethod
     def begin(cls, path: Path, start: Chain) -> MarkedFile:
-        """Write the mark of a file without lines, which survives a power cut; the first `append` makes the file."""
+        """Write a mark for 0 lines, which survives a power cut; the first `append` makes the file of lines."""
         write_atomic(end_of(path), bytes(Mark(start.sum, 0, start.sum)))
         return cls(path, None, start)
 

@@ -69,7 +69,7 @@ def _publish(folder: Path, version: Path) -> None:
     _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).exists()))
     link_atomic(version.parent / LATEST, Path(version.name))
     for file in folder.iterdir():
-        if file.is_symlink() and not file.exists():  # the new version does not have it
+        if file.is_symlink() and not file.exists():  # the new version lacks the file
             file.unlink()
     _remove(version.parent, {version.name, before.name})
 

@@ -158,7 +158,7 @@ class LineFile:
             os.fsync(stream.fileno())
 
     def cut(self) -> int:
-        """Cut off everything after the last line now; returns the number of bytes."""
+        """Cut off everything after the last line without appending; returns the number of bytes cut off."""
         if not self.path.exists():
             return 0
         with writing(self.path), self.path.open("ab", buffering=0) as stream:

@@ -1,4 +1,4 @@
-"""Layer-balanced loading: stored rows that no later layer computes are requested for all these layers at once."""
+"""Layer-balanced loading: a stored row that is inactive at a layer is requested for all remaining layers at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LayerBalanced:
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = True
-    _requests: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # (rows,) already loaded or requested
+    _requests: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # (rows,) True: no request is due
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         if layer == 0:

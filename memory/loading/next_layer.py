@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class NextLayer:
-    """Order of KEEP's figure 8 (b): during layer l, load layer l + 1 of every row that is not computed at l.
+    """Loading order of KEEP's figure 8 (b): during layer l, load layer l + 1 of every row that is not computed at l.
 
     A row that is computed at layer l, but not at l + 1, is loaded just before layer l + 1.
     """

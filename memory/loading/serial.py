@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Serial:
-    """Order of KEEP's figure 8 (a): load layer l, compute layer l."""
+    """Loading order of KEEP's figure 8 (a): load layer l, compute layer l."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = False

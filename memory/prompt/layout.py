@@ -29,9 +29,9 @@ class SegmentSpan:
 class Unit:
     """Tokens encoded together. An isolated unit attends only to itself, the context and ``preceding``."""
 
-    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots" (filled layer by layer)
+    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new" | "slots": each layer chooses their blocks
     token_ids: tuple[int, ...]
-    spans: tuple[SegmentSpan, ...]  # rows count from the unit's first; a fixed-size block may hold parts of segments
+    spans: tuple[SegmentSpan, ...]  # numbered from the unit's first row; a fixed-size block may hold parts of segments
     namespace: str = ""
     reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
     preceding: tuple[tuple[int, ...], ...] = ()  # token ids of earlier units that it attends to, in order
@@ -91,12 +91,12 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # stored before this prompt: in ``block``, in blocks chosen per layer, or in the session's cache
+    hit: bool = False  # the KV existed before this prompt: in ``block``, per-layer blocks or the session's cache
     exact: bool = False  # the block was computed after exactly the rows that precede it here
     fused: str = ""  # identity of the block that the prefill itself encodes (``block`` is None); "" if none
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
     stop: int = field(init=False)
-    identity: str = field(init=False)  # of the block; "" without one
+    identity: str = field(init=False)  # identity of the block; "" without a block
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", self.start + len(self.unit.token_ids))
@@ -116,13 +116,13 @@ class Layout:
     context: int  # rows [0, context) are the context prefix
     query: int  # rows [query, rows) are the query
     placements: tuple[Placement, ...]
-    segments: tuple[SegmentSpan, ...]  # rows count from the prompt's first
+    segments: tuple[SegmentSpan, ...]  # rows numbered from the prompt's first
     segment_of: torch.Tensor  # (rows,) long
     fresh: torch.Tensor  # (rows,) bool
     rows: int = field(init=False)
     exact: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV equals plain recomputation
     reused: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV is not exact; recompute stages may repair it
-    block_of: NDArray[np.int64] = field(init=False)  # (rows,) index of the placement whose block covers it; -1: none
+    block_of: NDArray[np.int64] = field(init=False)  # (rows,) index of the placement whose block covers a row; -1: none
 
     def __post_init__(self) -> None:
         exact = ~self.fresh
@@ -143,8 +143,8 @@ class Layout:
     ) -> list[tuple[int, tuple[int, int]]]:
         """Return runs of the marked ``rows`` that have a block: ``(index in placements, (start, stop) in the unit)``.
 
-        One more copy costs more than a few rows. So a gap of fewer than `BRIDGE` rows within a unit is part of a run,
-        unless some of its rows are ``loaded``. If a layer computes rows of a gap, it overwrites what was copied.
+        A separate copy costs more than copying a few more rows. So a gap of fewer than `BRIDGE` rows within a unit is
+        part of a run, unless some of its rows are ``loaded``. A layer that computes rows of a gap overwrites copies.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()

@@ -42,7 +42,7 @@ class UnitUse:
     tokens: int
     segments: tuple[str, ...]
     identity: str  # "" for rows without a block
-    hit: bool  # served from storage
+    hit: bool  # its KV existed before this prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Timings:
     update: float = 0.0  # updating the groups
     embed: float = 0.0  # the sentence encoder
     encode: float = 0.0  # encoding missing blocks
-    retrieve: float = 0.0  # choice, plan, look-up and layout
+    retrieve: float = 0.0  # choosing segments, planning units, looking up blocks, laying out rows
     ask: float = 0.0  # the pass that computes only query states, by which blocks are chosen
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
@@ -69,8 +69,8 @@ class Counts:
     layers: int
     prompt_tokens: int
     memory_tokens: int
-    fresh_tokens: int  # rows without stored keys and values when the step began
-    hit_tokens: int  # memory rows read from stored blocks
+    fresh_tokens: int  # rows whose keys and values did not exist before this prompt
+    hit_tokens: int  # memory rows whose keys and values existed before this prompt
     invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
     recomputed_token_layers: int  # of memory rows that had a block, at layers 1 to the last
@@ -86,7 +86,7 @@ class Counts:
 
     @property
     def recomputed_ratio(self) -> float:
-        """Recomputed rows that had a block, summed over layers 1 to the last / (memory rows x these layers)."""
+        """Recomputed rows that had a block, summed over layers 1 to the last, per memory row and layer."""
         possible = self.memory_tokens * (self.layers - 1)
         return self.recomputed_token_layers / possible if possible else 0.0
 
@@ -107,12 +107,12 @@ class Prefill:
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # no prompt with ``persist`` precedes it since the session was reset
+    cold: bool  # no earlier prompt with ``persist`` since the session began or deleted its blocks
     after_ms: float  # milliseconds after the logits: copying rows from the cache to blocks, and eviction
     reads: ReadCounts  # rows read from the cache for this prompt, and for decoding and scoring after it so far
 
     def with_costs_of(self, earlier: Prefill) -> Prefill:
-        """Return this prefill with the costs of an ``earlier`` one, whose reads are added in place."""
+        """Return a copy with the costs of an ``earlier`` prefill added; ``reads`` are added in place."""
         self.reads.add(earlier.reads.raw, earlier.reads.live)
         counts = _sums(self.counts, earlier.counts) | {
             "layers": self.counts.layers,

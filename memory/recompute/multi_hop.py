@@ -24,8 +24,8 @@ class Schedule:
 
     The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
     last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
-    ``step`` falls once, after a share ``until`` of layers 1 to the last, which recompute everything if the average
-    allows it. The reason is that attention in early layers is a poor estimate of a segment's importance.
+    ``step`` falls once, after the share ``until`` of layers 1 to the last. Before the fall everything is recomputed if
+    the average allows it, because attention in early layers is a poor estimate of a segment's importance.
     """
 
     shape: str = "step"
@@ -71,13 +71,13 @@ class MultiHop:
 
     Segments are first ranked by attention from the query. Each hop then ranks them by attention from the segments just
     selected. Hops end when the selection stays the same, or after ``max_hops`` (0: only the query selects). Attention
-    is a mean over heads, rows and a segment's tokens. In each hop the query's attention has weight ``query_weight``,
-    because a segment that only the query attends to would be dropped without it; in the paper it is 0.
+    is a mean over heads, rows and a segment's tokens. In each hop the query's attention has weight ``query_weight``
+    (0 in the paper). With weight 0 a segment that only the query attends to would be dropped.
     ``direction=both`` also scores segments after the selected ones, which causal attention excludes.
 
     Under a causal mask a plain mean favours the first segments, because all rows can attend to them. ``relative`` (the
-    default) averages only over rows that can attend to a segment, and divides a row's attention by what it would be if
-    spread evenly. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
+    default) averages only over rows that can attend to a segment, and divides a row's attention by the value of evenly
+    spread attention. The importance of segment m is then sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
     selected segments c not before m. mass(c, m) is the mean attention from c to m, and end(c) the number of prompt rows
     up to the end of c. ``relative=false`` is the paper's mean.
 
@@ -85,7 +85,7 @@ class MultiHop:
     the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller
     share of its memory than a long one. If the limit does not cover layer 0, nothing is recomputed.
 
-    Segments without usable blocks are always active (computed), segments with KV equal to a full prefill's never.
+    Segments without usable blocks are always active (computed). Exact segments are never active.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -128,7 +128,7 @@ class MultiHop:
         selection = self._select(count, probe) if count else np.zeros(0, np.int64)
         self._candidates[:] = False
         self._candidates[selection] = True
-        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # False for -1: no segment
+        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # last entry: for -1, no segment
         return active[stays[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
     def _within_limit(self, layout: Layout, layers: int) -> Schedule | None:
@@ -146,7 +146,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._is_relative else mass  # relative to even attention
+        direct_mass = mass * self._layout.rows if self._is_relative else mass  # 1: even attention
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
@@ -178,7 +178,7 @@ class MultiHop:
 def _edges(
     selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return (source, segment, attention) per selection; source: the query (-1) for ``direct``, else most attention."""
+    """Return (source, segment, attention) per selected segment; source: the query (-1) if direct, else strongest."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
     sources, from_query = ways.argmax(0), set(direct.tolist())

@@ -26,7 +26,7 @@ class SparseQuery:
 
     - key rows: the rows with the most attention from the fresh rows, summed over heads. Their number is ``share`` times
       that of the reused rows (the paper gives no number). With ``over=all`` all rows of the prompt compete, as in the
-      paper, so that fresh and exact rows take part of that number. With ``over=reused`` only reused rows compete.
+      paper, so that fresh and exact rows take up part of that number. With ``over=reused`` only reused rows compete.
     - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows.
     - tail: if only the prompt's last row comes after a run of reused rows, the last ``tail`` rows of this run. With
       ``probe_tail`` attention from these rows counts for key rows too: section 3.2 allows it, algorithm 1 does not.

@@ -25,7 +25,7 @@ class ValueDeviation:
 
     ``selection=gradual``, as in the paper: a `Schedule` of ``shape`` lowers the number of active memory rows from layer
     to layer. ``ratio`` is their mean share of the memory over layers 1 to the last. ``single``, as in the published
-    code: the rows chosen for layer 1 stay active. Rows without stored KV (fresh) always are.
+    code: the rows chosen for layer 1 stay active. Fresh rows (without stored KV) always stay active.
     """
 
     ratio: float = 0.15

@@ -17,7 +17,7 @@ class H2O(BudgetedRetention):
     """Heavy-Hitter Oracle (arXiv 2306.14048): rows with the most attention from all queries so far, and the last rows.
 
     The paper keeps rows per layer and head. Here a row survives in all layers or none, so its attention is summed over
-    layers, heads and all queries. The last rows get the share ``recent`` of the budget left by rows that must stay.
+    layers, heads and all queries. The last rows get the share ``recent`` of the budget that forced rows leave.
     """
 
     recent: float = 0.5

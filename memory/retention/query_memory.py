@@ -19,7 +19,7 @@ from memory.retention.residual_head import ResidualHead, load_head
 
 log = logging.getLogger(__name__)
 
-SESSIONS = 1024  # most sessions whose query memory is kept; the least recently used is dropped
+SESSIONS = 1024  # maximum number of sessions whose query memory is kept; the least recently used is dropped
 FIRST_TOKENS = 256  # number of first tokens that identify a session without a name or query span
 
 
@@ -101,7 +101,10 @@ class QueryMemory(BudgetedRetention):
 
 
 def session_key(view: CacheView) -> str:
-    """Return a session's key: its name, else a hash of its query span, else of its first tokens; "" without rows."""
+    """Return a session's key: its name, else a hash of its query span, else of its first tokens; "" without rows.
+
+    Without a name, turns share a query memory only if their query spans are equal.
+    """
     if view.session:
         return f"session {view.session}"
     if not view.rows:

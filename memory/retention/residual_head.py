@@ -39,7 +39,7 @@ class ResidualHead(nn.Module):
         features = 3 * head_dim + 1
         self.head_dim = head_dim
         self.about: Mapping[str, Any] = {}  # metadata from its file
-        self.sha256: str | None = None  # of its tensors, from its file
+        self.sha256: str | None = None  # hash of its tensors, from its file
         self.to_query = nn.Linear(features, self.WIDTH)
         self.to_key, self.to_value = nn.Linear(head_dim, self.WIDTH), nn.Linear(head_dim, self.WIDTH)
         self.hidden, self.out = nn.Linear(features + self.WIDTH, self.HIDDEN), nn.Linear(self.HIDDEN, 1)

@@ -30,11 +30,11 @@ class SnapKV(BudgetedRetention):
         if self.window < 1:
             raise ConfigError(f"window={self.window} rows have no queries: use 1 or more")
         if self.kernel < 1 or not self.kernel % 2:
-            raise ConfigError(f"kernel={self.kernel} has no middle: use an odd number of rows")
+            raise ConfigError(f"kernel={self.kernel} has no middle row: use an odd number of rows")
         check_choice("pooling", self.pooling, ("max", "mean"))
 
     def _scores(self, view: CacheView) -> torch.Tensor:
-        """Sum `window_attention` over layers and heads for history rows; the window's rows survive with infinity."""
+        """Sum `window_attention` over layers and heads for history rows; the window's rows get infinity and survive."""
         scores = sum(self.window_attention(view, layer).sum(0) for layer in range(view.layers))
         window = scores.new_full((view.rows - scores.numel(),), float("inf"))
         return torch.cat([scores, window])[view.history]

@@ -30,11 +30,13 @@ class Embedding:
     """Choice of the most similar segments within a budget, with their parents and the segments that amend them.
 
     ``mixed``: as in KEEP (arXiv 2602.23592, section 4.1), groups without recent changes (static) are chosen as a whole,
-    other segments singly. A static group's members are chosen singly if the group with its parents and amendments
-    exceeds the budget, or if some were chosen with other segments and the rest does not fit. An amendment is a segment
-    whose parent has the same category: a later text on one subject. The paper does not define a group's score: here it
-    is the best member's, or with ``group_score=mean`` the members' mean. The agent's own segment is always chosen, and
-    so are its ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment.
+    other segments singly. A static group's members are chosen singly in two cases: the group with its parents and
+    amendments exceeds the budget, or some members were chosen with other segments and the rest does not fit. An
+    amendment is a later text on its parent's subject: both have the same category. Ties go to the older segment.
+
+    The paper does not define a group's score: here it is the best member's, or with ``group_score=mean`` the members'
+    mean. The agent's own segment is always chosen. So are its ``recent`` last actions in this task, which take up at
+    most a quarter of the budget.
     """
 
     mixed: bool = True
@@ -58,13 +60,13 @@ class Embedding:
         room = budget - len(choice)
         while waiting and len(choice) < budget:
             *_, item, whole = heappop(waiting)
-            if whole:  # a candidate from the ranking: the next one takes its place
+            if whole:  # the candidate came from the ranking: add the next one
                 for following in islice(ranking, 1):
                     heappush(waiting, following)
             segments = self._closure(item, store, budget if whole else 0, room)
             if len(choice) + len(segments - choice) <= budget:
                 choice |= segments
-            elif whole and (len(segments) > room or choice & set(item)):  # never fits, or partly chosen: split it
+            elif whole and (len(segments) > room or choice & set(item)):  # it never fits, or is partly chosen: split it
                 for id in item:
                     heappush(waiting, (-scores[id], store.get(id).created, (id,), False))
         return prompt_order(choice, store)

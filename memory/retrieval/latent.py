@@ -25,14 +25,14 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks), so that its memor
 class Latent:
     """Retrieval of MemArt ("KVCache-centric memory for LLM agents"): the ``top_k`` best blocks for the query's tokens.
 
-    A box around a block's keys (before RoPE) gives an upper bound of a query token's product with any of them. Bounds
+    A box around a block's keys (before RoPE) gives an upper bound of a query token's product with any key. Bounds
     of each query token are normalised over all blocks: by ``softmax``, or as reciprocal ranks 1/(rank + ``constant``).
     The ``max`` or the ``sum`` over the query tokens is a block's score. As in the paper's formula, bounds are not
     divided by the root of head_dim, so the softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here bounds are
     normalised for each head of each of ``layers``, summed, and then aggregated over tokens. ``layers`` are numbers,
-    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each`` every layer chooses for itself.
+    ``all``, or a third: ``early``, ``middle``, ``late``. With ``each``, every layer chooses for itself.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. A block that occurs several times in the memory is ranked once; each chosen copy counts towards ``top_k``.

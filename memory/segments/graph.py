@@ -93,14 +93,14 @@ class SegmentGraph:
     def update(self, store: SegmentStore, settle: bool = True) -> list[Flip]:
         """Read the store's changes since the last update; returns the groups that became static or dynamic.
 
-        :param settle: let groups without recent changes become static now, else at a later update
+        :param settle: True: groups without recent changes become static now; False: at a later update
         """
         touched, self._cursor = store.changed_ids(self._cursor), store.changes
         store.drop(self._cursor)
         flips: list[Flip] = []
         nodes = self.graph.nodes
         for id in [id for id in touched if id in self._row]:
-            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or its id is reused
+            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or the id is reused
                 flips += self._change(self._remove(id), store.step)
         present = [store.get(id) for id in touched if id in store]
         if present:
@@ -154,9 +154,9 @@ class SegmentGraph:
         return flips
 
     def _assign(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """Put a new segment into a group, but not by similarity if it is a ``header`` (parent); ``values``: cosines."""
+        """Put a new segment into a group; a ``header`` (parent) joins none by similarity. ``values``: cosines."""
         family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
-        if group is None or group.family != family:  # otherwise it joins the parent's group, even a full one
+        if group is None or group.family != family:  # else it joins its parent's group, even a full one
             group = None if header else self._most_similar(family, values[:row])
         if group is None:
             group = self.groups[self.next_group] = Group(self.next_group, family, segment.last_changed)
@@ -237,7 +237,7 @@ class SegmentGraph:
             heappush(self._due, (group.last_changed, group.id))
 
     def _make_static(self, store: SegmentStore) -> list[Flip]:
-        """Make groups static that did not change for a window; groups with lines of the current log wait again."""
+        """Make groups static after a window without changes; groups with lines of the current log wait one more."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
@@ -284,6 +284,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has lines of the current log, which come last in prompts: it cannot become static."""
+    """Tell whether a group has lines of the current log: it then cannot become static, as they come last in prompts."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.last_finished

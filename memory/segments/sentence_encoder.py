@@ -28,7 +28,7 @@ REMEDY = (
     "give the whole folder of a sentence-transformers model or its name on the hub, or set prompt.encoder=minilm "
     "(extra 'encoder') or prompt.encoder=hashed"
 )
-SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # executes no code
+SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # models run no code
 log = logging.getLogger(__name__)
 
 

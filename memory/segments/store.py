@@ -44,7 +44,7 @@ class SegmentStore:
         self.history: list[Change] = []  # the latest changes
         self._dropped = 0  # number of earlier changes that are no longer in ``history``
         self.step = 0
-        self.created = 0  # segments ever created
+        self.created = 0  # number of segments ever created
         self._segments: dict[str, Segment] = {}
         self.ids = self._segments.keys()
         self._tokens: dict[str, tuple[int, ...]] = {}
@@ -140,7 +140,7 @@ class SegmentStore:
         return self._dropped + len(self.history)
 
     def changed_ids(self, since: int) -> Collection[str]:
-        """Return the ids changed after the first ``since`` changes, in order; all ids if some of these were dropped."""
+        """Return the ids changed after the first ``since`` changes, in order; all ids if such changes were dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
 
@@ -185,8 +185,8 @@ class SegmentStore:
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     """Sort chosen segments for a prompt: the same order for every memory method.
 
-    Static groups (without recent changes) come first, in the order in which they became static. Then come single
-    segments, with lines of the current task's log last, then the agent's own segment. Within a group and among single
+    Static groups (without recent changes) come first, in the order in which they became static. Then come other
+    segments, lines of the current task's log, and the agent's own segment. Within a group and among other
     segments the order is that of the last change, then of creation: segments written together stay together, the latest
     comes last. Segments that rarely change come first, because a prompt's unchanged beginning can be reused.
     """
