@@ -49,7 +49,7 @@ class Episode:
 
 
 def instruction_of(game: Mapping[str, Any], file: Path) -> str:
-    """Return the instruction in the game's text without its full stop. Raises DataError if the text has none."""
+    """Return the instruction in a game's text, without full stop. Raises DataError if the text has no instruction."""
     match = _TASK.search(game["grammar"])
     if match is None:
         raise DataError(f"{file} has no instruction ('Your task is to: ...' is missing); {_REMEDY}")

@@ -45,7 +45,7 @@ def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
     """Add a thing in or on a holder (furniture), without overlap if possible, and return the thing's id.
 
-    Things are put inside a container, but on top of a nightstand, and pots and pans on top of a stove.
+    Things are put inside a container. Exceptions: all things go on top of a nightstand, and pots and pans on a stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
@@ -107,7 +107,7 @@ INSTANCES = (1, 1, 2, 2, 3)  # minimum number of things of a class: one of these
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
-    """Add the things that goals need, and one or more of each class in ``distractors``, to a graph without such things.
+    """Add the things that goals need, and one or more of each class in ``distractors``, to a graph without them.
 
     :raises DataError: a thing has no likely place
     """

@@ -66,7 +66,7 @@ def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], No
 
 
 def number_of(row: Mapping[str, Any], name: str, where: str) -> int | None:
-    """Return a whole number of a record, None if it is absent. Raises DataError for any other value."""
+    """Return a whole number of a record, None if the field is absent. Raises DataError for any other value."""
     value = row.get(name)
     if value is not None and type(value) is not int:
         raise DataError(f"{where} has {name}={value!r:.80}; give a whole number")

@@ -15,9 +15,9 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Stateless expert that knows the whole state.
+    """Stateless expert. With type-level skills it uses the whole state of the household.
 
-    With observability ``partial`` and instance-level skills, it searches for things that the agent does not know yet.
+    With instance-level skills and observability ``partial``, it searches for things that the agent does not know yet.
     """
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:

@@ -49,7 +49,7 @@ class Recording:
         self._exit_stack.callback(lambda: os.fsync(file.fileno()))
         self._exit_stack.callback(file.flush)
         self._stream: IO[bytes] = file
-        if self._path.suffix == ".gz":  # no name and time in the header: equal recordings are equal files
+        if self._path.suffix == ".gz":  # no name and time in the header, so equal recordings are equal files
             self._stream = self._exit_stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
 
     def exchange(self, request: Request) -> Fields:
@@ -62,7 +62,7 @@ class Recording:
         return fields
 
     def close(self) -> None:
-        """Close the other transport, complete the file and give it its name; a second call has no effect."""
+        """Close the other transport, complete the file and rename it; a second call does not change the file."""
         self._transport.close()
         if self._is_open and self._count:
             self._write({"end": self._count})
@@ -119,8 +119,8 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A request that differs from the next line is rejected, but this line stays the next one: the recorded run may have
-    sent the request too, without getting an answer.
+    A request that differs from the next line is rejected, and the line is kept for the next request: the recorded run
+    may have sent the rejected request too, without getting an answer.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -190,7 +190,7 @@ def first_difference(recorded: Any, current: Any) -> str | None:
         before, after = old.get(place, _MISSING), new.get(place, _MISSING)
         if before != after:
             return f"{place} was {_excerpt(before, after)}, is {_excerpt(after, before)}"
-    return "the same values are nested otherwise"
+    return "the same values are nested differently"
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
     @property
     def header(self) -> str:
-        """Value of HTTP's field Host."""
+        """Value of the HTTP header Host."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -57,7 +57,7 @@ class TooLarge(HTTPException):
 
 
 def connect(address: Address, clock: Clock) -> socket.socket:
-    """Connect to the first of the host's addresses that accepts. Raises OSError, also its subclass TimeoutError.
+    """Connect to the first address of the host that accepts. Raises OSError, for example TimeoutError.
 
     The clock does not limit the system's look-up of a host name; a numeric address needs no look-up.
     """
