@@ -24,7 +24,7 @@ _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modul
 def check_split(split: str, unit: str) -> None:
     """Raise ConfigError for an unknown split; ``unit`` is the message's word for one item, such as "house"."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # not 'valid' for 'valid_seen'
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # 'valid' is no hint for 'valid_seen'
         raise ConfigError(
             f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or set env.data to files "
             f"that have this split{hint}"

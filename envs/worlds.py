@@ -1,4 +1,4 @@
-"""Worlds: gymnasium ids, and the class `WorldSpec`. The instance of a world is ``SPEC`` in envs/NAME/spec.py."""
+"""Worlds: gymnasium ids, and the class `WorldSpec`. A world's instance of this class is envs/NAME/spec.py's ``SPEC``."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Engine:
 
 
 class _GrammarError(Exception):
-    """Forbidden expression in a grammar. TextWorld would answer a ValueError with "Nothing happens." and continue."""
+    """Forbidden expression in a grammar; no ValueError, since TextWorld answers ValueErrors with "Nothing happens."."""
 
 
 class EnginePool:

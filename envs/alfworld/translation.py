@@ -1,9 +1,9 @@
 """Translation between ALFWorld's commands and this project's instance-level skills.
 
-ALFWorld treats (heats, cools or cleans) the object in hand with one command. In this project's
-skills, as in ALFRED, an appliance treats its content: a microwave when it is turned on, a fridge when it is closed, a
-sink basin when its faucet is turned on. Such a skill becomes several commands for each object that can be treated:
-take the object out, treat it and put it back.
+ALFWorld treats (heats, cools or cleans) the object in hand with one command. In this project's skills, as in ALFRED,
+an appliance treats its content: a microwave when it is turned on, a fridge when it is closed, a sink basin when its
+faucet is turned on. For each object that can be treated, such a skill becomes three commands: take the object out,
+treat it and put it back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Treatment:
         return f"turn on {to_words(self.switch_of(place))}" if self.switch else f"close {to_words(place)}"
 
     def treatable_things(self, world: GameWorld, place: str) -> list[str]:
-        """Return the known objects in an appliance, if they can be treated and put back."""
+        """Return those known objects in an appliance that can be treated and put back."""
         treatable = frozenset(objects.id_type(kind) for kind in self.types if objects.may_hold(self.appliance, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
 

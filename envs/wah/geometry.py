@@ -1,7 +1,7 @@
 """Geometry of VirtualHome on the floor plan (x, z): closeness of boxes, and standing points.
 
 A character and a thing are CLOSE (EnvironmentGraph.cs of the simulator, 2.x) under two conditions: the middle of one
-is at most 1.3 m from the box of the other, and the two middles are at most 5 m apart.
+box is at most 1.3 m from the other box, and the two middles are at most 5 m apart.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Home(HomeState):
 
     def _walk(self, thing: int) -> bool:
         self.graph.detach(self.agent, (SITTING,))
-        if thing in self.inventory:  # the agent does not move
+        if thing in self.inventory:  # walking to a held thing does not move the agent
             self.changed.add(self.agent)
             return True
         self.at = self.fixture_of(thing)

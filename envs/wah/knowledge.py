@@ -54,7 +54,7 @@ class Knowledge:
         return node.category == ROOMS or (node.closed and node.container)
 
     def update(self) -> list[Fact]:
-        """Observe the home. Returns the facts changed since the last call, sorted by node id; the agent's fact is last."""
+        """Observe the home. Returns the facts changed since the last call, by node id; the agent's fact is last."""
         self._look()
         pending, self._pending = (self._pending | self.home.changed) & self.known, set()
         self.home.changed = set()

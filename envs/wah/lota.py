@@ -143,7 +143,7 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
 
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
-    """Return the instances that the repeated `find` has not reached yet; if it has reached all, the first."""
+    """Return the instances that the repeated `find` has not reached yet; if it has reached all, the first instance."""
     attempts = home.history.attempts if home.history.find_class == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]

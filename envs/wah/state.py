@@ -187,7 +187,7 @@ class HomeState:
         return any(outer != holder and self.graph[outer].closed for outer in self.graph.containers(thing))
 
     def fixture_of(self, thing: int) -> int:
-        """Return the node to walk to: the first non-grabbable one of a thing and its holders, else the last holder."""
+        """Return the node to walk to: the first non-grabbable node among a thing and its holders, else the last one."""
         place = thing
         for outer in self.holders(thing):
             if not self.graph[place].grabbable:

@@ -108,7 +108,7 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
 
 
 def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
-    """Return the distances of rooms' middles in metres: through rooms connected by doors, else in a straight line."""
+    """Return the metres between the middles of all rooms: along a path through doors, or straight if no path exists."""
     rooms = [node.id for node in graph.nodes.values() if node.category == "Rooms"]
     plan = nx.Graph()
     plan.add_nodes_from(rooms)

@@ -30,7 +30,7 @@ def has_plans(path: Path) -> bool:
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """Return a function for each instruction that makes its episode. ``seed`` determines the apartment and the layout.
+    """Return one function per instruction, to make the instruction's episode. ``seed`` determines apartment and layout.
 
     :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """
