@@ -11,7 +11,7 @@ class Fact:
 
     ``place`` is the id of the receptacle or room where the object, receptacle or agent is. For an object on the floor
     it is ``floor``, for a held object ``agent``. Only the agent's fact has ``holds`` and ``sees``. ``holds`` is the id
-    of the held object (``ID ID`` if both hands are full), ``sees`` the ids of the objects that the agent sees.
+    of the held object (``ID ID`` if both hands are full). ``sees`` are the ids of the objects that the agent sees.
     ``states`` are sorted words such as ``closed`` or ``unseen``. ``gone`` marks an object that no longer exists.
     """
 

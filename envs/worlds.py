@@ -1,4 +1,4 @@
-"""Worlds: gymnasium ids, and the class `WorldSpec`. A world's instance of this class is envs/NAME/spec.py's ``SPEC``."""
+"""Worlds: gymnasium ids, and the class `WorldSpec` with one instance per world: ``SPEC`` in envs/NAME/spec.py."""
 
 from __future__ import annotations
 

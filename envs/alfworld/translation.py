@@ -1,9 +1,9 @@
 """Translation between ALFWorld's commands and this project's instance-level skills.
 
 ALFWorld treats (heats, cools or cleans) the object in hand with one command. In this project's skills, as in ALFRED,
-an appliance treats its content: a microwave when it is turned on, a fridge when it is closed, a sink basin when its
-faucet is turned on. For each object that can be treated, such a skill becomes three commands: take the object out,
-treat it and put it back.
+an appliance treats its content when the appliance is started. A microwave is started by turning it on, a fridge by
+closing it, a sink basin by turning on its faucet. Such a skill becomes three commands for each object that can be
+treated: take the object out, treat it and put it back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Goals: predicates with required counts, scored as in LoTA-Bench (check_goal_condition at 97c46cc).
 
 ``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of CLASS that are directly on or in one instance of the
-class PLACE; ``turnOn_PLACE`` requires that this instance is on. All these predicates are counted at one instance,
-the one with the best score. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
+class PLACE. ``turnOn_PLACE`` requires that the instance is on. All these predicates are counted at the same instance,
+namely the instance with the best score. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Household without a simulator: VirtualHome's effects of actions, applied to a graph in this process.
 
 Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed object loses
-its edges; then it is held, and INSIDE the agent's room. An object put into a container is INSIDE this container only;
-put onto a surface, it is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
+its edges; then it is held, and INSIDE the agent's room. An object put into a container is INSIDE this container only.
+An object put onto a surface is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Knowledge of the agent about an apartment, and the facts that have changed.
 
 ``full``: the agent knows the whole state. ``partial``, as in Watch-And-Help: the agent knows rooms and furniture from
-the start. It sees the things in a room when it enters the room, and those in a closed container when it opens the
+the start. It sees the things in a room on entering the room, and the things in a closed container on opening the
 container. Until then rooms and containers are ``unseen``. Knowledge remains valid, since only the agent moves things.
 """
 

@@ -3,8 +3,8 @@
 "find a plate", "pick up the plate", "open the fridge", "close the fridge", "switch on the dishwasher", "put down the
 plate", "done". A skill names a class; the rules choose the instance:
 
-* ``lota``: the last instance in the graph, wherever the agent is. (The benchmark means to choose the nearest, but never
-  updates its minimum distance.) A thing is put down at the last instance of the class that the last `find` named.
+* ``lota``: the last instance in the graph, wherever the agent is. (The benchmark's code should choose the nearest, but
+  never updates the minimum distance.) A thing is put down at the last instance of the class that the last `find` named.
 * ``strict``: the instance with the lowest rank (`_RANKS`), among equals the nearest. A thing is put down at the
   instance that the last `find` reached. If the same `find` is repeated, the agent goes to the next instance.
 

@@ -57,7 +57,7 @@ def _parse_places(table: str) -> dict[str, tuple[str, ...]]:
 
 LIKELY_PLACES: Mapping[str, tuple[str, ...]] = _parse_places(_TABLE)
 
-# By class of a container with a usable top: the classes of things that are put on its top instead of inside.
+# By class of container: the classes of things that are put on top of it instead of inside.
 _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY_PLACES), "stove": ("cookingpot", "fryingpan")}
 
 

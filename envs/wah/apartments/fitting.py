@@ -186,7 +186,7 @@ class _Fitting:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
     def add_on_wall(self, kind: str) -> None:
-        """Add a thing at a free place on a wall, or the last place tried. Windows go only on walls at low or high z."""
+        """Add a thing on a wall: at a free place, else at the last place tried. Windows hang only at low or high z."""
         size, height = CLASSES[kind].size, _WALL_HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)

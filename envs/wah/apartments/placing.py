@@ -84,7 +84,7 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
 
 
 def _free_box(holder: Box, kind: ObjectClass, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
-    """Draw a free box on top of the holder or on one of its boards; if no draw is free, return the last one."""
+    """Draw a free box on top of the holder or on one of its boards. If no draw is free, return the last draw."""
     for _ in range(_TRIES):
         box = round_box(_draw_center(holder, kind.size, inside, rng), kind.size)
         if not any(overlaps(box, obstacle) for obstacle in obstacles):
@@ -103,7 +103,7 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
 
 
 Goal = tuple[tuple[str, int], ...]
-INSTANCES = (1, 1, 2, 2, 3)  # minimum number of things of a class: one of these entries is drawn for each class
+INSTANCES = (1, 1, 2, 2, 3)  # for each class, one of these is drawn as the minimum number of things
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:

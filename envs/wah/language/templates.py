@@ -1,7 +1,7 @@
 """Sentence patterns for the six task types.
 
 Slots (placeholders): ``{things}`` are the objects ("an apple and two cupcakes"). ``{items}`` are the objects as a list
-after a colon, ``{first}`` is the first object, ``{rest}`` the others; only goals with several objects use these three.
+after a colon, ``{first}`` is the first object, ``{rest}`` the others. Only goals with several objects use these three.
 ``{them}`` ("it") and ``{are}`` ("is") agree with the number of objects. ``{place}`` is the destination ("the fridge"),
 ``{on}`` "in the fridge", ``{onto}`` "into the fridge", ``{to}`` "to the fridge". ``{book}`` is held, ``{seat}`` is the
 seat. A word in brackets, such as ``[put]``, is replaced by one of its synonyms in `WORDS`; synonyms may contain slots.

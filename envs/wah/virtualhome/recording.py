@@ -119,8 +119,8 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A request that differs from the next line is rejected, and the line is kept for the next request: the recorded run
-    may have sent the rejected request too, without getting an answer.
+    A request that differs from the next line is rejected, and the line is kept for the next request. The recorded run
+    may have sent the rejected request too: a recording omits requests without an answer.
     """
 
     def __init__(self, path: str | Path) -> None:

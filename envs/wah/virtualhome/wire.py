@@ -73,8 +73,9 @@ def connect(address: Address, clock: Clock) -> socket.socket:
 def post(connection: socket.socket, address: Address, body: bytes, clock: Clock, limit: int) -> HttpReply:
     """Send JSON, read the response to its end and close the connection.
 
-    Raises TimeoutError, another OSError for a broken connection, IncompleteRead for a body that ends early, TooLarge
-    for a response of more than ``limit`` bytes, and other HTTPExceptions for invalid HTTP.
+    :raises OSError: TimeoutError at the clock's limit, others for a broken connection
+    :raises HTTPException: IncompleteRead for a body that ends early, TooLarge for a response of more than ``limit``
+        bytes, others for invalid HTTP
     """
     with closing(connection):
         connection.settimeout(clock.timeout())
