@@ -28,7 +28,7 @@ class Game:
         keys = content if isinstance(content, dict) else {}
         absent = [key for key in REQUIRED_KEYS if not isinstance(keys.get(key), str)]
         if absent:
-            raise DataError(f"{self.file} is not a game, it has no {', '.join(absent)}; {_REMEDY}")
+            raise DataError(f"{self.file} is not a game: it has no {', '.join(absent)}; {_REMEDY}")
         return content
 
 

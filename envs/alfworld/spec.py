@@ -29,7 +29,7 @@ def load_episodes(
             f"env.data is not set; name ALFWorld's folder {FOLDER}, or write games with python -m eval.games"
         )
     if stream != 1:
-        raise ConfigError(f"a stream of {stream} tasks, but a game of ALFWorld has one; leave env.stream at 1")
+        raise ConfigError(f"env.stream={stream}, but a game of ALFWorld has one task; leave env.stream at 1")
     check_request(None, stream, limit, "game")
     files = [  # games of the excluded tasks, and games that are not marked as solvable, are left out
         file

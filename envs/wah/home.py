@@ -2,7 +2,7 @@
 
 Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed object loses
 its edges; then it is held, and INSIDE the agent's room. An object put into a container is INSIDE this container only.
-An object put onto a surface is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
+An object put onto a surface is ON the surface and INSIDE the surface's room. `envs.wah.action` checks preconditions.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Recording:
         """Create the folder and a temporary file. Raises ConfigError if the file exists or cannot be written."""
         self.name, self._transport, self._path = transport.name, transport, Path(path)
         if self._path.exists():
-            raise ConfigError(f"{path} already exists; record to another file, or move that one away")
+            raise ConfigError(f"{path} already exists; record to another file, or move the existing one away")
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
         self._count, self._is_open = 0, True
         self._failure: CapacityError | None = None
