@@ -93,7 +93,7 @@ def check_request(data: str | None, stream: int, limit: int | None, unit: str) -
 
 
 def draw_entries(entries: Sequence[E], limit: int | None, seed: int) -> Sequence[E]:
-    """Return ``limit`` of the entries, drawn with ``seed``, in their original order; all of them without a limit."""
+    """Draw ``limit`` entries with ``seed``, and return them in their original order. Without a limit, return all."""
     if limit is None or limit >= len(entries):
         return entries
     return [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]

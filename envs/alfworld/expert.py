@@ -48,7 +48,7 @@ def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
 
 
 def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
-    """Return a skill to heat, cool or clean an object in its appliance; None if the plan's next step is another."""
+    """Return a skill to heat, cool or clean an object in its appliance, if the plan does so next; else None."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]
     if len(steps) < 2 or steps[0][0] != "take":

@@ -112,7 +112,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
 
 
 def _operate(world: GameWorld, skill: str) -> Outcome | None:
-    """Start or stop the appliance at hand, or refuse to open it while it runs. Returns None for any other skill."""
+    """Start or stop the appliance within reach, or refuse to open it while it runs. Returns None for other skills."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:

@@ -20,7 +20,7 @@ EXCLUDED = ("movable", "Sliced")  # ALFWorld excludes task folders with these wo
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load the games that ALFWorld itself would play, sorted by path; or ``limit`` of them, drawn with ``seed``.
+    """Load the games that ALFWorld itself would play, sorted by path. With ``limit``, a sample is drawn with ``seed``.
 
     Raises ConfigError for invalid settings, DataError for a folder without games or a damaged file.
     """

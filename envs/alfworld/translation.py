@@ -36,7 +36,7 @@ class Treatment:
     """Heating, cooling or cleaning: an appliance's effect on its content, and the skill that starts the appliance."""
 
     verb: str  # in ALFWorld's commands
-    appliance: str  # its type in AI2-THOR
+    appliance: str  # the appliance's type in AI2-THOR
     types: frozenset[str]  # types of objects that can be treated
     switch: str = ""  # type of the switch, which has the appliance's number; "": closing the appliance starts it
     needs_closed_door: bool = False

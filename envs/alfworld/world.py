@@ -1,4 +1,4 @@
-"""World of ALFWorld: a running game, and the part of its state that its text has described."""
+"""World of ALFWorld: a running game, and the part of the state that the game's text has described."""
 
 from __future__ import annotations
 

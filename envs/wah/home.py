@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING,
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # node id; the simulator reserves ids 1 to 10 for characters, but its older versions do not
+AGENT = 1  # node id; the simulator reserves ids 1 to 10 for characters, but older versions do not
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}

@@ -54,7 +54,7 @@ class Knowledge:
         return node.category == ROOMS or (node.closed and node.container)
 
     def update(self) -> list[Fact]:
-        """Observe the home. Returns the facts changed since the last call, by node id; the agent's fact is last."""
+        """Observe the home. Returns the new and changed facts, sorted by node id; the agent's fact is last."""
         self._look()
         pending, self._pending = (self._pending | self.home.changed) & self.known, set()
         self.home.changed = set()
@@ -74,7 +74,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
                 self._explore(thing)
-        self._see(filter(self._in_explored_room, home.changed))  # such as contents left behind when a box is taken
+        self._see(filter(self._in_explored_room, home.changed))  # such as things that a taken box left behind
         self._see(home.inventory)
 
     def _in_explored_room(self, thing: int) -> bool:

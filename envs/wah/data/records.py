@@ -58,7 +58,7 @@ def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
 
 
 def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], None]) -> None:
-    """Parse a goal and ``check`` it. Raises DataError that names ``where`` if either fails."""
+    """Parse a goal and ``check`` it. Raises DataError that names ``where`` if parsing or ``check`` fails."""
     try:
         check(parse_goal(goal))
     except DataError as error:

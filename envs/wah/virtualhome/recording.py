@@ -29,7 +29,7 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 class Recording:
     """Transport (sender of requests) that records the exchanges of another transport.
 
-    The file has a temporary name until `close` renames it. It is removed if there was no exchange.
+    The file has a temporary name until `close` renames it. Without any exchange, `close` removes the file.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
