@@ -19,7 +19,7 @@ class Clock:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the limit; negative after it."""
+        """Seconds until the limit; negative after the limit."""
         return self.seconds - self.elapsed
 
     def timeout(self) -> float:

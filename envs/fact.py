@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """State of one object, receptacle or agent, as far as the agent knows it. Prompts contain it as text.
+    """State of one object, receptacle or agent, as far as the agent knows it. Prompts contain the fact as text.
 
-    ``place`` is the id of the receptacle or room that the object, receptacle or agent is in, on or at; ``floor`` for an
-    object on the floor, ``agent`` for one in the agent's hand. Only the agent's fact has ``holds``, the id of the held
-    object (``ID ID`` if both hands are full), and ``sees``, the ids of the objects that the agent sees. ``states`` are
-    sorted words such as ``closed``, ``hot`` or ``unseen``. ``gone`` marks an object that no longer exists.
+    ``place`` is the id of the receptacle or room where the object, receptacle or agent is. For an object on the floor
+    it is ``floor``, for a held object ``agent``. Only the agent's fact has ``holds`` and ``sees``. ``holds`` is the id
+    of the held object (``ID ID`` if both hands are full). ``sees`` are the ids of the objects that the agent sees.
+    ``states`` are sorted words such as ``closed`` or ``unseen``. ``gone`` marks an object that no longer exists.
     """
 
     id: str

@@ -24,8 +24,8 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     """Environment of one household per episode, with one task or a sequence of tasks.
 
     A task ends with the skill ``done`` or after ``setting.max_steps`` skills; then its final state is scored. The next
-    task of the episode starts in that state. The episode terminates with ``done`` in the last task and is truncated if
-    the last task runs out of steps. The reward is 1 for the step that ends a task with success, else 0.
+    task of the episode starts in this final state. The episode terminates with ``done`` in the last task, and is
+    truncated if the last task runs out of steps. The reward is 1 for the step that ends a task with success, else 0.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
@@ -132,7 +132,7 @@ class WorldEnv(HouseholdEnv[E]):
         self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
         seed: int = 0, render_mode: str | None = None, **choices: Any,
     ) -> None:  # fmt: skip
-        """Load the episodes if ``episodes`` is None. Raises ConfigError for invalid ``choices`` (setting's options)."""
+        """Load episodes if ``episodes`` is None. Raises ConfigError for invalid ``choices`` of the world's setting."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:

@@ -24,7 +24,7 @@ class Outcome:
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return a Python or numpy boolean as a Python one. Raises ConfigError otherwise, since bool("failed") is True."""
+    """Return a Python or numpy boolean as ``bool``. Raises ConfigError for any other value: bool("failed") is True."""
     numpy = sys.modules.get("numpy")  # if numpy is not loaded, no value is a numpy boolean
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)

@@ -31,7 +31,7 @@ class Knowledge(Protocol):
 
 
 class SkillSet(Protocol):
-    """Set of skills. It has no state: the state that skills keep within a task is part of the world."""
+    """Stateless set of skills. The state that skills keep within a task is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
         """Execute a skill. An impossible skill gives a failed Outcome, an unknown one raises SkillError."""
@@ -83,15 +83,15 @@ class Setting(Protocol):
         """Return the number of goal conditions met now, and their total."""
 
     def expert(self, observability: str | None = None) -> Expert:
-        """Return the scripted expert; its observability is the setting's by default."""
+        """Return the scripted expert for an observability, by default the setting's."""
 
     def close(self) -> None:
-        """Release simulators; the setting cannot be used afterwards."""
+        """Release simulators, after the last use of the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """Result of a task: the goal conditions met in its final state, and its steps."""
+    """Result of a task: ``met`` of ``total`` goal conditions hold in the final state, after ``steps`` skills."""
 
     task: Any
     success: bool
@@ -108,7 +108,7 @@ def checked_steps(max_steps: int | None, default: int) -> int:
 
 
 def demonstrate(setting: Setting, world: WorldState, task: Any, limit: int) -> list[str]:
-    """Let the expert that knows the whole state play in ``world``; return at most ``limit`` skills, "done" included."""
+    """Play in ``world`` with the expert for full observability. Returns at most ``limit`` skills, "done" included."""
     expert = setting.expert("full")
     skills: list[str] = []
     while len(skills) < limit and "done" not in skills[-1:]:

@@ -65,7 +65,7 @@ class Words(Text):
 
 
 class SharedTexts(Sequence[str]):
-    """View of a vector environment's shared memory: a sequence of one text per environment. A deep copy is a tuple."""
+    """Texts in a vector environment's shared memory, one per environment. A deep copy is a tuple of strings."""
 
     def __init__(self, rows: np.ndarray) -> None:
         """``rows``: (environments, max_length) code points, padded with `len(UNICODE)`."""
@@ -88,5 +88,5 @@ class SharedTexts(Sequence[str]):
 
 @read_from_shared_memory.register(Words)
 def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Return a live view of the texts: gymnasium calls this only once, so a copy would keep the first texts forever."""
+    """Return a view of the texts. Gymnasium calls this function only once, so a copy would never show later texts."""
     return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # for each value of `seed`; a higher limit also takes episodes of the next values
+EPISODES_PER_SEED = 10_000  # a higher limit also takes the episodes of the next seeds
 LAST_SEED = 99_999
 _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modulo 4
 
@@ -24,7 +24,7 @@ _SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # index: a hash modul
 def check_split(split: str, unit: str) -> None:
     """Raise ConfigError for an unknown split; ``unit`` is the message's word for one item, such as "house"."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # no hint 'valid' for 'valid_seen'
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # 'valid' is no hint for 'valid_seen'
         raise ConfigError(
             f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or set env.data to files "
             f"that have this split{hint}"
@@ -50,7 +50,7 @@ def split_of_hash(digest: str) -> str:
 
 
 def episode_indices(split: str, seed: int, limit: int | None, unit: str) -> range:
-    """Return the indices in a split that belong to ``seed``: ``limit`` of them, or `EPISODES_PER_SEED`."""
+    """Return ``limit`` (default `EPISODES_PER_SEED`) indices in a split, from ``seed * EPISODES_PER_SEED`` on."""
     check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:
@@ -80,9 +80,12 @@ class LazyEpisodes(Sequence[E]):
 
 
 def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
-    """Raise ConfigError for ``stream`` (tasks per episode) or ``limit`` below 1, or ``data`` with a stream above 1."""
+    """Check a loader's arguments; ``stream`` is the number of tasks per episode.
+
+    :raises ConfigError: ``stream`` or ``limit`` is below 1, or ``data`` is set and ``stream`` is above 1
+    """
     if stream < 1:
-        raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
+        raise ConfigError(f"a stream of {stream} tasks is too short; use at least 1")
     if limit is not None and limit < 1:
         raise ConfigError(f"a limit of {limit} episodes; use at least 1, or set no limit")
     if data is not None and stream > 1:
@@ -90,7 +93,7 @@ def check_request(data: str | None, stream: int, limit: int | None, unit: str) -
 
 
 def draw_entries(entries: Sequence[E], limit: int | None, seed: int) -> Sequence[E]:
-    """Return ``limit`` of the entries, drawn with ``seed``, in their original order; all of them without a limit."""
+    """Draw ``limit`` entries with ``seed``, and return them in their original order. Without a limit, return all."""
     if limit is None or limit >= len(entries):
         return entries
     return [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]

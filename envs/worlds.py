@@ -1,4 +1,4 @@
-"""Worlds: their gymnasium ids, and the class `WorldSpec`; each world has an instance ``SPEC`` in envs/NAME/spec.py."""
+"""Worlds: gymnasium ids, and the class `WorldSpec` with one instance per world: ``SPEC`` in envs/NAME/spec.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorldSpec:
     setting: type[Setting]  # dataclass whose fields are the world's choices; raises ConfigError for invalid values
     load: Callable[..., Sequence[Episode]]  # takes (data, split, stream, seed, limit); raises ConfigError, DataError
     simulator_choices: tuple[str, ...] = ()  # names of the choices that concern a simulator and its files
-    learns_from_files: bool = True  # training episodes come from ``data``, else they are generated
+    learns_from_files: bool = True  # whether training episodes come from ``data``; else they are generated
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class WorldSpec:
         raise ConfigError(f"{self.title} is for tests; the goals of its tasks are not used for training")
 
     def label(self, env: Mapping[str, Any]) -> str:
-        """Return the world's name in a run's title; ``env``: the run's config group, in old runs without newer keys."""
+        """Return the world's name for a run's title. ``env``: the run's config group, which may lack newer keys."""
         return self.title
 
 
@@ -86,7 +86,7 @@ _BY_ID = {world.id: world for world in WORLDS.values()}
 
 
 def register_worlds() -> None:
-    """Register the ids of the worlds that gymnasium does not know yet."""
+    """Register each world's id in gymnasium, unless it is registered already."""
     from gymnasium.envs.registration import register, registry  # lazy: specs need no gymnasium
 
     for world in WORLDS.values():
@@ -111,7 +111,7 @@ def spec_of(env_id: str) -> WorldSpec:
 
 
 def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the setting's choices in the config group ``env``; missing ones keep the world's defaults."""
+    """Return the setting's choices in the config group ``env``; a missing choice keeps its default."""
     return {key: env[key] for key in spec_of(env["id"]).choices if key in env}
 
 

@@ -33,7 +33,7 @@ class Engine:
                 self._state = self._renaming_player.reset()
         except _GrammarError as error:
             raise DataError(f"{name} cannot be played: {error}") from error
-        except (SystemExit, Exception) as error:  # parsers raise various errors, Fast Downward SystemExit
+        except (SystemExit, Exception) as error:  # parsers raise various errors, Fast Downward raises SystemExit
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
 
@@ -56,12 +56,12 @@ class Engine:
         return bool(self._state["won"])
 
     def plan(self) -> list[str]:
-        """Plan from the current state to the goal by Fast Downward; return the commands, empty if there is no plan."""
+        """Return the commands of Fast Downward's plan from the current state to the goal; empty if there is no plan."""
         return [command.strip() for command in self._player.plan()]
 
 
 class _GrammarError(Exception):
-    """Forbidden expression. Not a ValueError, which TextWorld would turn into the answer "Nothing happens."."""
+    """Forbidden expression in a grammar; no ValueError, since TextWorld answers ValueErrors with "Nothing happens."."""
 
 
 class EnginePool:
@@ -99,7 +99,7 @@ def _make_players() -> tuple[Any, Any]:
 
     class Player(PddlEnv):
         def plan(self) -> list[str]:
-            """Plan from the current state, on demand: EnvInfos(policy_commands=True) would plan at every step."""
+            """Plan from the current state. TextWorld's option ``policy_commands=True`` would plan at every step."""
             return self._pddl_state.replan(self._entity_infos)
 
     player = Player(EnvInfos(feedback=True, won=True, admissible_commands=True))

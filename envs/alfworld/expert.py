@@ -26,7 +26,7 @@ class Expert:
 
 
 def _precondition(world: GameWorld, skill: str) -> str:
-    """Return the skill, or the one that must precede it: going away from a lamp, or turning off an appliance."""
+    """Return ``skill``, or a skill that must precede it: going away from a lamp, or turning off an appliance."""
     lamp = world.lamp
     if lamp is not None and not skill.startswith("go to ") and not skill.endswith(to_words(lamp)):
         return f"go to {to_words(world.state.places[lamp])}"
@@ -38,7 +38,7 @@ def _precondition(world: GameWorld, skill: str) -> str:
 
 
 def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
-    """Translate a plan's first command. If it heats, cools or cleans an object, first put that into the appliance."""
+    """Translate a plan's first command. To heat, cool or clean an object, first put the object into the appliance."""
     verb, *things = _parts(plan[0])
     if verb in {treatment.verb for treatment in TREATMENTS}:
         thing, place = things
@@ -48,7 +48,7 @@ def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
 
 
 def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
-    """Return a skill to heat, cool or clean an object in an appliance, if the plan takes it out for this; else None."""
+    """Return a skill to heat, cool or clean an object in its appliance, if the plan does so next; else None."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]
     if len(steps) < 2 or steps[0][0] != "take":

@@ -28,7 +28,7 @@ class Game:
         keys = content if isinstance(content, dict) else {}
         absent = [key for key in REQUIRED_KEYS if not isinstance(keys.get(key), str)]
         if absent:
-            raise DataError(f"{self.file} is not a game, it has no {', '.join(absent)}; {_REMEDY}")
+            raise DataError(f"{self.file} is not a game: it has no {', '.join(absent)}; {_REMEDY}")
         return content
 
 
@@ -49,7 +49,7 @@ class Episode:
 
 
 def instruction_of(game: Mapping[str, Any], file: Path) -> str:
-    """Return the instruction in the game's text without its full stop. Raises DataError if the text has none."""
+    """Return the instruction in a game's text, without full stop. Raises DataError if the text has no instruction."""
     match = _TASK.search(game["grammar"])
     if match is None:
         raise DataError(f"{file} has no instruction ('Your task is to: ...' is missing); {_REMEDY}")

@@ -46,7 +46,7 @@ class AlfworldSetting:
         return Knowledge(world)
 
     def conditions(self, world: GameWorld, task: Task) -> tuple[int, int]:
-        """Return (1, 1) if the goal holds, else (0, 1): the engine reports no partial goals."""
+        """Return (1, 1) for success, else (0, 1): the engine reports no partial goals."""
         return int(world.ever_won if self.scored == "ever" else world.won), 1
 
     def expert(self, observability: Observability | None = None) -> Expert:

@@ -40,7 +40,7 @@ class Commands:
 
 
 class GroundedSkills:
-    """Instance-level skills. Only failures that this module detects have a reason; ALFWorld gives none."""
+    """Instance-level skills. Only failures that this module detects have a reason; ALFWorld gives no reasons."""
 
     def execute(self, world: GameWorld, skill: str) -> Outcome:
         """Execute a skill. Raises SkillError for a text that is not a skill."""
@@ -90,17 +90,18 @@ def _place(world: GameWorld) -> str | None:
 
 
 def _single_commands(world: GameWorld) -> dict[str, str]:
-    """Map each skill that one command can do now to the command, except turning on a lit lamp: ALFWorld ignores it."""
+    """Map each skill that one command can do now to this command."""
+    # ALFWorld ignores the command to turn on a lit lamp
     lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
     commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
     if world.lamp is None:
         return commands
-    lamp = to_words(world.lamp)
+    lamp = to_words(world.lamp)  # at a lamp, the agent can only go away or use the lamp
     return {skill: text for skill, text in commands.items() if skill.startswith("go to ") or skill.endswith(lamp)}
 
 
 def _go(world: GameWorld, thing: str) -> Outcome:
-    """Go to a receptacle or lamp. Between a lamp and the receptacle under it, no command is sent."""
+    """Go to a receptacle or lamp. No command is sent for going from a receptacle to a lamp on it, or back."""
     place = world.state.places[thing] if thing in _lamps(world) else thing
     lamp = thing if thing != place else None
     is_there = world.state.at == place and lamp != world.lamp
@@ -111,7 +112,7 @@ def _go(world: GameWorld, thing: str) -> Outcome:
 
 
 def _operate(world: GameWorld, skill: str) -> Outcome | None:
-    """Start or stop the appliance at the agent's place, or refuse to open it while it runs; else return None."""
+    """Start or stop the appliance within reach, or refuse to open it while it runs. Returns None for other skills."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:
@@ -128,7 +129,7 @@ def _operate(world: GameWorld, skill: str) -> Outcome | None:
 
 
 def _obstacle(world: GameWorld, treatment: Treatment, place: str) -> str | None:
-    """Return why starting an appliance would not heat, cool or clean any object now; None if it would do so."""
+    """Return why an appliance, started now, would not heat, cool or clean any object; None if it would."""
     state, words = world.state, to_words(place)
     if treatment.switch_of(place) in world.active:
         return f"{to_words(treatment.switch_of(place))} is already on"

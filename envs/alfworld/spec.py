@@ -20,7 +20,7 @@ EXCLUDED = ("movable", "Sliced")  # ALFWorld excludes task folders with these wo
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load the games that ALFWorld itself would play, sorted by path; or ``limit`` of them, drawn with ``seed``.
+    """Load the games that ALFWorld itself would play, sorted by path. With ``limit``, a sample is drawn with ``seed``.
 
     Raises ConfigError for invalid settings, DataError for a folder without games or a damaged file.
     """
@@ -29,7 +29,7 @@ def load_episodes(
             f"env.data is not set; name ALFWorld's folder {FOLDER}, or write games with python -m eval.games"
         )
     if stream != 1:
-        raise ConfigError(f"a stream of {stream} tasks, but a game of ALFWorld has one; leave env.stream at 1")
+        raise ConfigError(f"env.stream={stream}, but a game of ALFWorld has one task; leave env.stream at 1")
     check_request(None, stream, limit, "game")
     files = [  # games of the excluded tasks, and games that are not marked as solvable, are left out
         file

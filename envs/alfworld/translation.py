@@ -1,8 +1,9 @@
 """Translation between ALFWorld's commands and this project's instance-level skills.
 
-ALFWorld treats (heats, cools or cleans) the object in hand with one command. In ALFRED, and so in these skills, an
-appliance treats its content when the microwave is turned on, the fridge closed, or the faucet over the basin turned on.
-Such a skill becomes a sequence of commands: take out each object that can be treated, treat it and put it back.
+ALFWorld treats (heats, cools or cleans) the object in hand with one command. In this project's skills, as in ALFRED,
+an appliance treats its content when the appliance is started. A microwave is started by turning it on, a fridge by
+closing it, a sink basin by turning on its faucet. Such a skill becomes three commands for each object that can be
+treated: take the object out, treat it and put it back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from envs.alfred import objects
 from envs.alfworld.world import NO_EFFECT, THING, GameWorld, to_words, type_of
 from envs.outcome import SUCCESS, Outcome, failed
 
-LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # lamps: fixtures in our skills and facts, objects in ALFWorld
+LIGHTS = frozenset(map(objects.id_type, objects.LAMPS))  # lamps: receptacles in facts, objects in ALFWorld
 FAUCET = "faucet"  # faucet n belongs to basin n; ALFWorld does not mention faucets
 _THING = f"({THING})"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -35,7 +36,7 @@ class Treatment:
     """Heating, cooling or cleaning: an appliance's effect on its content, and the skill that starts the appliance."""
 
     verb: str  # in ALFWorld's commands
-    appliance: str  # its type in AI2-THOR
+    appliance: str  # the appliance's type in AI2-THOR
     types: frozenset[str]  # types of objects that can be treated
     switch: str = ""  # type of the switch, which has the appliance's number; "": closing the appliance starts it
     needs_closed_door: bool = False
@@ -48,7 +49,7 @@ class Treatment:
         return f"turn on {to_words(self.switch_of(place))}" if self.switch else f"close {to_words(place)}"
 
     def treatable_things(self, world: GameWorld, place: str) -> list[str]:
-        """Return the objects known to be in the appliance that can be treated and put back."""
+        """Return those known objects in an appliance that can be treated and put back."""
         treatable = frozenset(objects.id_type(kind) for kind in self.types if objects.may_hold(self.appliance, kind))
         return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
 
@@ -83,13 +84,13 @@ def skill_of(command: str) -> str | None:
 
 
 def single_commands(world: GameWorld) -> dict[str, str]:
-    """Map each skill that a single command can do now to that command; only for objects that the text has mentioned."""
+    """Map each skill that a single command can do now to this command, if the text has mentioned all its objects."""
     skills = ((skill_of(command), command) for command in world.engine.commands)
     return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
 
 
 def treat(world: GameWorld, treatment: Treatment, place: str) -> Outcome:
-    """Take out, treat and put back each object; the hand is empty before and after. Stops at the first failure."""
+    """Take out, treat and put back each object; the hand must be empty. Stops if an object's commands fail."""
     inside = to_words(place)
     for thing in map(to_words, treatment.treatable_things(world, place)):
         steps = f"pick up {thing}", f"{treatment.verb} {thing} with {inside}", f"put {thing} in {inside}"

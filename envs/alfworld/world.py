@@ -1,4 +1,4 @@
-"""World of ALFWorld: a running game, and the part of its state that its text has described."""
+"""World of ALFWorld: a running game, and the part of the state that the game's text has described."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TextState:
         return sorted((thing for thing, holder in self.places.items() if holder == place), key=sort_key)
 
     def in_view(self) -> list[str]:
-        """Return the objects at the agent's receptacle, none if its door is closed."""
+        """Return the known objects in or on the receptacle at which the agent stands; none if its door is closed."""
         return [] if self.at is None or self.doors.get(self.at) == "closed" else self.inside(self.at)
 
     def _read_place(self, verb: str, thing: str, answer: str) -> None:
@@ -114,7 +114,7 @@ class GameWorld:
         self.state = TextState()
         self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
-        self.lamp: str | None = None  # lamp to which the agent went; ALFWorld sees the agent at the lamp's receptacle
+        self.lamp: str | None = None  # lamp at which the agent stands; ALFWorld has the agent at the lamp's receptacle
         self.active: set[str] = set()  # microwaves and faucets that are on; in ALFWorld only lamps have a switch
         self.state.begin(self.engine.load(game.read(), str(game.file)))
 

@@ -39,7 +39,7 @@ class Action:
 Rules = Literal["lota", "strict"]
 RULES: tuple[Rules, ...] = ("lota", "strict")
 HANDS_FULL = "your hands are full"
-# By verb: property that a thing needs, failure text without this property, needed state, failure text without that.
+# By verb: the needed property, the failure text if it is missing, the needed state, the failure text in another state.
 _TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
     OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
     CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),
@@ -84,7 +84,7 @@ def _grab(home: HomeState, action: Action, strict: bool) -> str:
 
 
 def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
-    """Return why a closed container blocks grabbing, else "". Only ``strict`` also checks outer containers."""
+    """Return a failure text if a container prevents grabbing, else "". Only ``strict`` also checks outer containers."""
     containers = home.graph.containers(node.id)
     if strict:
         outermost = home.hidden_in(node.id)
@@ -111,7 +111,7 @@ def _door(node: Node, strict: bool) -> str:
 
 
 def _put(home: HomeState, action: Action, strict: bool) -> str:
-    """Check a put action. Only ``strict`` refuses a place in the agent's hands; `lota` leaves that to the simulator."""
+    """Check a put action. Only ``strict`` refuses a held or closed place."""
     place, inside = home.graph[action.place], action.verb == PUT_IN
     if not (place.container if inside else place.surface):
         return f"nothing can be put {'in' if inside else 'on'} {_name(place)}"

@@ -10,7 +10,7 @@ from envs.wah.spec import SPEC
 
 
 class WatchAndHelpEnv(WorldEnv[Episode]):
-    """Tasks of Watch-And-Help in VirtualHome's apartments, without a simulator or with one.
+    """Tasks of Watch-And-Help in VirtualHome's apartments, with or without a simulator.
 
     Options are those of `WorldEnv` and `WahSetting`. Raises SimulatorError for a simulator that does not answer.
     """

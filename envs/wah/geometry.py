@@ -1,7 +1,7 @@
 """Geometry of VirtualHome on the floor plan (x, z): closeness of boxes, and standing points.
 
-The relation CLOSE (EnvironmentGraph.cs of the simulator, 2.x) holds between a character and an object or furniture if
-the middle of one is at most 1.3 m from the nearest point of the other's box, and the middles are at most 5 m apart.
+A character and a thing are CLOSE (EnvironmentGraph.cs of the simulator, 2.x) under two conditions. The middle of one
+box is at most 1.3 m from the other box. The two middles are at most 5 m apart.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Goals as counts of predicates, scored as LoTA-Bench scores them (check_goal_condition at 97c46cc).
+"""Goals: predicates with required counts, scored as in LoTA-Bench (check_goal_condition at 97c46cc).
 
 ``on_CLASS_PLACE`` and ``inside_CLASS_PLACE`` count the things of CLASS that are directly on or in one instance of the
-class PLACE; ``turnOn_PLACE`` requires that this instance is on. These predicates must hold at the same instance; the
-instance with the best score counts. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
+class PLACE. ``turnOn_PLACE`` requires that the instance is on. All these predicates are counted at the same instance,
+namely the instance with the best score. Watch-And-Help's ``holds_CLASS`` and ``sit_PLACE`` concern the agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMS = "on_CLASS_PLACE, inside_CLASS_PLACE, turnOn_PLACE, holds_CLASS or sit_PL
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One part of a goal. ``thing`` and ``place`` are classes, "" where this kind of predicate has none."""
+    """One part of a goal. ``thing`` and ``place`` are classes, or "" if this kind of predicate has none."""
 
     kind: str  # on | inside | turnOn | holds | sit
     thing: str

@@ -1,4 +1,4 @@
-"""VirtualHome's environment graph: nodes, and relations between them that are indexed in both directions."""
+"""VirtualHome's environment graph: nodes, and edges that are indexed in both directions."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Graph:
     # places of things
 
     def room(self, node_id: int) -> int | None:
-        """Return the room that a node is in, directly or through what holds it, or None; a room is in itself."""
+        """Return the room that a node is in, directly or through its holders; else None. A room is in itself."""
         visited: set[int] = set()
         while node_id not in visited:
             visited.add(node_id)

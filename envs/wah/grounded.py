@@ -56,7 +56,7 @@ class GroundedSkills:
 
 
 def put_verb(home: HomeState, place: int) -> str:
-    """Return PUT_IN for a container that LoTA-Bench puts things into or that is not a surface, else PUT_ON."""
+    """Return PUT_IN for a container that is in LoTA-Bench's list `PUT_INTO` or is not a surface, else PUT_ON."""
     node = home.graph[place]
     inside = node.container and (node.class_name in PUT_INTO or not node.surface)
     return verbs.PUT_IN if inside else verbs.PUT_ON
@@ -76,7 +76,7 @@ def destinations(home: HomeState) -> Iterator[int]:
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
-    """Return a thing's id; None for a missing number or part of the building. Raises SkillError for an absent class."""
+    """Return a node id; None for an unknown number or a part of the building. Raises SkillError for an absent class."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
         raise unknown_skill(skill, _all_skills(home))
@@ -104,7 +104,7 @@ def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
 
 
 def _unreachable(home: HomeState, thing: int | None, words: str) -> Outcome | None:
-    """Return the failure of a skill on a thing out of reach, without revealing its place; None for a thing at hand."""
+    """Return the failure for a held or unreachable thing, without revealing its place; None for a thing at hand."""
     if thing is not None and thing in home.inventory:
         return failed(f"you are holding {words}")
     if thing is not None and thing in at_hand(home):

@@ -1,8 +1,8 @@
 """Household without a simulator: VirtualHome's effects of actions, applied to a graph in this process.
 
 Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator). A grabbed object loses
-its edges, and is then held and INSIDE the agent's room. An object put into a container is INSIDE this container only;
-put onto a surface, it is ON the surface and INSIDE the surface's room. `envs.wah.action` checks the preconditions.
+its edges; then it is held, and INSIDE the agent's room. An object put into a container is INSIDE this container only.
+An object put onto a surface is ON the surface and INSIDE the surface's room. `envs.wah.action` checks preconditions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING,
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # node id; the simulator reserves ids 1 to 10 for characters, but its older versions do not
+AGENT = 1  # node id; the simulator reserves ids 1 to 10 for characters, but older versions do not
 PLACEMENT = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), CLOSE_DOOR: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
@@ -31,11 +31,11 @@ class Home(HomeState):
     __slots__ = ("_boxes",)
 
     def __init__(self, graph: Graph, room: str | None = None) -> None:
-        """Place the agent in a room of the graph, which the household modifies from now on.
+        """Place the agent in a room of the graph. The household modifies this graph.
 
-        :param room: class of the start room; None: the room of the graph's character, without one the first room
+        :param room: class of the start room; None: the room that the graph's character is in, else the first room
         :raises DataError: the graph has no room
-        :raises ConfigError: the graph has no such room
+        :raises ConfigError: ``room`` is not in the graph
         """
         super().__init__(graph)
         self._boxes = Boxes(graph)
@@ -84,7 +84,7 @@ class Home(HomeState):
 
     def _walk(self, thing: int) -> bool:
         self.graph.detach(self.agent, (SITTING,))
-        if thing in self.inventory:  # a held thing is where the agent is
+        if thing in self.inventory:  # walking to a held thing does not move the agent
             self.changed.add(self.agent)
             return True
         self.at = self.fixture_of(thing)
@@ -100,7 +100,7 @@ class Home(HomeState):
         return standing_point(node.box, self.graph[room].box if room is not None else None)
 
     def _stand(self, thing: int, point: Vector) -> None:
-        """Move the agent and the things in its hands to a point at a thing."""
+        """Move the agent and the things in its hands to ``point``, in the room of ``thing``."""
         graph, agent = self.graph, self.agent
         size = graph[agent].box.size if graph[agent].box else BODY
         body = Box((point[0], size[1] / 2, point[2]), size)

@@ -1,7 +1,7 @@
 """Knowledge of the agent about an apartment, and the facts that have changed.
 
-``full``: the agent knows the whole state. ``partial``, as in Watch-And-Help: it knows rooms and furniture from the
-start. It sees the things in a room when it enters the room, and those in a closed container when it opens the
+``full``: the agent knows the whole state. ``partial``, as in Watch-And-Help: the agent knows rooms and furniture from
+the start. It sees the things in a room on entering the room, and the things in a closed container on opening the
 container. Until then rooms and containers are ``unseen``. Knowledge remains valid, since only the agent moves things.
 """
 
@@ -54,7 +54,7 @@ class Knowledge:
         return node.category == ROOMS or (node.closed and node.container)
 
     def update(self) -> list[Fact]:
-        """Observe; return the facts that are new or changed since the last call, by node id, the agent's fact last."""
+        """Observe the home. Returns the new and changed facts, sorted by node id; the agent's fact is last."""
         self._look()
         pending, self._pending = (self._pending | self.home.changed) & self.known, set()
         self.home.changed = set()
@@ -74,7 +74,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
                 self._explore(thing)
-        self._see(filter(self._in_explored_room, home.changed))  # such as contents left behind when a box is taken
+        self._see(filter(self._in_explored_room, home.changed))  # such as things that a taken box left behind
         self._see(home.inventory)
 
     def _in_explored_room(self, thing: int) -> bool:
@@ -116,7 +116,7 @@ class Knowledge:
 
     def _agent(self) -> Fact:
         home, name = self.home, self.home.things.name
-        at = home.at if home.at in home.things else home.room  # at a door or floor, which is not a receptacle: the room
+        at = home.at if home.at in home.things else home.room  # the room if the agent stands at a door or a floor
         inventory = " ".join(map(name, home.inventory)) or None
         visible = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
         sees = tuple(name(thing) for thing in visible if thing in self.known and thing in home.things.movables)

@@ -3,10 +3,10 @@
 "find a plate", "pick up the plate", "open the fridge", "close the fridge", "switch on the dishwasher", "put down the
 plate", "done". A skill names a class; the rules choose the instance:
 
-* ``lota``: the last instance in the graph, wherever the agent is. (The benchmark means to choose the nearest, but never
-  updates its minimum distance.) A thing is put down at the last instance of the class that the last `find` named.
-* ``strict``: the instance with the lowest rank (`_RANKS`), of several the nearest. A thing is put down at the instance
-  that the last `find` reached. If the same `find` is repeated, the agent goes to the next instance.
+* ``lota``: the last instance in the graph, wherever the agent is. (The benchmark's code should choose the nearest, but
+  never updates the minimum distance.) A thing is put down at the last instance of the class that the last `find` named.
+* ``strict``: the instance with the lowest rank (`_RANKS`), among equals the nearest. A thing is put down at the
+  instance that the last `find` reached. If the same `find` is repeated, the agent goes to the next instance.
 
 The message of a failed skill is its reason with ``messages="reasons"``, and empty with ``messages="lota"``, as in the
 benchmark. One skill is added to the benchmark's: "sit on the sofa", for tasks that require it.
@@ -139,11 +139,11 @@ def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
     return (*skills, "done")
 
 
-# choice under ``strict``: the instance with the smallest tuple
+# ranks for ``strict``: a skill uses the instance with the smallest tuple
 
 
 def _next_candidates(home: HomeState, kind: str, candidates: list[int]) -> list[int]:
-    """Return the instances that the repeated `find` has not reached yet; if it reached all, the first one."""
+    """Return the instances that the repeated `find` has not reached yet; if it has reached all, the first instance."""
     attempts = home.history.attempts if home.history.find_class == kind else ()
     remaining = [thing for thing in candidates if thing not in attempts]
     return remaining or [thing for thing in attempts if thing in candidates][:1]

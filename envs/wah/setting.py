@@ -66,7 +66,7 @@ class WahSetting:
         return home
 
     def connect(self) -> None:
-        """Connect to the simulator, if set. Raises ConfigError for an invalid address, SimulatorError if it fails."""
+        """Connect to the simulator, if set. Raises ConfigError for an invalid address, SimulatorError for no answer."""
         if self.simulator is not None and self._connection is None:
             from envs.wah.virtualhome.client import connect  # lazy: only a simulator needs it
 

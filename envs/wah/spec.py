@@ -21,9 +21,9 @@ def load_episodes(
 ) -> Sequence[Episode]:
     """Load the episodes of a split; ``data`` is a file or folder of tasks, or None for generated apartments.
 
-    Generated: ``limit`` apartments (default 10,000) with ``stream`` tasks each; each ``seed`` has its own apartments.
-    ``tasks`` are arguments of `generate_episode`. From files: one episode per instruction, or ``limit`` of these drawn
-    with ``seed``. Raises ConfigError for invalid settings, DataError for damaged files.
+    Generated: ``limit`` apartments (default 10,000) with ``stream`` tasks each. Each ``seed`` has its own apartments;
+    ``tasks`` are arguments of `generate_episode`. From files: one episode per instruction; with ``limit``, a sample of
+    this size drawn with ``seed``. Raises ConfigError for invalid settings, DataError for damaged files.
     """
     check_request(data, stream, limit, "apartment")
     if data is None:
@@ -49,7 +49,7 @@ class WatchAndHelpSpec(WorldSpec):
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def play_setting(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Draw the rules. Goals with several things of a class get ``strict``: ``lota`` finds only the last one."""
+        """Draw the rules. Goals with several things of a class get ``strict``: ``lota`` finds only the last thing."""
         several = any(count > 1 for task in episode.tasks for _, count in task.goal)
         strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")

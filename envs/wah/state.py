@@ -79,7 +79,7 @@ class SkillHistory:
 
     find_class: str | None = None  # class in the last `find`
     found_node: int | None = None  # node that the last successful `find` reached
-    attempts: tuple[int, ...] = ()  # instances that this `find` and its repetitions have reached
+    attempts: tuple[int, ...] = ()  # instances that the last `find` and its repetitions have reached
     put_down: frozenset[int] = frozenset()  # things put down in this task and not picked up again
     destinations: tuple[int, ...] = ()  # places where things were put down, latest last
 
@@ -157,7 +157,7 @@ class HomeState:
             outer = self.holder(outer)
 
     def contents(self, thing: int) -> list[int]:
-        """Return the things directly in or on a thing, by id."""
+        """Return the things directly in or on a thing, sorted by id."""
         graph = self.graph
         return sorted(set(graph.sources(thing, INSIDE)) | set(graph.sources(thing, ON)))
 
@@ -187,7 +187,7 @@ class HomeState:
         return any(outer != holder and self.graph[outer].closed for outer in self.graph.containers(thing))
 
     def fixture_of(self, thing: int) -> int:
-        """Return the node to walk to: the first of a thing and its holders that is not grabbable, else the last one."""
+        """Return the node to walk to: the first non-grabbable node among a thing and its holders, else the last one."""
         place = thing
         for outer in self.holders(thing):
             if not self.graph[place].grabbable:

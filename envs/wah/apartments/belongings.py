@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from envs.wah.apartments.catalog import object_class
 
-# Classes of goal objects: `lay_out` places them for the tasks; an apartment's other things never have these classes.
+# Classes of goal objects: only `lay_out` places them. The clutter of an apartment has no things of these classes.
 GOAL_OBJECTS = (
     "apple", "book", "coffeepot", "cupcake", "cutleryfork", "juice", "pancake", "plate", "poundcake", "pudding",
     "waterglass", "wine", "wineglass",
 )  # fmt: skip
-# First groups of furniture classes, named in capitals; then by class of things the classes and groups that may hold it.
+# First, groups of furniture classes, named in capitals. Then, for each class of things, the furniture that may hold it.
 _TABLE = """
     LARDER: kitchencabinet kitchencounter kitchentable; COLD: fridge kitchencounter kitchentable;
     BAKED: fridge microwave stove kitchencabinet kitchencounter kitchentable coffeetable cabinet;
@@ -57,7 +57,7 @@ def _parse_places(table: str) -> dict[str, tuple[str, ...]]:
 
 LIKELY_PLACES: Mapping[str, tuple[str, ...]] = _parse_places(_TABLE)
 
-# By class of a container with a usable top: the classes of things that are put on its top instead of inside.
+# By class of container: the classes of things that are put on top of it instead of inside.
 _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY_PLACES), "stove": ("cookingpot", "fryingpan")}
 
 

@@ -1,7 +1,7 @@
 """Catalog of the classes in generated apartments: category, properties and size.
 
-Class names and properties are those of the simulator from 2.0 on: from ``properties_data_all.json`` of VirtualHome
-58970fd (MIT licence), or from the simulator's graphs for the few classes missing there. Sizes are estimates.
+Class names and properties are those of the simulator since 2.0. Their source is ``properties_data_all.json`` of
+VirtualHome 58970fd (MIT licence); classes missing there are taken from the simulator's graphs. Sizes are estimates.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _WALL_HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A placed thing. It may be ON or INSIDE (``relation``) the fixture with index ``holder`` in the room."""
+    """A placed thing. If ``holder`` is set, it is ON or INSIDE (``relation``) the room's fixture with this index."""
 
     kind: str
     box: Box
@@ -186,7 +186,7 @@ class _Fitting:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
     def add_on_wall(self, kind: str) -> None:
-        """Add a thing on a wall, at a free place or the last one tried; windows only on the walls at low and high z."""
+        """Add a thing on a wall: at a free place, else at the last place tried. Windows hang only at low or high z."""
         size, height = CLASSES[kind].size, _WALL_HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)

@@ -13,9 +13,9 @@ class Piece:
 
     kind: str
     on: tuple[str, ...] = ()  # side by side on top
-    above: tuple[str, ...] = ()  # side by side on the wall over it
+    above: tuple[str, ...] = ()  # side by side on the wall over the piece
     within: tuple[str, ...] = ()  # built in, side by side
-    beside: tuple[str, ...] = ()  # on the floor around it
+    beside: tuple[str, ...] = ()  # on the floor around the piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def _pieces(rng: Random, kind: str, *counts: int) -> list[Piece]:
 
 
 def _shares(rng: Random, total: int, parts: int, most: int) -> list[int]:
-    """Distribute ``total`` at random over ``parts``, at most ``most`` each."""
+    """Distribute ``total`` things at random over ``parts`` places, at most ``most`` at each."""
     shares = [0] * parts
     for _ in range(total):
         shares[rng.choice([i for i, share in enumerate(shares) if share < most])] += 1

@@ -26,9 +26,10 @@ HEIGHTS = (2.5, 3.0)  # metres
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)  # number of things of a portable class in a room's clutter, drawn from these
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # the number of things of a portable class in a room's clutter is one of these
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
-_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)  # others: one per room
+# A room's clutter has at most one thing of any class that is not portable.
+_PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def _doorjamb(door: Box) -> Fixture:
 
 
 def _fixtures(kind: str, box: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture]:
-    """Draw content until it fits; usually the first draw does, since rooms have at least 25 square metres."""
+    """Draw content until it fits; usually the first draw fits, since rooms have at least 25 square metres."""
     while True:
         fixtures = fit(furnishing(kind, rng), box, clearances, rng)
         if fixtures is not None:
@@ -131,7 +132,7 @@ def _build(rooms: Sequence[_Room], rng: Random) -> GraphJson:
 
 
 def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) -> int:
-    """Add a room with fixtures and loose things; return its id. Updates ``counts``, the apartment's things by class."""
+    """Add a room with fixtures and loose things; return its id. Updates ``counts``, the clutter by class."""
     first = len(graph["nodes"])
     room_id = add_node(graph, room.kind, room.box)
     for fixture in shell(room.box):

@@ -45,7 +45,7 @@ def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
     """Add a thing in or on a holder (furniture), without overlap if possible, and return the thing's id.
 
-    Things are put inside a container, but on top of a nightstand, and pots and pans on top of a stove.
+    Things are put inside a container. Exceptions: all things go on top of a nightstand, and pots and pans on a stove.
     Raises DataError for an unknown class or id, and for a node that cannot hold things.
     """
     holder, kind = _find(graph, holder_id), object_class(class_name)
@@ -84,7 +84,7 @@ def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
 
 
 def _free_box(holder: Box, kind: ObjectClass, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
-    """Draw a free box on top of the holder or on one of its boards; if no draw is free, return the last one."""
+    """Draw a free box on top of the holder or on one of its boards. If no draw is free, return the last draw."""
     for _ in range(_TRIES):
         box = round_box(_draw_center(holder, kind.size, inside, rng), kind.size)
         if not any(overlaps(box, obstacle) for obstacle in obstacles):
@@ -103,11 +103,11 @@ def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector
 
 
 Goal = tuple[tuple[str, int], ...]
-INSTANCES = (1, 1, 2, 2, 3)  # minimum number of things of a class: one of these entries is drawn for each class
+INSTANCES = (1, 1, 2, 2, 3)  # for each class, one of these is drawn as the minimum number of things
 
 
 def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: Iterable[str] = ()) -> None:
-    """Add the things that goals need, and one or more of each class in ``distractors``, to a graph without such things.
+    """Add the things that goals need, and one or more of each class in ``distractors``, to a graph without them.
 
     :raises DataError: a thing has no likely place
     """

@@ -1,4 +1,4 @@
-"""Formats of a graph: VirtualHome's JSON (read and write) and networkx."""
+"""Formats of a graph: VirtualHome's JSON (read and write) and networkx (write only)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
 
 
 def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
-    """Return the metres between the middles of rooms: along rooms connected by doors, else in a straight line."""
+    """Return the metres between the middles of all rooms: along a path through doors, or straight if no path exists."""
     rooms = [node.id for node in graph.nodes.values() if node.category == "Rooms"]
     plan = nx.Graph()
     plan.add_nodes_from(rooms)

@@ -30,9 +30,9 @@ EpisodeMaker = Callable[[], Episode]
 def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
     """Load one episode per instruction of a file, or of a folder's files whose names contain ``split``.
 
-    A single file, or a folder of plans and apartments, has no splits: it is loaded as a whole, and ``split`` must be
-    the default. ``seed`` determines the layout of plans and the draw of ``limit`` episodes. Raises ConfigError for
-    a missing path or split, DataError for damaged files.
+    A single file, or a folder of plans and apartments, has no splits, so ``split`` must be the default. ``seed``
+    determines the layout of plans and the draw of ``limit`` episodes. Raises ConfigError for a missing path or split,
+    DataError for damaged files.
     """
     path = Path(data)
     if not path.exists():

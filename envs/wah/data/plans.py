@@ -30,7 +30,7 @@ def has_plans(path: Path) -> bool:
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """Return for each instruction a function that makes its episode; the layout depends only on task and ``seed``.
+    """Return one function per instruction, to make the instruction's episode. ``seed`` determines apartment and layout.
 
     :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """
@@ -42,7 +42,7 @@ def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
         for row, where in records_of(file):
             identities.append(f"plan-{field_of(row, ('task_id',), where)}")
             makers += _makers(row, where, identities[-1], apartments, seed)
-    check_once(identities, "task_id of", f"give each record of {folder / TASKS} its own")
+    check_once(identities, "task", f"give each record of {folder / TASKS} its own task_id")
     if not makers:
         raise ConfigError(f"{folder / TASKS} has no *examples*.json with tasks; name another folder")
     return makers

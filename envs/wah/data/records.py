@@ -58,7 +58,7 @@ def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
 
 
 def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], None]) -> None:
-    """Parse a goal and ``check`` it. Raises DataError that names ``where`` if either fails."""
+    """Parse a goal and ``check`` it. Raises DataError that names ``where`` if parsing or ``check`` fails."""
     try:
         check(parse_goal(goal))
     except DataError as error:
@@ -66,7 +66,7 @@ def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], No
 
 
 def number_of(row: Mapping[str, Any], name: str, where: str) -> int | None:
-    """Return a whole number of a record, None if it is absent. Raises DataError for any other value."""
+    """Return a whole number of a record, None if the field is absent. Raises DataError for any other value."""
     value = row.get(name)
     if value is not None and type(value) is not int:
         raise DataError(f"{where} has {name}={value!r:.80}; give a whole number")

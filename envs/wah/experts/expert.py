@@ -15,9 +15,10 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Stateless expert that knows the whole state.
+    """Stateless expert that uses the whole state of the household.
 
-    With observability ``partial`` and instance-level skills, it searches for things that the agent does not know yet.
+    Exception: with instance-level skills and observability ``partial``, it uses the agent's knowledge and searches for
+    unknown things.
     """
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:

@@ -28,7 +28,7 @@ class GroundedPlan:
         self.unmet = unmet_predicates(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
-        """Return the place at which most of the goal holds; if nothing holds, the agent's place if of its class."""
+        """Return the place where most of the goal holds; if nothing holds, preferably one at which the agent stands."""
         best = best_place(self.home, self.goal)
         if best is not None and not any(counts_at(self.home, self.goal, best)):
             return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-# LoTA-Bench's names of VirtualHome's classes (its file wah_objects_sim2nl.json), if they differ from the class name.
-# This list has the names that differ only by spaces and capitals. The file lacks the names in the list's last line.
+# LoTA-Bench's names of VirtualHome's classes that differ from the class names only by spaces and capitals. The source,
+# LoTA-Bench's file wah_objects_sim2nl.json, lacks the names in the last line.
 _SPACED_NAMES = """
     balance ball, bar soap, bathroom cabinet, bathroom counter, bell pepper, board game, candy bar, ceiling fan,
     cell phone, Chinese food, chocolate syrup, closet drawer, coat rack, coffee maker, coffee pot, coffee table,
@@ -128,7 +128,7 @@ def _plural(noun: str) -> str:
 
 
 def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return a class's synonyms that cannot mean a class in ``rivals``, usual name first; if none, the usual name."""
+    """Return synonyms of a class that cannot mean a rival class, usual name first; if none is left, the usual name."""
     rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
     names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
     return names or _names(class_name)[:1]
@@ -139,7 +139,7 @@ def _names(class_name: str) -> tuple[str, ...]:
 
 
 def _ambiguous(name: str, rival: str) -> bool:
-    """Return whether a name or its plural can mean the rival, as "glass" a "wine glass", or "glasses" spectacles."""
+    """Return whether a name or its plural can mean the rival: "glass" can mean a "wine glass"."""
     return f" {rival}".endswith((f" {name}", f" {plural(name)}"))
 
 

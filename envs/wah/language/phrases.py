@@ -57,14 +57,14 @@ def all_phrasings(task_type: str, goal: Goal) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _GoalParts:
-    """Parts of a goal: things with counts, their place, whether the place is turned on, the book to hold, the seat."""
+    """Parts of a goal; a class is "" if the goal has no such part."""
 
-    things: tuple[tuple[str, int], ...]
-    place: str
-    inside: bool
-    runs: bool
-    book: str
-    seat: str
+    things: tuple[tuple[str, int], ...]  # (class, count)
+    place: str  # class of the place for the things
+    inside: bool  # whether the things go into the place instead of onto it
+    runs: bool  # whether the place is turned on
+    book: str  # class to hold
+    seat: str  # class to sit on
 
 
 def _parts(goal: Goal) -> _GoalParts:

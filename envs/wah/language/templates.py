@@ -1,7 +1,7 @@
 """Sentence patterns for the six task types.
 
-Slots (placeholders): ``{things}`` are the objects ("an apple and two cupcakes"), ``{items}`` these as a list after a
-colon, ``{first}`` the first object, ``{rest}`` the other ones. Only goals with several objects use the last three.
+Slots (placeholders): ``{things}`` are the objects ("an apple and two cupcakes"). ``{items}`` are the objects as a list
+after a colon, ``{first}`` is the first object, ``{rest}`` the others. Only goals with several objects use these three.
 ``{them}`` ("it") and ``{are}`` ("is") agree with the number of objects. ``{place}`` is the destination ("the fridge"),
 ``{on}`` "in the fridge", ``{onto}`` "into the fridge", ``{to}`` "to the fridge". ``{book}`` is held, ``{seat}`` is the
 seat. A word in brackets, such as ``[put]``, is replaced by one of its synonyms in `WORDS`; synonyms may contain slots.
@@ -183,7 +183,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "put_fridge": WISHES + _STORE_WISHES, "read_book": _READ_WISHES,
     "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ_WISHES),
 }  # fmt: skip
-# Phrases around a command. LATE_WRAPPERS, which add words after it, are not used for a command with a colon.
+# Phrases around a command. LATE_WRAPPERS add words after the command; they are not used for a command with a colon.
 WRAPPERS: tuple[str, ...] = (
     "{}", "{}", "{}", "{}", "please {}", "please {}", "could you {}?", "could you please {}?", "can you {}?",
     "would you {}?", "would you please {}?", "I would like you to {}", "I'd like you to {}", "I want you to {}",
@@ -200,7 +200,7 @@ JOINTS: tuple[tuple[str, str], ...] = (
     (", ", " and "), (", ", " and "), (", ", " along with "), (", ", " as well as "), (", ", " together with "),
     (", ", " plus "), (", ", " & "),
 )  # fmt: skip
-LONG_JOINTS: tuple[tuple[str, str], ...] = (  # of three things or more
+LONG_JOINTS: tuple[tuple[str, str], ...] = (  # for lists of three or more things
     (", ", " and "), (", ", ", and "), (", ", ", and "), (", ", ", and "), (", ", ", along with "),
     (", ", ", as well as "), (", ", ", and also "), (", ", ", plus "), (", ", ", "), (" and ", " and "),
 )  # fmt: skip

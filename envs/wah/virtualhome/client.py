@@ -19,7 +19,7 @@ from envs.wah.virtualhome.transport import DEADLINE, IDEMPOTENT, TIMEOUT, HttpTr
 from keep_agent.errors import ConfigError
 
 ROOMS = ("kitchen", "bedroom", "livingroom", "bathroom")  # start rooms of a character
-# Options of expand_scene. A negative random_seed lets the simulator draw one; added objects get the graph's transforms.
+# Options of expand_scene. With random_seed < 0 the simulator draws a seed; added objects get the graph's transforms.
 EXPANSION = {
     "randomize": False, "randomize_execution": False, "random_seed": -1, "animate_character": False,
     "ignore_obstacles": False, "transfer_transform": True,
@@ -37,7 +37,7 @@ Graph = dict[str, Any]  # nodes and edges, lists of objects
 
 @dataclass(frozen=True, slots=True)
 class SimulatorReply:
-    """Fields of an answer; None for those that the action does not set."""
+    """Fields of an answer; None for fields that the action does not set."""
 
     success: bool
     message: str | None = None
@@ -74,7 +74,7 @@ def value_of(reply: SimulatorReply) -> int:
 
 
 def graph_of(reply: SimulatorReply) -> Graph:
-    """Return the message, parsed from JSON, as a graph: lists ``nodes`` and ``edges`` of objects."""
+    """Parse the message as a graph: a JSON object with the lists ``nodes`` and ``edges``."""
     check_success(reply)
     try:
         content = json.loads(reply.message or "")
@@ -93,7 +93,7 @@ def _objects(value: Any) -> bool:
 def connect(simulator: str, record: str | None = None) -> Simulator:
     """Connect to a simulator; ``simulator`` is a URL or a recording, ``record`` a new recording file.
 
-    :raises ConfigError: ``simulator`` is neither, or the file ``record`` exists
+    :raises ConfigError: ``simulator`` is neither URL nor recording, or the file ``record`` exists
     :raises SimulatorError: no simulator answers
     """
     if simulator.startswith("http://"):

@@ -40,13 +40,13 @@ class SimulatorBusy(SimulatorError):
 
 
 class SimulatorTimeout(SimulatorError, TimeoutError):
-    """No complete response in time, or the simulator's own timeout (status 408)."""
+    """Timeout: no complete response in time, or status 408 (the simulator's own timeout)."""
 
     remedy = "check whether the simulator hangs, and restart it"
 
 
 class SimulatorGone(SimulatorError, ConnectionError):
-    """No server at the address, or the connection broke."""
+    """Connection failure: no server at the address, or a broken connection."""
 
     remedy = "start the simulator with -http-port={port} or set env.simulator"
 
@@ -64,7 +64,7 @@ class SimulatorRefusal(SimulatorAnswer):
 
 
 class ReplayMismatch(SimulatorError):
-    """A request that differs from the recorded one, or comes after the end of the recording."""
+    """Replayed request that differs from the recorded one, or comes after the end of the recording."""
 
     remedy = "make the same calls from the start, or record again"
 

@@ -95,7 +95,7 @@ def _differs(before: Graph, after: Graph, thing: int) -> bool:
 
 
 def renumber_added(graph: Mapping[str, Any], highest: int) -> dict[str, Any]:
-    """Renumber things with ids above ``highest``, the scene's highest id, from 1,001 on, as the benchmark does."""
+    """Replace ids above ``highest`` (the scene's highest id) by ids from 1,001 on, as LoTA-Bench does."""
 
     def renumber(node_id: int) -> int:
         return node_id - highest + ADDED_IDS if node_id > highest else node_id

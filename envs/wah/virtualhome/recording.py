@@ -29,14 +29,14 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 class Recording:
     """Transport (sender of requests) that records the exchanges of another transport.
 
-    The file has a temporary name until `close` renames it. It is removed if there was no exchange.
+    The file has a temporary name until `close` renames it. Without any exchange, `close` removes the file.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
         """Create the folder and a temporary file. Raises ConfigError if the file exists or cannot be written."""
         self.name, self._transport, self._path = transport.name, transport, Path(path)
         if self._path.exists():
-            raise ConfigError(f"{path} already exists; record to another file, or move that one away")
+            raise ConfigError(f"{path} already exists; record to another file, or move the existing one away")
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
         self._count, self._is_open = 0, True
         self._failure: CapacityError | None = None
@@ -49,7 +49,7 @@ class Recording:
         self._exit_stack.callback(lambda: os.fsync(file.fileno()))
         self._exit_stack.callback(file.flush)
         self._stream: IO[bytes] = file
-        if self._path.suffix == ".gz":  # no name and time in the header: equal recordings are equal files
+        if self._path.suffix == ".gz":  # no name and time in the header, so equal recordings are equal files
             self._stream = self._exit_stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
 
     def exchange(self, request: Request) -> Fields:
@@ -62,7 +62,7 @@ class Recording:
         return fields
 
     def close(self) -> None:
-        """Close the other transport, complete the file and give it its name; a second call has no effect."""
+        """Close the other transport, complete the file and rename it; a second call does not change the file."""
         self._transport.close()
         if self._is_open and self._count:
             self._write({"end": self._count})
@@ -119,8 +119,8 @@ class Recording:
 class Replay:
     """Transport that answers the same requests in the same order from a recording.
 
-    A request that differs from the next line is rejected, but this line stays the next one: the recorded run may have
-    sent the request too, without getting an answer.
+    A request that differs from the next line is rejected, and the line is kept for the next request. The recorded run
+    may have sent the rejected request too: a recording omits requests without an answer.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -190,7 +190,7 @@ def first_difference(recorded: Any, current: Any) -> str | None:
         before, after = old.get(place, _MISSING), new.get(place, _MISSING)
         if before != after:
             return f"{place} was {_excerpt(before, after)}, is {_excerpt(after, before)}"
-    return "the same values are nested otherwise"
+    return "the same values are nested differently"
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,8 +28,8 @@ Fields = dict[str, Any]  # success, message, value, message_list
 
 IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "reset"})
 TRIES = 4  # maximum for idempotent requests; a busy simulator is tried until the deadline
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
-LIMIT = 64 << 20  # bytes of a response; a graph has one or two million
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds; the pause doubles after each try
+LIMIT = 64 << 20  # bytes of a response; a graph has one or two million bytes
 TIMEOUT, DEADLINE = 30.0, 34.0  # seconds per try, and per call with all tries
 MAX_SECONDS = 86_400.0  # upper limit of timeout and deadline
 

@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
     @property
     def header(self) -> str:
-        """Value of HTTP's field Host."""
+        """Value of the HTTP header Host."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -57,7 +57,7 @@ class TooLarge(HTTPException):
 
 
 def connect(address: Address, clock: Clock) -> socket.socket:
-    """Connect to the first of the host's addresses that accepts. Raises OSError, also its subclass TimeoutError.
+    """Connect to the first address of the host that accepts. Raises OSError, for example TimeoutError.
 
     The clock does not limit the system's look-up of a host name; a numeric address needs no look-up.
     """
@@ -73,8 +73,9 @@ def connect(address: Address, clock: Clock) -> socket.socket:
 def post(connection: socket.socket, address: Address, body: bytes, clock: Clock, limit: int) -> HttpReply:
     """Send JSON, read the response to its end and close the connection.
 
-    Raises TimeoutError, another OSError for a broken connection, IncompleteRead for a body that ends early, TooLarge
-    for a response of more than ``limit`` bytes, and other HTTPExceptions for invalid HTTP.
+    :raises OSError: TimeoutError at the clock's limit, others for a broken connection
+    :raises HTTPException: IncompleteRead for a body that ends early, TooLarge for a response of more than ``limit``
+        bytes, others for invalid HTTP
     """
     with closing(connection):
         connection.settimeout(clock.timeout())

@@ -58,7 +58,7 @@ def test_a_limit_samples_with_the_seed(root: Path) -> None:
     [
         ({"data": None}, "env.data is not set; name ALFWorld's folder json_2.1.1, or write games"),
         ({"split": "test"}, "no split 'test'.*choose one of train, valid_seen"),
-        ({"stream": 2}, "stream of 2 tasks, but a game of ALFWorld has one"),
+        ({"stream": 2}, "env.stream=2, but a game of ALFWorld has one task"),
         ({"limit": 0}, "limit of 0 episodes"),
     ],
 )

@@ -153,7 +153,7 @@ def test_seeds_and_splits_share_no_episode() -> None:
         (generate_episode, {"types": ("juggle",)}, "unknown task type 'juggle'; choose from prepare_snack"),
         (generate_episode, {"stream": 10, "types": ("put_dishwasher",)}, "than an apartment has; use fewer tasks"),
         (LOAD, {"split": "dev"}, "unknown split 'dev' of the embedded apartments; choose one of train, valid, test"),
-        (LOAD, {"stream": 0}, "a stream of 0 tasks; it needs at least 1"),
+        (LOAD, {"stream": 0}, "a stream of 0 tasks is too short; use at least 1"),
         (LOAD, {"limit": 0}, "a limit of 0 episodes"),
         (LOAD, {"seed": LAST_SEED + 1}, "is beyond the split; use seed 0 to 99999"),
         (LOAD, {"seed": -1}, "is beyond the split"),

@@ -230,7 +230,7 @@ def full(*_: Any) -> None:
         ({"a": []}, {"a": {}}, "a was [], is {}"), ({"a": 1}, {"b": 1}, "a was 1, is not there"),
         ({"a": "x" * 99 + "y"}, {"a": "x" * 100}, f"a was ...{'x' * 40 + 'y'!r}, is ...{'x' * 41!r}"),
         ({"a": 1}, {"a": 1, "b": "z" * 99}, f"b was not there, is {'z' * 80!r}..."),
-        ({"a.b": 1}, {"a": {"b": 1}}, "the same values are nested otherwise"),
+        ({"a.b": 1}, {"a": {"b": 1}}, "the same values are nested differently"),
     ],
 )  # fmt: skip
 def test_differences(recorded: Any, current: Any, difference: str | None) -> None:
