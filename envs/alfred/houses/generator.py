@@ -53,7 +53,7 @@ def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_t
 
 def _check(stream: int, room: str | None, task_type: str | None) -> None:
     if stream < 1:
-        raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
+        raise ConfigError(f"a stream of {stream} tasks is too short; use at least 1")
     if room is not None and room not in ROOMS:
         raise ConfigError(f"unknown room {room!r}; choose one of {', '.join(ROOMS)}")
     if task_type is not None and task_type not in TASK_ROOMS:
