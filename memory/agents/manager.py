@@ -1,7 +1,7 @@
 """Memories of many agents: each agent's rows in a host cache and a disk cache, matched by text.
 
 The design is that of Semantic (technical report "Agent Memory Below the Prompt"). Stored rows are never modified in
-place: a prompt extends a fork, and `finish` stores the fork instead.
+place: a prompt extends a fork of the stored cache, and `finish` replaces the stored cache by the fork.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AgentModel:
     start: tuple[int, ...]  # tokens in front of every prompt that cover no text, such as BOS
 
     def tokenized(self, token_text: TokenText) -> bool:
-        """Tell whether ``token_text`` has the tokens of this tokenizer, after this model's start tokens."""
+        """Tell whether this model's tokenizer made ``token_text``, and it begins with this model's start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
 
@@ -63,7 +63,7 @@ class AgentMemories:
     An agent reads only its own rows, and a shared prefix that was declared by `share`. A prompt has to be finished or
     abandoned before the agent's next one is opened; until then the agent's memory does not change. Rows are
     written to ``folder`` (None: they are lost with the process) in the background: by `finish` with ``persist``, by
-    `flush`, or when they are evicted from memory, the least recently used first.
+    `flush`, or when they are evicted from memory (the least recently used first).
 
     :param host_bytes: limit of the bytes of all rows in memory, enforced by `finish`; None: no limit
     :param disk_bytes: limit of all files, beyond which the least recently used are deleted; None: no limit
@@ -206,14 +206,14 @@ class AgentMemories:
         self.engine, self.coder, self.start, self._model = engine, model.coder, model.start, model
 
     def pin(self, agent: str, pinned: bool = True) -> None:
-        """Keep an agent's rows in memory and on the disk, whatever budgets and age; ``pinned=False`` ends this."""
+        """Keep an agent's rows in memory and on the disk, whatever their size and age; ``pinned=False`` ends this."""
         with self._lock:
             self._pinned = self._pinned | {safe_id(agent)} if pinned else self._pinned - {safe_id(agent)}
 
     def forget(self, agent: str) -> bool:
         """Delete all rows of an agent, for every model; returns whether there were rows or an open prompt.
 
-        Its open prompt can then no longer be finished.
+        The agent's open prompt can no longer be finished.
         """
         with self._lock:
             self._deleting.add(safe_id(agent))
@@ -230,7 +230,7 @@ class AgentMemories:
         """Write changed rows, and wait until they are on the disk. Rows of a prompt are not written before `finish`.
 
         :param agents: owners of the rows; None: all agents
-        :raises Exception: error of a file that could not be written, now or earlier; other files are written
+        :raises Exception: error of a file that could not be written, now or earlier; the other files are written
         """
         with self._lock:
             failed = self._disk.failed
@@ -359,7 +359,7 @@ class AgentMemories:
         return entry.key[0] in self._pinned
 
     def _evict(self, current: Key) -> None:
-        """Evict the least recently used rows of agents above their quota; ``current`` only if they free too little."""
+        """Evict the least recently used rows of agents above their quota; ``current`` last of all."""
         budget = self.host_bytes
         if budget is None:
             return

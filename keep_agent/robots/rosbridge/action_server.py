@@ -140,13 +140,13 @@ class BridgeActionServer:
             self._send_results()
 
     def _send_results(self) -> None:
-        """Send unsent results, also after a reconnection: a client waits for a goal's result, not for a status."""
+        """Send unsent results; also called after a reconnection, because a client waits until a result arrives."""
         with self._changed:
             while self._unsent_results and self._publish(self._result, self._unsent_results[0]):
                 self._unsent_results.popleft()
 
     def _publish_status(self) -> None:
-        """Publish the statuses. The caller holds the lock, so that the messages are in order."""
+        """Publish the statuses of all goals. The caller holds the lock, so that status messages stay in order."""
         known = [*self._recent_statuses]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))
