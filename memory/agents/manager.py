@@ -385,7 +385,7 @@ class AgentMemories:
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(
-                f"{total} bytes are shared, pinned or within their quota, but host_bytes={budget}: raise it, "
+                f"rows of {total} bytes are shared, pinned or within a quota, but host_bytes={budget}: raise it, "
                 "lower quota_bytes, or unpin agents"
             )
 

@@ -1,7 +1,7 @@
 """Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens.
 
 The tokens of a text depend on the characters around it: the ids of two prompts may differ long before their texts
-differ. Therefore texts are compared, and the common part is mapped to tokens (Semantic, "Agent Memory Below the Prompt",
+differ. So texts are compared, and the common part is mapped to tokens (Semantic, "Agent Memory Below the Prompt",
 section 3.3). A seam is a place where separately encoded pieces of text are joined.
 """
 
@@ -301,8 +301,8 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
     If the texts are equal, all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). If the
-    prompt continues the stored text, all tokens are reused. If both have a common beginning of at least the share
-    ``threshold`` of the stored text, its tokens are reused, otherwise none. Reused tokens end at an allowed seam. Raises ConfigError.
+    prompt continues the stored text, all tokens are reused. If it begins with at least the share ``threshold`` of the
+    stored text, the tokens of this part are reused, otherwise none. Reused tokens end at a seam. Raises ConfigError.
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is not a share of a text: use 0 to 1")

@@ -180,7 +180,7 @@ class BlockStore:
 
 
 class BlockPool:
-    """Reference counts of a storage's blocks. Dropping the last one deletes the block. Eviction ignores the counts."""
+    """Reference counts of a storage's blocks. Dropping the last reference deletes a block; eviction ignores them."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

@@ -29,8 +29,8 @@ class SlotOwner(Protocol):
 class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
-    A slot is free when neither a cache nor a prefix index refers to it. Every slot always holds finite
-    numbers, so that a cache may read slots after its own rows and mask them.
+    A slot is free when neither a cache nor a prefix index refers to it. Every slot always holds finite numbers, so
+    that a cache may read slots after its own rows and mask them.
 
     A ``lock`` guards the reference counts, because requests begin, fork and end in any thread. Only the engine's
     worker thread writes rows and grows the pool. Hold the lock from a look-up of slots until you add a reference.
@@ -89,7 +89,7 @@ class KVPool:
         with self.lock:
             if self.capacity is not None and self.in_use + count > self.capacity:
                 raise CapacityError(
-                    f"{count} more rows do not fit beside the {self.in_use} in use of a pool of {self.capacity} slots; "
+                    f"{count} rows do not fit into the pool: {self.in_use} of its {self.capacity} slots are in use; "
                     "lower the retention budget, close sessions, or give the pool more slots"
                 )
             free = np.flatnonzero(self.references == 0)
@@ -125,7 +125,7 @@ class KVPool:
             if wrong.size:
                 slot = int(wrong[0])
                 raise ModelError(
-                    f"{wrong.size} slots have a wrong reference count: {slot} has {expected[slot]} references, "
+                    f"{wrong.size} slots have a wrong reference count: slot {slot} has {expected[slot]} references, "
                     f"but its count is {self.references[slot]}"
                 )
 

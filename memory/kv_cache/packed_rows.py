@@ -1,4 +1,4 @@
-"""Packed rows: a block's keys or values in 4 or 8 bits, unpacked when indexed. Mapped rows: verified rows of a file."""
+"""Packed rows: keys or values in 4 or 8 bits, unpacked when indexed. Mapped rows: rows of a file, verified then."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StoredRows:
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
         """Copy the layers ``index``; ``dim`` must be 0."""
         if dim != 0:
-            raise ConfigError(f"{self.kind} rows are selected by layer (dim 0), not by dim {dim}: read them with [:]")
+            raise ConfigError(f"{self.kind} rows cannot be selected along dim {dim}, only by layer (0): use rows[:]")
         return self[index]
 
     def _check_cut(self, dim: int) -> None:
         if dim != 2:
-            raise ConfigError(f"{self.kind} rows are cut by token (dim 2), not by dim {dim}: read them with [:]")
+            raise ConfigError(f"{self.kind} rows cannot be cut along dim {dim}, only by token (2): use rows[:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
-        """Pack ``x`` (layers, kv_heads, tokens, head_dim). Tokens after the last whole group are packed by token."""
+        """Pack ``x`` (layers, kv_heads, tokens, head_dim). An incomplete last group of tokens is packed by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -104,7 +104,7 @@ class PackedRows(StoredRows):
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
-        """Cut rows ``first:last`` out of the pieces, in whole groups. Yields (extra rows before ``first``, part)."""
+        """Cut rows ``first:last`` out of the pieces, in whole groups. Yields (rows of the part to skip, part)."""
         place = 0
         for piece in self.pieces:
             start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span

@@ -1,4 +1,4 @@
-"""Pinned blocks: KV blocks that stay stored after the sessions that use them, within a budget of their own."""
+"""Pinned blocks: KV blocks that stay stored when the sessions that use them end, within a budget of their own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PinnedPool:
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin the block with identity ``physical`` as ``name``; ``make`` computes it if needed. Raises CapacityError."""
+        """Pin block ``physical`` (an identity) as ``name``; ``make`` computes a missing block. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -94,8 +94,8 @@ class PinnedPool:
         in_use = self._stored_bytes - idle.nbytes
         if in_use + nbytes > self.capacity_bytes:
             raise CapacityError(
-                f"a block of {nbytes} bytes does not fit beside the {in_use} bytes in use into a pinned pool of "
-                f"{self.capacity_bytes} bytes: raise memory.pinned.capacity_bytes, or pin fewer segments at once"
+                f"a block of {nbytes} bytes does not fit into the pinned pool: {in_use} of its {self.capacity_bytes} "
+                "bytes are in use; raise memory.pinned.capacity_bytes, or pin fewer segments at once"
             )
         for entry in idle.victims(self._stored_bytes + nbytes - self.watermark * self.capacity_bytes):
             self._release(entry.key)

@@ -112,7 +112,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact_rows: int) -> None:
-        """Add blocks ``names`` of rows in ``slots``. Raises ConfigError if they exceed the first ``exact_rows`` rows."""
+        """Add blocks ``names`` of rows in ``slots``. Raises ConfigError if they exceed the first ``exact_rows``."""
         if len(names) * self.block_size > min(exact_rows, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:

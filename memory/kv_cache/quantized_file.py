@@ -25,7 +25,7 @@ def header_of(cache: QuantizedCache) -> dict[str, Any]:
 
 
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Collect the tensors of packed rows, (blocks, layers, ...) each, and the unquantized last rows, by name.
+    """Collect the tensors of packed rows, (blocks, layers, ...) each, and the unquantized last rows, all by name.
 
     Blocks are copied, because forks may extend the last block before it is written. After the packed rows, the last
     block has zeros. The cache itself must not be extended until its rows are written.

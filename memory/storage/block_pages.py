@@ -1,8 +1,8 @@
 """Block pages: a file of one model's KV blocks, with their rows layer by layer, in pages with a checksum each.
 
 One layer of a KV block is one contiguous range of each tensor, so it can be read without the block's other layers.
-With ``pages`` pages per layer, page ``p`` of layer ``l`` has number ``l * pages + p`` in a `BlockFile`;
-one checksum covers the page's keys and values. The header has each KV block's row range, namespace and creation time.
+With ``pages`` pages per layer, page ``p`` of layer ``l`` has number ``l * pages + p`` in a `BlockFile`. One checksum
+covers the keys and values of a page. The header has each KV block's row range, namespace and creation time.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class PageVerifier:
     stop: int
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
-        """Verify rows ``start:stop``, counted from its own first row. Reports damage, then raises `DamagedError`."""
+        """Verify rows ``start:stop`` of this block or part, in ``layers``. Report damage, then raise `DamagedError`."""
         try:
             self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
         except CorruptError as error:
@@ -178,7 +178,7 @@ class PageVerifier:
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
     def part(self, start: int, stop: int) -> PageVerifier:
-        """Make the verifier of rows ``start:stop``, counted from its own first row."""
+        """Make the verifier of rows ``start:stop`` of this block or part."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property

@@ -62,7 +62,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals; wait up to twice ``seconds`` for the current goal, which has been stopped."""
+        """Reject waiting and later goals; wait up to twice ``seconds`` for the current goal, already stopped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

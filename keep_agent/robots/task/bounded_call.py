@@ -30,7 +30,7 @@ class BoundedCall(Generic[T]):
                 self._future.set_exception(error)
 
     def withdraw(self, result: T) -> bool:
-        """If the call has not begun, prevent it and set its ``result``; return whether the call was prevented."""
+        """Prevent a call that has not begun, and set its ``result``; return whether the call was prevented."""
         withdrawn = self._claim.acquire(blocking=False)
         if withdrawn:
             self._future.set_result(result)

@@ -62,7 +62,7 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A skill that was executed, or refused because it is impossible now."""
+    """A skill that was executed, or refused because it was impossible."""
 
     skill: str
     outcome: Outcome
