@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from keep_agent.robots.task.events import Event
 
-NANOSECONDS = 10**9  # in a second
+NANOSECONDS = 10**9  # in one second
 
 
 class McapLog:

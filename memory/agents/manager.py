@@ -92,7 +92,7 @@ class AgentMemories:
         match(TokenText(), "", self.threshold, self.exact)  # raises for invalid settings
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
-        self._open_prompts: dict[Key, object] = {}  # a prompt, or a placeholder while one is opened or finished
+        self._open_prompts: dict[Key, object] = {}  # open prompts; placeholders while a prompt is opened or finished
         self._shared: dict[tuple[str, str], AgentRows] = {}  # rows of shared prefixes, by name and model
         self._shared_texts: dict[str, str] = {}  # texts of shared prefixes, by name
         self._shared_names: dict[str, str] = {}  # name of the shared prefix of each agent

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MatchKind = Literal["exact", "extend", "diverge", "miss"]
 Exact = Literal["reuse", "recompute"]
-SeamRule = Literal["any", "composed", "spaces"]  # allowed seams
+SeamRule = Literal["any", "composed", "spaces"]  # where seams are allowed, see `TokenizerCoder`
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
@@ -126,7 +126,7 @@ def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenize
 
 
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
-    """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
+    """Count the complete characters after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
     Characters without a token belong to the token before. A character of several tokens is complete after the last.
     """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import CapacityError, ModelError
 
-SENTINEL = 0  # slot that stands for every dropped position: it is never free, and read only as masked padding
+SENTINEL = 0  # slot that stands for every dropped position: it is never free, and caches read it only as masked padding
 MARGIN = 32  # extra rows after the last slot, which caches may read as padding
 FIRST_SIZE = 512
 

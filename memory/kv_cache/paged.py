@@ -98,7 +98,7 @@ class PagedCache(EvictableRows):
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # then all renumbered rows are deleted
+        if position <= self.exact:  # the cut deletes all renumbered rows
             self._rows_forgotten = 0
         super().cut(position)
 

@@ -50,7 +50,7 @@ class PackFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Division into groups: a group has ``size`` numbers of each of ``span`` tokens. A padded token has ``width``."""
+    """Division into groups of ``size`` numbers from each of ``span`` tokens. A padded token has ``width`` numbers."""
 
     width: int
     size: int

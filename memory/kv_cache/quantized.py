@@ -305,7 +305,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _unshare_last_extent(self) -> None:
-        """Replace a last extent that another cache extended by a view of its full blocks and a copy of the rest."""
+        """Stop sharing the last extent if another cache extended it: view its full blocks, and copy the rest."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()

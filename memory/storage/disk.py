@@ -118,7 +118,7 @@ class Disk(BlockStore):
         :raises CapacityError: the disk is full; file and blocks are unchanged
         """
         if not self._blocks and len(self.ledger) == (0 if self._pages is None else len(self._pages)):
-            return  # the file holds exactly these blocks
+            return  # the file has exactly the blocks of the ledger
         stored = [self._verified(entry.key) for entry in list(self.ledger)]
         blocks = [block for block in stored if block is not None]
         if blocks:

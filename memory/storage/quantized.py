@@ -16,7 +16,7 @@ from memory.storage.ram import Ram
 class Quantized(Ram):
     """Blocks in Semantic's format ("Agent Memory Below the Prompt"): each group of numbers has a scale and a bias.
 
-    ``budget_bytes`` limits packed bytes: 4-bit numbers fit 3.5 times as many tokens as 16-bit numbers in `Ram`.
+    ``budget_bytes`` limits packed bytes. With 4 bits, the same budget holds 3.5 times the tokens of 16-bit numbers.
     ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Only whole
     groups are packed by channel; the remaining keys of a block, and all values, are packed by token.
     """

@@ -21,7 +21,7 @@ class Tiers:
 
     A block on a disk is read layer by layer, and copied to the first tier when all layers have been read. A lower tier
     keeps its copy until it needs the space, so a block may be in several tiers. A block that fits into no tier is
-    rejected, and counted as rejected. ``flush`` copies all blocks into the last tier, if it is persistent.
+    not stored, but counted as rejected. ``flush`` copies all blocks into the last tier, if it is persistent.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives each namespace a share of
     every tier's budget: while the namespace's blocks take no more than its share, none is evicted for another
@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._by_time), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Copy blocks (the most recently used, if not all fit) into the last tier, if it persists; flush all tiers."""
+        """Copy blocks into a persistent last tier (the most recently used, if not all fit), then flush all tiers."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -177,7 +177,7 @@ class Tiers:
         except DamagedError:  # the block is mapped from a disk tier, and damaged there
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # first: moving others down may evict the block's copy in a lower tier, which is then no loss
+        ledger.add(new)  # first: if moving others down evicts the block's copy in a lower tier, it is not lost
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:
