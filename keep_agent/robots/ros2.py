@@ -1,7 +1,7 @@
 """ROS 2 node. Its action, services and topics have the same names as those of the ROS 1 node.
 
-This node has never run with ROS 2, which was not available: it follows rclpy's documentation and is tested against a
-mock of it. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the
+This node has never run with ROS 2, which was not available. It follows rclpy's documentation and is tested with a
+mock of rclpy. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the
 definitions of `keep_agent.robots.ros.messages` (docs/robots.md). Without that package, use the rosbridge.
 """
 

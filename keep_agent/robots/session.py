@@ -103,7 +103,7 @@ class RobotSession:
     def report(self, outcome: Outcome) -> None:
         """Report the result of the last planned skill. Without a report the next `plan` counts the skill as a success.
 
-        Raises RobotError if there is no such skill, and the same errors as `plan`.
+        Raises RobotError if no planned skill awaits a report, and the same errors as `plan`.
         """
         self._single_plans.next_report(outcome)  # raises an error at once if there is no plan to report on
         self._call_planner("report", partial(self._single_plans.next_report, outcome))

@@ -94,7 +94,7 @@ class DiskCache:
             self._writer.put(key, partial(self._save, key, rows))
 
     def get(self, key: Key, engine: Engine) -> AgentRows | None:
-        """Load and check an agent's file; None if it is missing, too old or damaged."""
+        """Load and check an agent's file; None if it is missing, expired or damaged."""
         if self.folder is None:
             return None
         self.wait_for_writes(lambda waiting: waiting == key)

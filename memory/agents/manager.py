@@ -1,7 +1,7 @@
 """Memories of many agents: each agent's rows in a host cache and a disk cache, matched by text.
 
 The design is that of Semantic (technical report "Agent Memory Below the Prompt"). Stored rows are never modified in
-place: a prompt extends a fork of the stored cache, and `finish` replaces the stored cache by the fork.
+place: a prompt extends a fork of the stored cache. `finish` replaces the stored cache by the fork.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class AgentMemories:
 
     An agent reads only its own rows, and a shared prefix that was declared by `share`. A prompt has to be finished or
     abandoned before the agent's next one is opened; until then the agent's memory does not change. Rows are
-    written to ``folder`` (None: they are lost with the process) in the background: by `finish` with ``persist``, by
-    `flush`, or when they are evicted from memory (the least recently used first).
+    written to ``folder`` in the background: by `finish` with ``persist``, by `flush`, or when they are evicted from
+    memory. The least recently used are evicted first. Without a folder, rows are lost with the process.
 
     :param host_bytes: limit of the bytes of all rows in memory, enforced by `finish`; None: no limit
     :param disk_bytes: limit of all files, beyond which the least recently used are deleted; None: no limit
-    :param quota_bytes: an agent's rows are not evicted for other agents while they take at most this many bytes; in
-        memory the rows of each model count separately, on the disk all files of the agent count together
+    :param quota_bytes: an agent's rows are not evicted for other agents while they take at most this many bytes.
+        In memory the rows of each model count separately. On the disk all files of the agent count together
     :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
     :param threshold: a prompt reuses stored rows only if it begins with at least this share of their text
     :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
@@ -133,8 +133,8 @@ class AgentMemories:
         Tokens that were not computed (after a cancelled request) are left out.
 
         :param text: the text of the generated tokens, if it is known; None: decode them
-        :raises ConfigError: the prompt is not open (it was finished or abandoned, or its agent was forgotten), or a
-            request still extends its cache (then the prompt stays open)
+        :raises ConfigError: the prompt was finished or abandoned before, or its agent was forgotten. Also if a request
+            still extends the prompt's cache; then the prompt stays open
         :raises CapacityError: shared and pinned rows, and rows within a quota, exceed ``host_bytes`` together; the
             prompt is stored anyway
         """

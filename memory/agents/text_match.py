@@ -30,7 +30,7 @@ SeamRule = Literal["any", "composed", "spaces"]  # where seams are allowed, see 
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
-WINDOW = 16  # characters before and after a seam that are tested: Unicode composition (NFC) must not join them
+WINDOW = 16  # characters tested on each side of a seam: Unicode composition (NFC) must not join the two sides
 MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
 ANCHORS = ("", "\n", "0", ";", "q")  # a text is encoded after the first of these that shares no token with it
 PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
@@ -56,8 +56,8 @@ class TokenizerCoder:
     Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
     continuation is encoded after a short text, the anchor, whose tokens are cut off. At an allowed seam, the tokens of
     both pieces decode to the joined text; this is tested when the coder is made. ``seams`` tells where seams are
-    allowed: ``any`` place; ``composed``: not between characters that NFC composes to one; ``spaces``: beside a space,
-    tab or newline. Raises ModelError for a tokenizer that allows no seams, DataError for text that is not Unicode.
+    allowed. ``any``: everywhere. ``composed``: not between characters that NFC composes to one. ``spaces``: beside a
+    space, tab or newline. Raises ModelError for a tokenizer without allowed seams, DataError for invalid Unicode.
     """
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:

@@ -180,7 +180,7 @@ class BlockStore:
 
 
 class BlockPool:
-    """Reference counts of a storage's blocks. Dropping the last reference deletes a block; eviction ignores them."""
+    """Reference counts of a storage's blocks. Without references a block is deleted; eviction ignores the counts."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -198,7 +198,7 @@ class BlockPool:
 
 
 class BlockLease:
-    """One session's references to the blocks of a pool that it has read or stored. `release` drops all references.
+    """One session's references to blocks that it has read from a pool or stored there. `release` drops them all.
 
     Blocks that the session stores count toward the byte share of ``namespace``.
     """

@@ -20,7 +20,7 @@ class PagedCache(EvictableRows):
 
     ``slot_map`` maps every position of the request's tokens to a slot, and dropped positions to the sentinel slot. The
     engine sees the live rows only, in order of their positions, so no row attends to the sentinel. In IntentKV
-    (arXiv 2606.09916) rows attend to the sentinel, whose key is meant to give a small logit; docs/retention.md
+    (arXiv 2606.09916) rows attend to the sentinel, whose key is meant to give a small logit. docs/retention.md
     describes when the logit is not small.
     """
 

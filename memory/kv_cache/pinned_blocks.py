@@ -26,7 +26,7 @@ class PinnedPool:
     """Pool of SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2). Other blocks have another storage.
 
     If a new block would raise the total above ``watermark * capacity_bytes``, blocks that no prompt is using are
-    evicted: first the blocks that the fewest prompts have used, and among these the least recently used.
+    evicted. The blocks that the fewest prompts have used go first, and among these the least recently used.
     Names are segment hashes; several names may refer to one block.
     """
 

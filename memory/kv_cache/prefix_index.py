@@ -31,7 +31,7 @@ def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
 class PrefixIndex:
     """Index of the stored prefixes of prompts, in whole blocks of ``block_size`` tokens.
 
-    A block's name is a hash of the context and of all tokens up to the block's end, so blocks with equal names have
+    A block's name is a hash of the context and of all tokens up to the block's end. So blocks with equal names have
     equal keys and values. Blocks that were computed without the tokens before them may not be inserted.
     """
 
@@ -112,7 +112,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact_rows: int) -> None:
-        """Add blocks ``names`` of rows in ``slots``. Raises ConfigError if they exceed the first ``exact_rows``."""
+        """Add blocks ``names`` of rows in ``slots``. Raises ConfigError for rows after the first ``exact_rows``."""
         if len(names) * self.block_size > min(exact_rows, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -129,7 +129,7 @@ class SlotPrefixIndex:
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
         """Delete the blocks ``names`` whose rows are not all in other caches, and the successors of deleted blocks.
 
-        A cache that has only some rows of a block cannot use the block: it has diverged from it, or dropped rows.
+        A cache that has only some rows of a block cannot use the block: its tokens diverge there, or it dropped rows.
 
         :param cache_slots: slots of the caller's own cache, which does not count as another cache
         """

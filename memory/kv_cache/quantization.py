@@ -20,8 +20,8 @@ class PackFormat:
     """Format of packed numbers: ``bits`` per number, and the size of a group, whose numbers share a scale and a bias.
 
     With ``keys="token"`` a group has consecutive numbers of one token's keys, from one or several KV heads. With
-    "channel" (KIVI, arXiv 2402.02750) a group has one channel of ``group`` tokens, because a few channels of keys are
-    far from zero in all tokens. Values are always packed by token.
+    "channel" (KIVI, arXiv 2402.02750) a group has one channel of ``group`` tokens: a few channels of keys are far
+    from zero in all tokens, and need their own scale. Values are always packed by token.
     """
 
     bits: int = 4

@@ -24,8 +24,8 @@ class Tiers:
     not stored, but counted as rejected. ``flush`` copies all blocks into the last tier, if it is persistent.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives each namespace a share of
-    every tier's budget: while the namespace's blocks take no more than its share, none is evicted for another
-    namespace. A block expires ``ttl_seconds`` after it was stored, also while no process runs.
+    every tier's budget. Blocks of a namespace that takes no more than its share are not evicted for other
+    namespaces. A block expires ``ttl_seconds`` after it was stored, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -177,7 +177,7 @@ class Tiers:
         except DamagedError:  # the block is mapped from a disk tier, and damaged there
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # first: if moving others down evicts the block's copy in a lower tier, it is not lost
+        ledger.add(new)  # first: blocks that move down may evict its copy in a lower tier, which must not count as lost
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:

@@ -21,7 +21,7 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # values of actionlib_msgs/GoalStatus
 MAX_RECENT = 8  # number of ended goals in a status message: a client treats a goal without a status as lost
-HEARTBEAT_SECONDS = 0.2  # between two status messages; actionlib clients wait for one before they send a goal
+HEARTBEAT_SECONDS = 0.2  # between status messages; actionlib clients wait for a status before they send a goal
 REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]

@@ -30,8 +30,8 @@ ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: NO_SUCCESS, 4: "aborted", 5: "rejec
 class Fields:
     """Field names in a robot's messages. The defaults are those of this project's action.
 
-    :param ok: field with the skill's success. None for a type without such a field, like std_srvs/Empty or the result
-        of move_base: then success means that the service answers, or that the action's status is "succeeded"
+    :param ok: field with the skill's success. None: the type has no such field, like std_srvs/Empty or the result
+        of move_base. A service then succeeds if it answers, an action if its status is "succeeded"
     """
 
     skill: str = "task"  # in an action's goal or a service's request
