@@ -12,7 +12,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they depend on dropped rows
+RENUMBERED = -1  # token id of renumbered rows, which depend on dropped rows: it matches no token of a prompt
 
 
 class PagedCache(EvictableRows):
@@ -145,7 +145,7 @@ class PagedCache(EvictableRows):
         return fork
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Replace all rows by stored ones: position i has token ``tokens[i]``, and its row is in slot ``slots[i]``."""
+        """Replace all rows by stored ones: slot ``slots[i]`` has the row of position i with token ``tokens[i]``."""
         self.cut(0)
         self.pool.share(slots)
         self.slot_map = self._rows = slots
