@@ -37,7 +37,7 @@ def parser(program: str, description: str | None) -> ArgumentParser:
     options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
     executor = "function that returns your robot's SkillExecutor (default: %(default)s, a symbolic house)"
     options.add_argument("--executor", default=DEFAULT_EXECUTOR, metavar="MODULE:FUNCTION", help=executor)
-    options.add_argument("--name", default="keep_agent", help="ROS node, prefix of its topics (default: %(default)s)")
+    options.add_argument("--name", default="keep_agent", help="ROS node name and topic prefix (default: %(default)s)")
     for field in fields(Limits):
         note = f"limit `{field.name}` of a session, see docs/robots.md (default: %(default)s)"
         kind, default = type(field.default), field.default

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from keep_agent.robots.task.events import Event
 
-NANOSECONDS = 10**9  # per second
+NANOSECONDS = 10**9  # in one second
 
 
 class McapLog:
@@ -84,7 +84,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
     A killed process loses at most the last chunk of 1 MiB; `mcap recover` repairs the file. Raises ConfigError for an
     existing file.
     """
-    _writer()  # raises NotInstalled before a file is made
+    _writer()  # here, so that NotInstalled is raised before a file is made
     if path.exists():
         raise ConfigError(f"{path} already exists: name another file, or move it away")
     with writing(path):

@@ -20,8 +20,8 @@ from keep_agent.robots.session import SessionOptions
 
 PREEMPTED = "the goal was cancelled or replaced by another"
 POLL = 0.02  # seconds
-RESULT_TIMEOUT = 2.0  # seconds to wait for rospy to send the result of a stopped goal: enough on a busy machine
-TASK_END_TIMEOUT = 10.0  # seconds to wait for the goal of a stopped task to end: enough on a busy machine
+RESULT_TIMEOUT = 2.0  # seconds in which rospy sends the result of a stopped goal, even on a busy machine
+TASK_END_TIMEOUT = 10.0  # seconds in which the goal of a stopped task ends, even on a busy machine
 
 
 class Ros1Node:
@@ -88,7 +88,7 @@ class Ros1Node:
 
 
 def _reach_master() -> None:
-    """Raises ConnectionLost if no ROS master answers: `rospy.init_node` would wait for one forever."""
+    """Raises ConnectionLost if no ROS master answers: `rospy.init_node` would wait for it forever."""
     rosgraph = ros1("rosgraph")
     if not rosgraph.is_master_online():
         uri = rosgraph.rosenv.get_master_uri()

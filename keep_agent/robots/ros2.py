@@ -1,7 +1,7 @@
 """ROS 2 node. Its action, services and topics have the same names as those of the ROS 1 node.
 
-This node has never run with ROS 2, which was not available: it follows rclpy's documentation and is tested against a
-mock of it. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the
+This node has never run with ROS 2, which was not available. It follows rclpy's documentation and is tested with a
+mock of rclpy. It only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the
 definitions of `keep_agent.robots.ros.messages` (docs/robots.md). Without that package, use the rosbridge.
 """
 
@@ -24,7 +24,7 @@ from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-RESULT_TIMEOUT = 1.0  # seconds to wait for the end of a stopped goal, and then for rclpy to send its result
+RESULT_TIMEOUT = 1.0  # seconds to wait for a stopped goal to end, and then as long for rclpy to send the result
 POLL = 0.1  # seconds
 THREADS = 8  # threads for callbacks: each running or waiting goal occupies one
 REPLACED = "another goal replaced it"
@@ -42,7 +42,7 @@ def ros2(name: str) -> ModuleType:
 
 
 class Ros2Node:
-    """Node with an action, services and topics below ``name``. It runs one goal at a time: a new goal aborts the old.
+    """Node with an action, services and topics below ``name``. It runs one goal at a time: a new goal stops the old.
 
     The caller calls `rclpy.init` and `rclpy.shutdown`, and spins the node with a multi-threaded executor.
     """
@@ -98,8 +98,8 @@ class Ros2Node:
         goal.execute()
 
     def _cancel(self, goal: Any) -> Any:
-        if goal is self._latest:  # otherwise a newer goal has replaced this one, which is being stopped already
-            self._cancelled = goal  # rclpy marks the goal only after this call, but `_execute` may begin earlier
+        if goal is self._latest:  # otherwise a newer goal has replaced this goal and stopped it
+            self._cancelled = goal  # `_execute` may begin before rclpy marks the goal as cancelled
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
 

@@ -73,7 +73,7 @@ class RosbridgeServer:
         self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _advertise(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Advertise a service. Each request gets a thread, since roslibpy has only one for all callbacks."""
+        """Advertise a service. Each request gets a thread, since roslibpy runs all callbacks on one thread."""
         service, service_type = f"{self.name}/{key}", type_name(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ def main() -> None:
     options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
     options.add_argument("--host", default="localhost", help="host of the rosbridge (default: %(default)s)")
     options.add_argument("--port", type=int, default=9090, help="port of the rosbridge (default: %(default)s)")
-    options.add_argument("--timeout", type=float, default=10.0, help="seconds to wait for it (default: %(default)s)")
+    options.add_argument("--timeout", type=float, default=10.0, help="seconds to connect (default: %(default)s)")
     options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="ROS version (default: ros1)")
     arguments = options.parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))

@@ -54,7 +54,7 @@ class RobotSession:
         self._idle = ThreadEvent()
         self._idle.set()
         self._closed = ""  # reason given to `close`
-        self._stop_requested: Future[str] | None = None  # None without a task; its result is the reason to stop
+        self._stop_requested: Future[str] | None = None  # the result is the reason to stop; None without a task
         self._calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self._pending = PendingFacts()
         self._single_plans = SinglePlans(planner, self._pending)
@@ -63,9 +63,9 @@ class RobotSession:
     def run(self, instruction: str, watch: EventWatcher | None = None) -> TaskReport:
         """Run a task; block until it ends, which the limits guarantee.
 
-        A cancelled skill or a planner call that does not return is abandoned; the next task waits for it up to
-        `Limits.answer`, and fails if it still has not returned. ``watch`` is called with this task's events. Raises
-        RobotError while another task is running.
+        A cancelled skill or a planner call that does not return is left running. The next task waits up to
+        `Limits.answer` for this call, then fails. ``watch`` is called with this task's events. Raises RobotError while
+        another task is running.
         """
         emit = self._task_watcher(watch)
         with self._claim_task() as stop_requested:
@@ -101,9 +101,9 @@ class RobotSession:
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Report the result of the last planned skill. Without a report the next `plan` counts it as a success.
+        """Report the result of the last planned skill. Without a report the next `plan` counts the skill as a success.
 
-        Raises RobotError if there is no such skill, and the same errors as `plan`.
+        Raises RobotError if no planned skill awaits a report, and the same errors as `plan`.
         """
         self._single_plans.next_report(outcome)  # raises an error at once if there is no plan to report on
         self._call_planner("report", partial(self._single_plans.next_report, outcome))
@@ -159,7 +159,7 @@ class RobotSession:
         return self._calls
 
     def _call_planner(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """Run a planner call of the single plans with a time limit. ``begin`` returns it, and runs under the lock."""
+        """Run a call of the single plans with a time limit. ``begin`` runs under the lock and returns this call."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.done]
             if self._closed:
@@ -171,7 +171,7 @@ class RobotSession:
             call = BoundedCall(name, begin())
             self._calls = [call]
         call.wait(self.limits.answer)
-        with self._lock:  # in another thread a new task may be ending the single plans
+        with self._lock:  # a new task on another thread may be ending the single plans
             if call.done:
                 return call.result
             self._end_plans("the answer came too late")

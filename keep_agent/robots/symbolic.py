@@ -22,7 +22,7 @@ class SymbolicExecutor:
 
     :param seconds: duration of a successful skill, in seconds
     :param effect: share of the duration (0 to 1) after which the world changes, unless the skill was cancelled before
-    :raises ConfigError: values out of range
+    :raises ConfigError: ``seconds`` or ``effect`` is out of range
     """
 
     def __init__(self, setting: Setting, episode: Episode, *, seconds: float = 0.0, effect: float = 0.5) -> None:

@@ -35,10 +35,10 @@ class AgentRows:
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
-    """Rows in memory by agent and model. Forked caches share blocks, so `ledger` counts bytes only on demand."""
+    """Rows in memory by agent and model. Forked caches share blocks, so `ledger` counts their bytes at each call."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
-        """Make a ledger of the bytes of all rows; blocks that one of the ``shared`` caches has, too, do not count."""
+        """Make a ledger of the bytes of all rows; blocks that a ``shared`` cache also has do not count."""
         caches = [rows.cache for rows in shared]
         return CacheLedger(
             Entry(key, rows.cache.unshared_bytes(caches), key, rows.last_use) for key, rows in self.items()
@@ -47,7 +47,7 @@ class HostCache(OrderedDict[Key, AgentRows]):
 
 logger = logging.getLogger(__name__)
 EVICTION: Key = ("", "")  # the writer's key for evicting files; no agent has an empty name
-TEXT = "told"  # key of the text in the header of a file; the files of all versions have this key
+TEXT = "told"  # key of the text in a file's header; fixed, because existing files have it
 
 
 @dataclass
@@ -88,13 +88,13 @@ class DiskCache:
         return 0 if self.folder is None else disk.total_bytes(self.folder)
 
     def put(self, key: Key, rows: AgentRows) -> None:
-        """Write rows later, in the background. So from now on only forks of their cache may be extended."""
+        """Write rows in the background. From now on, extend only forks of their cache, never the cache itself."""
         rows.changed = False
         if self.folder is not None:
             self._writer.put(key, partial(self._save, key, rows))
 
     def get(self, key: Key, engine: Engine) -> AgentRows | None:
-        """Load and check an agent's file; None if it is missing, too old or damaged."""
+        """Load and check an agent's file; None if it is missing, expired or damaged."""
         if self.folder is None:
             return None
         self.wait_for_writes(lambda waiting: waiting == key)
@@ -108,7 +108,7 @@ class DiskCache:
             cache = engine.restore_cache(file)
             return AgentRows(cache, TokenText.from_json({**file.header[TEXT], "ids": cache.tokens}), self.clock())
         except (DataError, KeyError, TypeError, OSError) as error:
-            if path.exists():  # otherwise it is missing, or was just evicted
+            if path.exists():  # otherwise the file is missing, or was just evicted
                 reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
                 logger.warning("the memory of agent %r cannot be used and is computed again: %s", key[0], reason)
                 with self._lock:
@@ -122,7 +122,7 @@ class DiskCache:
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
         """Raise the error of a failed write of these agents (None: of any agent).
 
-        The error is raised at every call while its rows are ``cached`` in memory and not written, otherwise only once.
+        An error is raised at every call while the unwritten rows are ``cached`` in memory, otherwise only once.
         """
         with self._lock:
             failed = {key: error for key, error in self._failed.items() if agents is None or key[0] in agents}
@@ -171,5 +171,5 @@ class DiskCache:
             disk.evict(self.folder, self.budget, self.pinned(), self.quota, self._latest_expired())
 
     def _latest_expired(self) -> float:
-        """Return a Unix time; a file that was not used after it has expired."""
+        """Return a Unix time. Files that were last used at this time or earlier have expired."""
         return -inf if self.ttl is None else self.clock() - self.ttl

@@ -1,7 +1,7 @@
 """Memories of many agents: each agent's rows in a host cache and a disk cache, matched by text.
 
 The design is that of Semantic (technical report "Agent Memory Below the Prompt"). Stored rows are never modified in
-place: a prompt extends a fork, and `finish` stores the fork instead.
+place: a prompt extends a fork of the stored cache. `finish` replaces the stored cache by the fork.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AgentModel:
     start: tuple[int, ...]  # tokens in front of every prompt that cover no text, such as BOS
 
     def tokenized(self, token_text: TokenText) -> bool:
-        """Tell whether ``token_text`` has the tokens of this tokenizer, after this model's start tokens."""
+        """Tell whether this model's tokenizer made ``token_text``, and it begins with this model's start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
 
@@ -62,13 +62,13 @@ class AgentMemories:
 
     An agent reads only its own rows, and a shared prefix that was declared by `share`. A prompt has to be finished or
     abandoned before the agent's next one is opened; until then the agent's memory does not change. Rows are
-    written to ``folder`` (None: they are lost with the process) in the background: by `finish` with ``persist``, by
-    `flush`, or when they are evicted from memory, the least recently used first.
+    written to ``folder`` in the background: by `finish` with ``persist``, by `flush`, or when they are evicted from
+    memory. The least recently used are evicted first. Without a folder, rows are lost with the process.
 
     :param host_bytes: limit of the bytes of all rows in memory, enforced by `finish`; None: no limit
     :param disk_bytes: limit of all files, beyond which the least recently used are deleted; None: no limit
-    :param quota_bytes: an agent's rows are not evicted for other agents while they take at most this many bytes; in
-        memory the rows of each model count separately, on the disk all files of the agent count together
+    :param quota_bytes: an agent's rows are not evicted for other agents while they take at most this many bytes.
+        In memory the rows of each model count separately. On the disk all files of the agent count together
     :param ttl_seconds: seconds after their last use at which rows are deleted, files included; None: never
     :param threshold: a prompt reuses stored rows only if it begins with at least this share of their text
     :param exact: for a prompt equal to the stored text, ``reuse`` all rows but the last, or ``recompute`` all
@@ -92,7 +92,7 @@ class AgentMemories:
         match(TokenText(), "", self.threshold, self.exact)  # raises for invalid settings
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
-        self._open_prompts: dict[Key, object] = {}  # a prompt, or a placeholder while one is opened or finished
+        self._open_prompts: dict[Key, object] = {}  # open prompts; placeholders while a prompt is opened or finished
         self._shared: dict[tuple[str, str], AgentRows] = {}  # rows of shared prefixes, by name and model
         self._shared_texts: dict[str, str] = {}  # texts of shared prefixes, by name
         self._shared_names: dict[str, str] = {}  # name of the shared prefix of each agent
@@ -133,8 +133,8 @@ class AgentMemories:
         Tokens that were not computed (after a cancelled request) are left out.
 
         :param text: the text of the generated tokens, if it is known; None: decode them
-        :raises ConfigError: the prompt is not open (it was finished or abandoned, or its agent was forgotten), or a
-            request still extends its cache (then the prompt stays open)
+        :raises ConfigError: the prompt was finished or abandoned before, or its agent was forgotten. Also if a request
+            still extends the prompt's cache; then the prompt stays open
         :raises CapacityError: shared and pinned rows, and rows within a quota, exceed ``host_bytes`` together; the
             prompt is stored anyway
         """
@@ -206,14 +206,14 @@ class AgentMemories:
         self.engine, self.coder, self.start, self._model = engine, model.coder, model.start, model
 
     def pin(self, agent: str, pinned: bool = True) -> None:
-        """Keep an agent's rows in memory and on the disk, whatever budgets and age; ``pinned=False`` ends this."""
+        """Keep an agent's rows in memory and on the disk, whatever their size and age; ``pinned=False`` ends this."""
         with self._lock:
             self._pinned = self._pinned | {safe_id(agent)} if pinned else self._pinned - {safe_id(agent)}
 
     def forget(self, agent: str) -> bool:
         """Delete all rows of an agent, for every model; returns whether there were rows or an open prompt.
 
-        Its open prompt can then no longer be finished.
+        The agent's open prompt can no longer be finished.
         """
         with self._lock:
             self._deleting.add(safe_id(agent))
@@ -230,7 +230,7 @@ class AgentMemories:
         """Write changed rows, and wait until they are on the disk. Rows of a prompt are not written before `finish`.
 
         :param agents: owners of the rows; None: all agents
-        :raises Exception: error of a file that could not be written, now or earlier; other files are written
+        :raises Exception: error of a file that could not be written, now or earlier; the other files are written
         """
         with self._lock:
             failed = self._disk.failed
@@ -359,7 +359,7 @@ class AgentMemories:
         return entry.key[0] in self._pinned
 
     def _evict(self, current: Key) -> None:
-        """Evict the least recently used rows of agents above their quota; ``current`` only if they free too little."""
+        """Evict the least recently used rows of agents above their quota; ``current`` last of all."""
         budget = self.host_bytes
         if budget is None:
             return
@@ -385,7 +385,7 @@ class AgentMemories:
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(
-                f"{total} bytes are shared, pinned or within their quota, but host_bytes={budget}: raise it, "
+                f"rows of {total} bytes are shared, pinned or within a quota, but host_bytes={budget}: raise it, "
                 "lower quota_bytes, or unpin agents"
             )
 

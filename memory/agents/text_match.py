@@ -1,8 +1,8 @@
 """Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens.
 
-The tokens of a text depend on the characters around it, so the ids of two prompts may differ long before their texts
-do. So texts are compared, and the common part is mapped to tokens (Semantic, "Agent Memory Below the Prompt", section
-3.3). A seam is a place where separately encoded pieces of text are joined.
+The tokens of a text depend on the characters around it: the ids of two prompts may differ long before their texts
+differ. So texts are compared, and the common part is mapped to tokens (Semantic, "Agent Memory Below the Prompt",
+section 3.3). A seam is a place where separately encoded pieces of text are joined.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 MatchKind = Literal["exact", "extend", "diverge", "miss"]
 Exact = Literal["reuse", "recompute"]
-SeamRule = Literal["any", "composed", "spaces"]  # allowed seams
+SeamRule = Literal["any", "composed", "spaces"]  # where seams are allowed, see `TokenizerCoder`
 
 REPLACEMENT = "\ufffd"  # decoders' output for bytes that are not, or not yet, a character
 SPACES = " \t\n"
-WINDOW = 16  # characters before and after a seam that are tested: Unicode composition (NFC) must not join them
+WINDOW = 16  # characters tested on each side of a seam: Unicode composition (NFC) must not join the two sides
 MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
 ANCHORS = ("", "\n", "0", ";", "q")  # a text is encoded after the first of these that shares no token with it
 PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
@@ -56,8 +56,8 @@ class TokenizerCoder:
     Many tokenizers (SentencePiece) add a leading space when they encode and remove it when they decode. So a
     continuation is encoded after a short text, the anchor, whose tokens are cut off. At an allowed seam, the tokens of
     both pieces decode to the joined text; this is tested when the coder is made. ``seams`` tells where seams are
-    allowed: ``any`` place; ``composed``: not between characters that NFC composes to one; ``spaces``: beside a space,
-    tab or newline. Raises ModelError for a tokenizer that allows no seams, DataError for text that is not Unicode.
+    allowed. ``any``: everywhere. ``composed``: not between characters that NFC composes to one. ``spaces``: beside a
+    space, tab or newline. Raises ModelError for a tokenizer without allowed seams, DataError for invalid Unicode.
     """
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
@@ -126,7 +126,7 @@ def _plain_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenize
 
 
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
-    """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
+    """Count the complete characters after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
     Characters without a token belong to the token before. A character of several tokens is complete after the last.
     """
@@ -248,7 +248,7 @@ class TokenText:
         return open_ids
 
     def _complete(self, coder: TokenizerCoder) -> None:
-        """Give tokens of an incomplete character at the end the text that the decoder outputs for them."""
+        """Give the tokens of an incomplete last character the text that the decoder outputs for them."""
         ids = self._pop_incomplete()
         if ids:
             text = coder.decode(ids)
@@ -293,7 +293,7 @@ class Match:
 
     @property
     def reused(self) -> int:
-        """Number of rows that are not computed: one less if no text remains, because logits need a computed row."""
+        """Number of rows to reuse: ``tokens``, or one less if no text remains, because logits need a computed row."""
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 
@@ -301,8 +301,8 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
     If the texts are equal, all tokens are reused, or none with ``exact="recompute"`` (the paper's choice). If the
-    prompt begins with the stored text, all are reused. If it begins with at least the share ``threshold`` of the stored
-    text, the tokens of this part are; otherwise none. Reused tokens end at an allowed seam. Raises ConfigError.
+    prompt continues the stored text, all tokens are reused. If it begins with at least the share ``threshold`` of the
+    stored text, the tokens of this part are reused, otherwise none. Reused tokens end at a seam. Raises ConfigError.
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is not a share of a text: use 0 to 1")

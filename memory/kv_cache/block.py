@@ -1,4 +1,4 @@
-"""KV block: the stored keys and values of one memory unit (tokens computed together), and its entry in a ledger."""
+"""KV block (stored keys and values of tokens that were computed together), and the ledger entry of a block."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one memory unit, ``(layers, kv_heads, tokens, head_dim)`` each. Keys are stored before RoPE.
 
-    Indexing `PackedRows` (4 or 8 bits) unpacks the layers and rows; indexing `MappedRows` (in a file) verifies them.
+    Indexing `PackedRows` unpacks the indexed rows (4 or 8 bits); indexing `MappedRows` verifies the indexed rows.
     """
 
     identity: str
     k: torch.Tensor | PackedRows | MappedRows
     v: torch.Tensor | PackedRows | MappedRows
-    namespace: str = ""  # owner of the block; its bytes count toward the owner's share of a storage
+    namespace: str = ""  # owner of the block; the block's bytes count toward the owner's share of a storage
     created: float = 0.0  # Unix time of storing; 0 if the storage does not record it
 
     @property
@@ -60,7 +60,7 @@ class KVBlock:
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """View rows ``start:stop`` as a block without owner and time, whose identity includes ``start:stop``."""
+        """View rows ``start:stop`` as a new block, whose identity includes ``start:stop``. It has no owner and time."""
         if (start, stop) == (0, self.tokens):
             return self  # all rows: the block itself, with its identity, owner and time
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))
@@ -69,9 +69,9 @@ class KVBlock:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Ledger entry of one item of a storage or another cache: the item's key, size, owner and time, not its content."""
+    """Ledger entry: the key, size, owner and time of one item of a cache, such as a KV block in a storage."""
 
     key: Any  # hashable
     nbytes: int
-    owner: Hashable = ""  # namespace or agent; the bytes count toward its share of the budget
+    owner: Hashable = ""  # namespace or agent; the item's bytes count toward the owner's share of the budget
     timestamp: float = 0.0  # Unix time at which the item's time to live starts

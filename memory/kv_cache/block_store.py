@@ -1,6 +1,6 @@
-"""Block store: KV blocks (stored keys and values) by identity within a byte budget, and sessions' references to them.
+"""Block store: KV blocks (stored keys and values) by identity, within a byte budget, and references to the blocks.
 
-Beyond the budget the least recently used blocks are evicted. Dropping the last reference to a block deletes it.
+If the blocks exceed the budget, the least recently used are evicted. Dropping a block's last reference deletes it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EvictionRule = Callable[[E, int], bool]  # (entry, total bytes of its owner) -> 
 
 
 class CacheLedger(Generic[E]):
-    """Entries of a cache's items, the least recently used first; ``shares`` are the total bytes of each owner."""
+    """Entries of a cache, the least recently used first. ``shares`` has the total bytes of each owner's entries."""
 
     def __init__(self, entries: Iterable[E] = ()) -> None:
         self._entries: OrderedDict[Hashable, E] = OrderedDict()
@@ -61,7 +61,7 @@ class CacheLedger(Generic[E]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[E]:
-        return iter(list(self._entries.values()))  # another thread may delete a damaged block during a loop
+        return iter(list(self._entries.values()))  # a copy: another thread may delete an entry during the loop
 
     def add(self, entry: E) -> None:
         """Add an entry as the most recently used; it replaces an entry with the same key."""
@@ -91,9 +91,9 @@ class CacheLedger(Generic[E]):
         return list(takewhile(lambda entry: entry.timestamp <= latest, self))
 
     def victims(self, excess: float, *rules: EvictionRule[E]) -> list[E]:
-        """Choose the least recently used entries that free ``excess`` bytes in all, or less if the rules forbid more.
+        """Choose least recently used entries until they free ``excess`` bytes in all, or no rule allows another entry.
 
-        Without a rule any entry may be chosen. A further rule applies only if the rules before it free too little.
+        Without rules any entry may be chosen. The second rule is used only if the first rule frees too little.
         """
         victims: dict[Hashable, E] = {}
         shares = self.shares.copy() if excess > 0 else self.shares
@@ -109,7 +109,7 @@ class CacheLedger(Generic[E]):
 
 
 class BlockStore:
-    """Base of storages in memory and on a disk. ``budget_bytes=None`` means that there is no limit."""
+    """Base class of storages in memory and on a disk. ``budget_bytes=None`` means that there is no limit."""
 
     budget_bytes: int | None
     device: str | None = None  # device to which blocks are moved; None: each block stays on its device
@@ -147,7 +147,7 @@ class BlockStore:
         return block
 
     def peek(self, identity: str) -> KVBlock | None:
-        """Return a block without counting that as a use."""
+        """Return a block, without counting a hit or marking the block as recently used."""
         return self._blocks.get(identity)
 
     def contains(self, identity: str) -> bool:
@@ -180,7 +180,7 @@ class BlockStore:
 
 
 class BlockPool:
-    """Reference counts of a storage's blocks. A block is deleted with its last reference; it may be evicted before."""
+    """Reference counts of a storage's blocks. Without references a block is deleted; eviction ignores the counts."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -198,16 +198,16 @@ class BlockPool:
 
 
 class BlockLease:
-    """One session's references to the blocks that it reads from a pool or stores there; `release` drops all of them.
+    """One session's references to blocks that it has read from a pool or stored there. `release` drops them all.
 
-    Blocks that it stores count toward the byte share of ``namespace``.
+    Blocks that the session stores count toward the byte share of ``namespace``.
     """
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
-        self._last_use: dict[str, int] = {}  # maps a block's identity to the last prompt that used it; oldest first
+        self._last_use: dict[str, int] = {}  # block identity -> number of the last prompt that used it; oldest first
         self._prompts = 0
-        self.stored: dict[str, int] | None = None  # maps identities of blocks put here to their tokens; None: no record
+        self.stored: dict[str, int] | None = None  # identity of a stored block -> its number of tokens; None: no record
 
     def get(self, identity: str) -> KVBlock | None:
         block = self._pool.storage.get(identity)
@@ -219,7 +219,7 @@ class BlockLease:
         return self._pool.storage.contains(identity)
 
     def keep(self, identities: Iterable[str]) -> None:
-        """Count blocks as used by the current prompt, even if it does not read them."""
+        """Mark blocks as used by the current prompt, even if the prompt does not read them."""
         for identity in identities:
             self._use(identity)
 
@@ -238,7 +238,7 @@ class BlockLease:
                 self.drop(identity)
 
     def discard(self, identity: str) -> None:
-        """Delete a damaged block for all sessions; references to it remain, as after an eviction."""
+        """Delete a damaged block for all sessions; its references remain, as after an eviction."""
         self._pool.storage.delete(identity)
 
     def release(self, delete: bool = True) -> None:

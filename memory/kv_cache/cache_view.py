@@ -1,4 +1,4 @@
-"""Cache view: a session's cache as input of a retention stage (which drops rows), and functions to choose rows."""
+"""Cache view: the input of a retention stage, which drops rows of a session's cache. Functions here choose rows."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from memory.engine.attention.kernels import AttentionParams, MaskBlock, block_pr
 
 @dataclass(frozen=True)
 class CacheView:
-    """The live rows (not dropped so far) of a cache after a turn's prefill. Keys and queries are rotated (RoPE).
+    """Live rows (not dropped so far) of a cache after a turn's prefill. Keys and queries are rotated (RoPE).
 
-    ``forced`` rows survive in any case: the protected prefix, and the query span, which is the last instruction and the
-    last query. ``span`` marks the query span alone. Query vectors are known for the last n rows only.
+    The query span is the last instruction and the last query. ``forced`` rows (the protected prefix and the query span)
+    are never dropped. Query vectors are known only for the last n rows.
     """
 
     positions: torch.Tensor  # (rows,) long, ascending
     tokens: torch.Tensor  # (rows,) long: token ids
     forced: torch.Tensor  # (rows,) bool
-    span: torch.Tensor  # (rows,) bool
+    span: torch.Tensor  # (rows,) bool: rows of the query span
     layers: int
     keys: Callable[[int], torch.Tensor]  # layer -> (kv_heads, rows, head_dim)
     query_positions: torch.Tensor  # (n,) long: positions of the last n rows
     queries: Callable[[int], torch.Tensor]  # layer -> (heads, n, head_dim)
     attention: Callable[[int], AttentionParams]  # layer -> settings of its attention
-    intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
+    intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query vector of the query span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, summed over layers, heads and queries
     session: str = ""  # name of the session; "": none
     part_of_row: torch.Tensor | None = None  # (rows,) long: number of the segment or turn of each row
@@ -44,10 +44,10 @@ class CacheView:
 
 
 def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:
-    """Return (rows,) bool, the rows to keep: the forced ones and the best of the others, up to ``budget`` rows in all.
+    """Return the rows to keep, (rows,) bool: the forced rows, and the best other rows up to ``budget`` rows in all.
 
-    ``scores`` returns one number per row of `CacheView.history`, but is not called if all rows fit. Of rows with equal
-    scores, the later are kept.
+    ``scores`` returns one number per row of `CacheView.history`. It is not called if all rows fit. Of rows with equal
+    scores, the later rows are kept.
     ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean score of its rows.
     """
     if view.rows <= budget:
@@ -63,12 +63,12 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], 
 
 
 def _best_indices(ranked: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the indices of the ``count`` highest scores; of equal scores the later comes first."""
+    """Return the indices of the ``count`` highest scores; of equal scores the later one comes first."""
     return ranked.numel() - 1 - ranked.flip(0).sort(descending=True, stable=True).indices[:count]
 
 
 def _best_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.Tensor:
-    """Return (rows,) bool: up to ``count`` rows, in whole parts, the best first; parts that do not fit are skipped."""
+    """Select whole parts, the best first, up to ``count`` rows; skip parts that do not fit. Returns (rows,) bool."""
     names, owner, sizes = parts.unique(return_inverse=True, return_counts=True)
     means = ranked.double().new_zeros(names.numel()).index_add_(0, owner, ranked.double()) / sizes
     selected = torch.zeros_like(means, dtype=torch.bool)
@@ -82,7 +82,7 @@ def _best_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.
 def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Compute the attention of ``queries`` (heads, n, head_dim) at positions ``places`` to live rows: (heads, n, rows).
 
-    All weights are 0 for a query whose visible rows are all dropped or outside the layer's window.
+    All weights are 0 for a query that can attend to no live row within the layer's window.
     """
     params = view.attention(layer)
     visible = view.positions[None] <= places[:, None]

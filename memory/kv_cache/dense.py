@@ -1,4 +1,4 @@
-"""Dense cache: one tensor for a prompt's keys and one for its values; and the base classes of other caches."""
+"""Dense cache: one tensor for a prompt's keys and one for its values. Also the interface of all working caches."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ HEADROOM = 256  # free rows after a prompt, for candidate continuations and gene
 class WorkingCache(KVCache, Protocol):
     """Interface that a forward pass needs of a cache. Tensors have a leading request axis; keys are rotated (RoPE)."""
 
-    raw: torch.Tensor | None  # unrotated keys besides the rotated ones, if rows will be copied to blocks (harvested)
+    raw: torch.Tensor | None  # unrotated copies of the keys, if rows will be copied to blocks (harvested)
     observer: AttentionObserver | None  # records the passes that append rows
     tiled: bool  # whether rows are read tile by tile instead of all at once
 
     def reserve(self, rows: int, keep: bool = False) -> None:
-        """Make room for a pass over ``rows`` new rows, which `extend` stores if ``keep`` is True."""
+        """Make room for a pass over ``rows`` new rows. With ``keep``, `extend` keeps the rows, else they are lost."""
         ...
 
     def end_at(self, rows: int) -> int: ...
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store ``k``, ``v`` (requests, kv_heads, rows, head_dim), keys rotated, at ``rows``."""
+        """Store rotated keys ``k`` and values ``v``, (requests, kv_heads, rows, head_dim) each, at ``rows``."""
         ...
 
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None: ...
 
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
+        """Read rotated keys and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim) each."""
         ...
 
     def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
-        """Yield all rows that the pass reads, tile by tile. Rows before ``first`` are not used: any value will do."""
+        """Yield all rows that the pass reads, tile by tile. The caller ignores rows before ``first``."""
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
 
     def erase(self) -> None:
-        """Zero the rows that hold numbers that are not finite, if other requests may read these rows as padding."""
+        """Zero rows with infinite or NaN numbers, if other requests may read these rows as padding."""
         ...
 
 
 class DenseCache:
     """One tensor for all keys and one for all values: ``(layers, 1, kv_heads, capacity, head_dim)``.
 
-    Keys are rotated, so decoding never rotates them again. ``raw`` additionally holds the unrotated keys when rows
-    are to be harvested. ``positions`` are those of rows ``0:length``; ``logits`` are those of the last row.
+    Keys are rotated, so decoding never rotates them again. If rows will be harvested (copied to blocks), ``raw`` has
+    the unrotated keys. ``positions`` belong to rows ``0:length``, ``logits`` to the last row.
     """
 
     tiled = False
@@ -68,14 +68,14 @@ class DenseCache:
         self.v = torch.empty_like(self.k)
         self.raw = torch.empty_like(self.k) if raw else None
         self.length = 0
-        self.next_position = 0  # one after the last row's position, not the number of rows
+        self.next_position = 0  # the last row's position + 1, which can exceed the number of rows
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
         self.observer = None
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Make the rows that a pass has just written from row ``length`` on part of the cache."""
+        """Add to the cache the rows that a pass has just written after the first ``length`` rows."""
         self.positions = torch.cat([self.positions, positions])
         self.length += positions.numel()
         self.next_position, self.logits = int(positions[-1]) + 1, logits
@@ -86,14 +86,14 @@ class DenseCache:
         self.next_position = int(self.positions[-1]) + 1 if length else 0
 
     def erase(self) -> None:
-        """Change nothing: no other cache reads these rows."""
+        """Change nothing: no other cache reads the rows of this one."""
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         write_rows(self.k[layer], rows, k)
         write_rows(self.v[layer], rows, v)
 
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
-        """Keep unrotated keys too, if this cache is to be harvested."""
+        """Store unrotated keys, if rows of this cache will be harvested."""
         if self.raw is not None:
             write_rows(self.raw[layer], rows, k)
 
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Zero the padding after ``rows`` rows, which attention reads and masks; return the number of rows it reads."""
+        """Zero the padding after the first ``rows`` rows. Return how many rows attention reads, with padding."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -117,7 +117,7 @@ class DenseCache:
             self.raw = None if self.raw is None else functional.pad(self.raw, (0, 0, 0, more + HEADROOM))
 
     def harvest(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy the unrotated keys, and values, of ``rows``, (layers, kv_heads, rows, head_dim) each.
+        """Copy the unrotated keys and the values of ``rows``, (layers, kv_heads, rows, head_dim) each.
 
         :raises ModelError: if the cache was made without unrotated keys.
         """
@@ -135,7 +135,7 @@ def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
 
 
 class EvictableRows:
-    """Base of caches that drop rows: ``tokens`` of all positions, and ``positions`` of the live (not dropped) rows."""
+    """Base class of caches that drop rows. ``tokens`` keeps their tokens; ``positions`` has live (not dropped) rows."""
 
     raw = None  # no unrotated keys are stored
 
@@ -185,7 +185,7 @@ class EvictableRows:
         self.positions, self.logits = torch.cat([self.positions, positions]), logits
 
     def _drop(self, keep: torch.Tensor) -> torch.Tensor:
-        """Remove from ``positions`` those where ``keep`` (live rows,) bool is False, and return them."""
+        """Remove and return the positions of the live rows where ``keep``, (live rows,) bool, is False."""
         if keep.numel() != self.length:
             raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live rows")
         dropped = self.positions[~keep]

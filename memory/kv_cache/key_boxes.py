@@ -18,7 +18,7 @@ class KeyBoxes:
 
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
-        """Make one box per block around its unrotated keys (all layers, kv_heads, tokens, head_dim), for ``layers``."""
+        """Make boxes for ``layers`` from each block's unrotated keys, (all layers, kv_heads, tokens, head_dim)."""
         device = keys[0].device
         selected = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
         low, high = (torch.stack(side, 2) for side in zip(*(torch.aminmax(k, dim=2) for k in selected), strict=True))
@@ -60,7 +60,7 @@ class KeyBoxIndex:
         self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Remove all blocks except ``numbers`` (ascending); these are renumbered from 0."""
+        """Remove all blocks except ``numbers`` (ascending), and renumber the remaining blocks from 0."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import CapacityError, ModelError
 
-SENTINEL = 0  # slot that stands for every dropped position: it is never free, and read only as masked padding
-MARGIN = 32  # rows of the tensors after the last slot, which readers may read as padding
+SENTINEL = 0  # slot that stands for every dropped position: it is never free, and caches read it only as masked padding
+MARGIN = 32  # extra rows after the last slot, which caches may read as padding
 FIRST_SIZE = 512
 
 
@@ -22,18 +22,18 @@ class SlotOwner(Protocol):
 
     @property
     def slots(self) -> torch.Tensor:
-        """(n,) slots, each as often as the object refers to it."""
+        """Slots that the object refers to, (n,); a slot occurs once per reference."""
         ...
 
 
 class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
-    A slot is free when neither a cache nor a prefix index refers to it. Every slot holds finite numbers at all times,
-    so that a reader may read past the end of its rows and mask the rest.
+    A slot is free when neither a cache nor a prefix index refers to it. Every slot always holds finite numbers, so
+    that a cache may read slots after its own rows and mask them.
 
-    References are counted under one ``lock``, because requests begin, fork and end in any thread; only the engine's
-    worker writes rows and grows the pool. Hold the lock from a look-up of slots until you have added a reference.
+    A ``lock`` guards the reference counts, because requests begin, fork and end in any thread. Only the engine's
+    worker thread writes rows and grows the pool. Hold the lock from a look-up of slots until you add a reference.
 
     :param capacity: maximum number of slots; None: the pool grows as long as there is memory
     """
@@ -53,7 +53,7 @@ class KVPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-        self.lock = RLock()  # reentrant: a thread that holds it may run a cache's finaliser, which takes it, too
+        self.lock = RLock()  # reentrant: a thread that has the lock may run a cache's `__del__`, which acquires it
         self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property
@@ -80,7 +80,7 @@ class KVPool:
         return torch.empty(0, dtype=torch.long, device=self.device)
 
     def register(self, owner: SlotOwner) -> None:
-        """Let `check_integrity` count the references of ``owner`` while it lives."""
+        """Let `check_integrity` count the references of ``owner`` while ``owner`` exists."""
         with self.lock:
             self._owners.add(owner)
 
@@ -89,7 +89,7 @@ class KVPool:
         with self.lock:
             if self.capacity is not None and self.in_use + count > self.capacity:
                 raise CapacityError(
-                    f"{count} more rows do not fit beside the {self.in_use} in use of a pool of {self.capacity} slots; "
+                    f"{count} rows do not fit into the pool: {self.in_use} of its {self.capacity} slots are in use; "
                     "lower the retention budget, close sessions, or give the pool more slots"
                 )
             free = np.flatnonzero(self.references == 0)
@@ -106,7 +106,7 @@ class KVPool:
             np.add.at(self.references, _without_sentinel(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Remove a reference to each of ``slots``; the last one frees a slot. Raises ModelError for a free slot."""
+        """Remove one reference from each of ``slots``; the last one frees a slot. Raises ModelError for a free slot."""
         with self.lock:
             numbers = _without_sentinel(slots)
             np.subtract.at(self.references, numbers, 1)
@@ -115,7 +115,7 @@ class KVPool:
                 raise ModelError("a slot was released more often than it was referred to")
 
     def check_integrity(self) -> None:
-        """Check every slot's count against the owners' references. Raises ModelError for the first that differs."""
+        """Check every slot's count against the owners' references. Raises ModelError if any differs."""
         with self.lock:
             expected = np.zeros_like(self.references)
             expected[SENTINEL] = 1
@@ -125,7 +125,7 @@ class KVPool:
             if wrong.size:
                 slot = int(wrong[0])
                 raise ModelError(
-                    f"{wrong.size} slots have a wrong reference count: {slot} has {expected[slot]} references, "
+                    f"{wrong.size} slots have a wrong reference count: slot {slot} has {expected[slot]} references, "
                     f"but its count is {self.references[slot]}"
                 )
 

@@ -1,4 +1,4 @@
-"""Packed rows: a KV block's keys or values in 4 or 8 bits, unpacked when indexed; and mapped rows of a file."""
+"""Packed rows: keys or values in 4 or 8 bits, unpacked when indexed. Mapped rows: rows of a file, verified then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Parse ``[layers]`` or ``[layers, :, start:stop]`` to its parts; ``what`` names the rows in error messages."""
+    """Split index ``[layers]`` or ``[layers, :, start:stop]`` into its parts; ``what`` names the rows in errors."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
@@ -24,7 +24,7 @@ def parse_index(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
 
 
 class StoredRows:
-    """Base of keys or values of a block that are not a plain tensor (layers, kv_heads, tokens, head_dim)."""
+    """Base class of a block's keys or values, (layers, kv_heads, tokens, head_dim), that are not a plain tensor."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -32,20 +32,20 @@ class StoredRows:
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
         """Copy the layers ``index``; ``dim`` must be 0."""
         if dim != 0:
-            raise ConfigError(f"{self.kind} rows are selected by layer (dim 0), not by dim {dim}: read them with [:]")
+            raise ConfigError(f"{self.kind} rows cannot be selected along dim {dim}, only by layer (0): use rows[:]")
         return self[index]
 
     def _check_cut(self, dim: int) -> None:
         if dim != 2:
-            raise ConfigError(f"{self.kind} rows are cut by token (dim 2), not by dim {dim}: read them with [:]")
+            raise ConfigError(f"{self.kind} rows cannot be cut along dim {dim}, only by token (2): use rows[:]")
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRows(StoredRows):
-    """Rows of ``dtype`` in 4 or 8 bits.
+    """Rows of ``dtype``, packed into 4 or 8 bits. Tokens of one group share a scale.
 
-    They are rows ``skip : skip + tokens`` of the concatenated ``pieces`` (layers, kv_heads, ..., head_dim). A piece has
-    whole groups of tokens that share a scale, while a view may begin and end within a group.
+    The rows are number ``skip : skip + tokens`` of the concatenated ``pieces``, (layers, kv_heads, ..., head_dim) each.
+    A piece has only whole groups, but the rows of a view may begin and end within a group.
     """
 
     kind: ClassVar[str] = "packed"
@@ -56,7 +56,7 @@ class PackedRows(StoredRows):
 
     @classmethod
     def of(cls, x: torch.Tensor, format: PackFormat, along: Axis = "token") -> PackedRows:
-        """Pack ``x`` (layers, kv_heads, tokens, head_dim); by channel only whole groups of tokens, others by token."""
+        """Pack ``x`` (layers, kv_heads, tokens, head_dim). An incomplete last group of tokens is packed by token."""
         tokens = x.shape[2]
         whole = tokens - tokens % format.group if along == "channel" else 0
         pieces = [pack(x[:, :, :whole], format, along)] if whole else []
@@ -104,7 +104,7 @@ class PackedRows(StoredRows):
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
-        """Yield the parts of pieces that hold rows ``first:last``, as pairs (extra rows at the part's start, part)."""
+        """Cut rows ``first:last`` out of the pieces, in whole groups. Yields (rows of the part to skip, part)."""
         place = 0
         for piece in self.pieces:
             start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span
@@ -114,10 +114,10 @@ class PackedRows(StoredRows):
 
 
 class DamagedError(CorruptError):
-    """Error for a stored block that changed on disk. The storage has deleted it; the next prompt computes it again."""
+    """Error for a stored block that changed on disk. The storage has deleted it; the next prompt computes a new one."""
 
     def __init__(self, identity: str, message: str) -> None:
-        super().__init__(identity, message)  # both, so that it can be pickled
+        super().__init__(identity, message)  # both arguments, so that the error can be pickled
         self.identity = identity
 
     def __str__(self) -> str:
@@ -187,7 +187,7 @@ class MappedRows(StoredRows):
         return self[:]
 
     def copy(self) -> torch.Tensor:
-        """Verify all rows and copy them; in memory a layer's tokens follow one another, as in the file."""
+        """Verify and copy all rows. In memory their order is layer, token, head, as in the file."""
         return self[:].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 

@@ -12,7 +12,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token id of renumbered rows: no prompt may match them, as they depend on dropped rows
+RENUMBERED = -1  # token id of renumbered rows, which depend on dropped rows: it matches no token of a prompt
 
 
 class PagedCache(EvictableRows):
@@ -20,8 +20,8 @@ class PagedCache(EvictableRows):
 
     ``slot_map`` maps every position of the request's tokens to a slot, and dropped positions to the sentinel slot. The
     engine sees the live rows only, in order of their positions, so no row attends to the sentinel. In IntentKV
-    (arXiv 2606.09916) rows attend to it, with a key that is meant to make its logit small; docs/retention.md describes
-    when that fails.
+    (arXiv 2606.09916) rows attend to the sentinel, whose key is meant to give a small logit. docs/retention.md
+    describes when the logit is not small.
     """
 
     tiled = False
@@ -32,7 +32,7 @@ class PagedCache(EvictableRows):
         self.slot_map = pool.no_slots()
         self._rows_forgotten = 0  # number of rows dropped before a renumbering, which no longer have a position
         self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the current pass reads
-        self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
+        self._rows = self._spare = self.slot_map  # slots of live rows; slots reserved for new rows
         pool.register(self)
 
     @property
@@ -58,7 +58,7 @@ class PagedCache(EvictableRows):
         return visible
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated, at ``rows`` of the pass."""
+        """Store rotated keys ``k`` and values ``v``, (1, kv_heads, rows, head_dim) each, at ``rows`` of the pass."""
         if isinstance(self._pass, slice) and isinstance(rows, slice):
             run = slice(self._pass.start + rows.start, self._pass.start + rows.stop)
             self.pool.k[layer, :, run], self.pool.v[layer, :, run] = k[0], v[0]
@@ -75,7 +75,7 @@ class PagedCache(EvictableRows):
         return k.index_select(1, self._pass)[None], v.index_select(1, self._pass)[None]
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Make the rows just written part of the request."""
+        """Add to the request the rows that the pass has just written."""
         count = positions.numel()
         fresh, self._spare = self._spare[:count], self._spare[count:]
         self.slot_map = torch.cat([self.slot_map, fresh])
@@ -83,7 +83,7 @@ class PagedCache(EvictableRows):
         self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Zero rows with numbers that are not finite, also reserved ones; delete rows from the first of them on."""
+        """Zero rows, reserved ones too, with infinite or NaN numbers. Delete live rows from the first such row on."""
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
         valid = finite[0] & finite[1]
@@ -98,16 +98,16 @@ class PagedCache(EvictableRows):
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # then all renumbered rows are deleted
+        if position <= self.exact:  # the cut deletes all renumbered rows
             self._rows_forgotten = 0
         super().cut(position)
 
     def __del__(self) -> None:
-        with suppress(ImportError):  # modules are unloaded at the end of the process
+        with suppress(ImportError):  # when the process ends, modules may be unloaded already
             self.pool.release(self.slots)
 
     def drop(self, keep: torch.Tensor) -> None:
-        """Drop the live rows where ``keep`` (live rows,) bool is False; the other rows keep slot and position."""
+        """Drop the live rows where ``keep``, (live rows,) bool, is False. Other rows keep their slots and positions."""
         dropped = self._drop(keep)
         if not dropped.numel():
             return
@@ -133,7 +133,7 @@ class PagedCache(EvictableRows):
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
         if self.observer is not None:
-            self.observer.cut(first)  # the queries and weights it recorded from here on belong to the old positions
+            self.observer.cut(first)  # its queries and weights from ``first`` on belong to the old positions
 
     def fork(self) -> PagedCache:
         """Make the cache of another request, which shares these rows and continues after them."""
@@ -145,7 +145,7 @@ class PagedCache(EvictableRows):
         return fork
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Replace all rows by stored ones: position i has token ``tokens[i]``, and its row is in slot ``slots[i]``."""
+        """Replace all rows by stored ones: slot ``slots[i]`` has the row of position i with token ``tokens[i]``."""
         self.cut(0)
         self.pool.share(slots)
         self.slot_map = self._rows = slots

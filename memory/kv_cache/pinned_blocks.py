@@ -1,4 +1,4 @@
-"""Pinned blocks: KV blocks that outlive the sessions that use them, within a budget of their own."""
+"""Pinned blocks: KV blocks that stay stored when the sessions that use them end, within a budget of their own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PinnedStats:
 
 @dataclass
 class PinnedPool:
-    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2). A method's other blocks have another storage.
+    """Pool of SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2). Other blocks have another storage.
 
-    Blocks stay when no session refers to them. If a new block would raise the total above ``watermark`` times
-    ``capacity_bytes``, the blocks that the fewest prompts have used are evicted; among equals the least recently used.
-    A block that is in use for a prompt stays. Names are segment hashes; several names may refer to one block.
+    If a new block would raise the total above ``watermark * capacity_bytes``, blocks that no prompt is using are
+    evicted. The blocks that the fewest prompts have used go first, and among these the least recently used.
+    Names are segment hashes; several names may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20
@@ -50,7 +50,7 @@ class PinnedPool:
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin block ``physical`` (identity) as ``name``; ``make`` computes a missing block. Raises CapacityError."""
+        """Pin block ``physical`` (an identity) as ``name``; ``make`` computes a missing block. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -70,7 +70,7 @@ class PinnedPool:
         return block
 
     def unpin(self, name: str) -> None:
-        """Delete ``name``, if it is pinned, and its block if that has no other name."""
+        """Delete ``name``, if it is pinned, and its block if the block has no other name."""
         entry = self._index.delete(name)
         if entry is not None and not self._index.names(entry.physical):
             self._release(entry.physical)
@@ -94,8 +94,8 @@ class PinnedPool:
         in_use = self._stored_bytes - idle.nbytes
         if in_use + nbytes > self.capacity_bytes:
             raise CapacityError(
-                f"a block of {nbytes} bytes does not fit beside the {in_use} bytes in use into a pinned pool of "
-                f"{self.capacity_bytes} bytes: raise memory.pinned.capacity_bytes, or pin fewer segments at once"
+                f"a block of {nbytes} bytes does not fit into the pinned pool: {in_use} of its {self.capacity_bytes} "
+                "bytes are in use; raise memory.pinned.capacity_bytes, or pin fewer segments at once"
             )
         for entry in idle.victims(self._stored_bytes + nbytes - self.watermark * self.capacity_bytes):
             self._release(entry.key)

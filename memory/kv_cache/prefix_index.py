@@ -1,4 +1,4 @@
-"""Exact prefix index: a hash chain over blocks of tokens whose keys and values were computed with all tokens before."""
+"""Exact prefix index: it finds a stored block by a hash of the block's tokens and all tokens before the block."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
 class PrefixIndex:
     """Index of the stored prefixes of prompts, in whole blocks of ``block_size`` tokens.
 
-    A block is named by the context and all tokens up to its end: equal names mean equal exact keys and values. Blocks
-    that were computed without the tokens before them have names of another kind.
+    A block's name is a hash of the context and of all tokens up to the block's end. So blocks with equal names have
+    equal keys and values. Blocks that were computed without the tokens before them may not be inserted.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class PrefixIndex:
         return chain_names(self._root, token_ids, self.block_size)
 
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
-        """Get the stored blocks of the longest stored prefix of ``chain``.
+        """Return the stored blocks of the longest stored prefix of ``chain``.
 
-        They are fetched last to first: the last is then the least recently used of them, and is evicted first.
+        The last block is fetched first, so it is the least recently used of these blocks and is evicted first.
         """
         blocks: list[KVBlock] = []
         for name in reversed(list(takewhile(self._lease.contains, chain))):
@@ -63,7 +63,7 @@ class PrefixIndex:
         return blocks[::-1]
 
     def insert(self, chain: Sequence[str], first: int, rows: KVBlock, exact: bool) -> None:
-        """Store the blocks of ``chain`` from number ``first`` on, the last first; ``rows`` are their keys and values.
+        """Store the blocks of ``chain`` from number ``first`` on, the last block first; ``rows`` are their KV.
 
         Raises ConfigError if the rows are not exact, or are not as many as the blocks need.
         """
@@ -80,19 +80,19 @@ class PrefixIndex:
 @dataclass(frozen=True, slots=True)
 class _Block:
     slots: torch.Tensor
-    before: str | None  # the preceding block, without which this one cannot be matched
+    before: str | None  # name of the preceding block, without which this one cannot be matched
 
 
 class SlotPrefixIndex:
-    """Index of blocks of ``block_size`` exact rows in slots of ``pool``. The slots stay in use when caches drop them.
+    """Index of blocks of ``block_size`` exact rows in ``pool``. Indexed slots stay in use when all caches release them.
 
-    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Two
-    prompts that diverge within a block have a block each there, and the two blocks share the slots of common rows.
+    Above ``budget`` tokens the least recently used block is evicted; of one prefix, the last block first. If two
+    prompts diverge within a block, each has its own block there, and both blocks share the slots of the common rows.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # in order of eviction: a prefix's end before its start
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # in order of eviction: a prefix's last block first
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
@@ -104,7 +104,7 @@ class SlotPrefixIndex:
         return name in self._blocks
 
     def match(self, names: Sequence[str]) -> torch.Tensor:
-        """Find the slots of the longest stored prefix. The caller holds ``pool.lock`` until a cache refers to them."""
+        """Find the slots of the longest stored prefix. The caller holds ``pool.lock`` until a cache shares them."""
         with self.pool.lock:
             prefix = list(takewhile(self._blocks.__contains__, names))
             for name in reversed(prefix):
@@ -112,7 +112,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.no_slots(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact_rows: int) -> None:
-        """Add blocks of rows in ``slots``; the first ``exact_rows`` are exact. Raises ConfigError for other rows."""
+        """Add blocks ``names`` of rows in ``slots``. Raises ConfigError for rows after the first ``exact_rows``."""
         if len(names) * self.block_size > min(exact_rows, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -129,11 +129,12 @@ class SlotPrefixIndex:
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
         """Delete the blocks ``names`` whose rows are not all in other caches, and the successors of deleted blocks.
 
-        :param cache_slots: slots of the caller's cache, which does not count as another one. A cache with only some of
-            a block's rows does not need the block: it has diverged from the block, or dropped rows of it
+        A cache that has only some rows of a block cannot use the block: its tokens diverge there, or it dropped rows.
+
+        :param cache_slots: slots of the caller's own cache, which does not count as another cache
         """
         with self.pool.lock:
-            references = self.pool.references.copy()  # after the loop: those of other caches
+            references = self.pool.references.copy()  # after the next loop: references of other caches
             for slots in (cache_slots, self.slots):
                 np.subtract.at(references, slots.cpu().numpy(), 1)
             for name in names:

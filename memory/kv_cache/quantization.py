@@ -17,11 +17,11 @@ MIN_GROUP = 8  # minimum numbers in a group
 
 @dataclass(frozen=True, slots=True)
 class PackFormat:
-    """Bits of a code, and the size of a group, whose numbers share a scale and a bias.
+    """Format of packed numbers: ``bits`` per number, and the size of a group, whose numbers share a scale and a bias.
 
-    With ``keys="token"`` a group of keys lies within a token's flattened KV heads, and may span heads. With "channel"
-    (KIVI, arXiv 2402.02750) it has ``group`` tokens of one channel, because a few channels of keys are far from zero in
-    all tokens. Values are always packed by token.
+    With ``keys="token"`` a group has consecutive numbers of one token's keys, from one or several KV heads. With
+    "channel" (KIVI, arXiv 2402.02750) a group has one channel of ``group`` tokens: a few channels of keys are far
+    from zero in all tokens, and need their own scale. Values are always packed by token.
     """
 
     bits: int = 4
@@ -36,10 +36,10 @@ class PackFormat:
         check_choice("keys", self.keys, ("token", "channel"))
 
     def grid(self, numbers: int, along: Axis = "token") -> Grid:
-        """Choose the division of tokens with ``numbers`` numbers each (kv_heads * head_dim) into groups.
+        """Divide tokens into groups; a token has ``numbers`` (kv_heads * head_dim) numbers.
 
-        Along a token, the size of a group is the power of two up to ``group`` that takes the fewest bytes when each
-        token is padded to whole groups.
+        By token, each token is padded to whole groups. The group size is the power of two, up to ``group``, with which
+        a padded token takes the fewest bytes.
         """
         if along == "channel":
             return Grid(numbers + numbers % 2, 1, self.group, self.bits)
@@ -50,7 +50,7 @@ class PackFormat:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Division into groups: ``size`` numbers of each of ``span`` tokens. A token has ``width`` numbers with padding."""
+    """Division into groups of ``size`` numbers from each of ``span`` tokens. A padded token has ``width`` numbers."""
 
     width: int
     size: int
@@ -68,7 +68,7 @@ class Grid:
 
 
 def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
-    """Count the bytes of one layer's keys and values of one token, with its share of the scales and biases."""
+    """Count the bytes of one token's keys and values in one layer, with their share of scales and biases."""
     numbers = kv_heads * head_dim
     return math.ceil(format.grid(numbers, format.keys).bytes_per_token + format.grid(numbers).bytes_per_token)
 
@@ -136,7 +136,7 @@ class Packed:
         return self.map(lambda x: x[index])
 
     def part(self, start: int, stop: int) -> Packed:
-        """View tokens ``start:stop``; of numbers packed by channel, only whole groups of tokens."""
+        """View tokens ``start:stop``, which must be whole groups if the numbers are packed by channel."""
         span = self.grid.span
         _check_span(start, span)
         _check_span(stop, span)
@@ -173,12 +173,12 @@ def pack(x: torch.Tensor, format: PackFormat, along: Axis = "token") -> Packed:
     grid = format.grid(kv_heads * head_dim, along)
     _check_span(tokens, grid.span)
     flat = x.transpose(-3, -2).flatten(-2).float()
-    if missing := grid.width - flat.shape[-1]:  # repeat the last number, so that its group's extremes stay the same
+    if missing := grid.width - flat.shape[-1]:  # repeat the last number: its group keeps its minimum and maximum
         flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1)
     grouped = grid.of(flat)
     levels = (1 << format.bits) - 1
-    bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number is below it
-    scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: none is above the last code
+    bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number is below the bias
+    scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: no number exceeds the last code
     if not bool((scale.isfinite() & bias.isfinite()).all()):
         low, high = x.aminmax()
         raise ModelError(

@@ -21,10 +21,10 @@ PAGE = 64  # tokens that are packed together; an incomplete last page stays unpa
 
 @dataclass
 class Extent:
-    """Run of blocks: packed keys and values, (blocks, layers, kv_heads, BLOCK, head_dim) each, in a file or in memory.
+    """Successive packed blocks, in a file or in memory: ``k``, ``v`` (blocks, layers, kv_heads, BLOCK, head_dim) each.
 
-    ``check(first, last)`` is called before blocks ``first:last`` are read. The first ``used_rows`` rows never change,
-    so that several caches may share an extent. A cache whose last row is the last of these may write rows after it.
+    ``check(first, last)`` is called before blocks ``first:last`` are read. Several caches may share an extent,
+    because its first ``used_rows`` rows never change. A cache that has exactly these rows may write rows after them.
     """
 
     k: Packed
@@ -146,7 +146,7 @@ class QuantizedCache(EvictableRows):
         return rows + KEY_MULTIPLE
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store the pass's ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated; pack the pages they fill."""
+        """Store the pass's rotated keys and values, (1, kv_heads, rows, head_dim) each; pack pages that are full."""
         rows = self.next_position - self.packed
         if not self._keep:
             self._new = k, v
@@ -199,7 +199,7 @@ class QuantizedCache(EvictableRows):
             yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Make the rows just written part of the cache."""
+        """Add to the cache the rows that the pass has just written."""
         count = positions.numel()
         total = self.next_position - self.packed + count
         if self._next is not None:
@@ -214,11 +214,11 @@ class QuantizedCache(EvictableRows):
         self._keep, self._count = False, 0
 
     def erase(self) -> None:
-        """Change nothing: no other cache reads these rows."""
+        """Change nothing: no other cache reads the rows of this one."""
 
     @torch.inference_mode()
     def cut(self, position: int) -> None:
-        """Delete all tokens and rows from ``position`` on. The rest of a page that is cut through is unpacked again."""
+        """Delete all tokens and rows from ``position`` on. The remaining rows of a cut page are unpacked."""
         if position < self.packed:
             whole = position // PAGE * PAGE
             if position > whole:
@@ -231,7 +231,7 @@ class QuantizedCache(EvictableRows):
 
     @torch.inference_mode()
     def drop(self, keep: torch.Tensor) -> None:
-        """Exclude the live rows where ``keep`` (live rows,) bool is False from all later tiles."""
+        """Drop the live rows where ``keep``, (live rows,) bool, is False: later tiles do not have them."""
         self.live[self._drop(keep)] = False
 
     def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
@@ -275,7 +275,7 @@ class QuantizedCache(EvictableRows):
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
     def _tile(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
-        """Join packed rows ``start:stop`` of a layer, so that a tile does not depend on the division into extents."""
+        """Return packed rows ``start:stop`` of a layer, joined from all extents that have some of these rows."""
         parts = []
         for base, extent in self.bases():
             first, last = max(start - base, 0), min(stop - base, extent.capacity)
@@ -285,7 +285,7 @@ class QuantizedCache(EvictableRows):
         return k, v
 
     def _live_rows(self, start: int, stop: int) -> torch.Tensor | None:
-        """Return indices, from ``start``, of the live rows among ``start:stop``; None if all are. New rows are live."""
+        """Return the live rows of ``start:stop``, numbered from ``start``; None if all are live. New rows are live."""
         if not self.dropped:
             return None
         live = torch.ones(stop - start, dtype=torch.bool, device=self.device)
@@ -294,7 +294,7 @@ class QuantizedCache(EvictableRows):
         return None if bool(live.all()) else torch.nonzero(live)[:, 0]
 
     def _grow(self, rows: int) -> None:
-        """Make room for packed rows up to number ``rows``; only blocks that another cache has extended are copied."""
+        """Make room for ``rows`` packed rows in all; only blocks that another cache has extended are copied."""
         self._shrink(self.packed)
         self._unshare_last_extent()
         room = sum(extent.capacity for extent in self.extents)
@@ -305,7 +305,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _unshare_last_extent(self) -> None:
-        """Split the last extent if another cache extended it: share its full blocks, unless few, and copy the rest."""
+        """Stop sharing the last extent if another cache extended it: view its full blocks, and copy the rest."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()
@@ -313,6 +313,7 @@ class QuantizedCache(EvictableRows):
         whole, rest = divmod(start, BLOCK)
         if start == last.used_rows or whole == last.blocks:
             return
+        # few blocks are copied too, because a view of them would keep the whole extent in memory
         first = 0 if last.check is None and 2 * whole < last.blocks else whole
         self.extents[-1:] = [last.first_blocks(first)] if first else []
         self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []
@@ -335,5 +336,5 @@ class QuantizedCache(EvictableRows):
         return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
-        """Drop the extents that are wholly after ``rows``."""
+        """Drop the extents that begin at row ``rows`` or later."""
         self.extents = [extent for base, extent in self.bases() if base < rows]

@@ -25,10 +25,10 @@ def header_of(cache: QuantizedCache) -> dict[str, Any]:
 
 
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Collect the packed rows by name, in blocks (blocks, layers, ...), and the unquantized last rows.
+    """Collect the tensors of packed rows, (blocks, layers, ...) each, and the unquantized last rows, all by name.
 
-    Blocks are copied, because forks may extend the last block before it is written. Rows of this block after the packed
-    ones are zeros. The cache itself must not be extended until its rows are written.
+    Blocks are copied, because forks may extend the last block before it is written. After the packed rows, the last
+    block has zeros. The cache itself must not be extended until its rows are written.
     """
     blocks = -(-cache.packed // BLOCK)
     for extent in cache.extents:
@@ -57,7 +57,7 @@ def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
 
 
 def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> QuantizedCache:
-    """Make the cache of a file, for the model it was made with. Whole blocks stay mapped, checked when first read.
+    """Restore the cache of a file for the model that made it. Full blocks stay mapped, and are checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
     :raises DataError: the file lacks a part that this version needs

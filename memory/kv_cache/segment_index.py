@@ -1,6 +1,6 @@
 """Approximate segment index: it finds stored rows by a hash of their own tokens, at any position of a prompt.
 
-Rows that were computed with the full prompt before them have an exact index: `memory.kv_cache.prefix_index`.
+`memory.kv_cache.prefix_index` is the exact index, for rows that were computed with all tokens before them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SegmentEntry:
 class SegmentIndex:
     """Map from segment hashes to rows of a pool's blocks. Several entries may point into one block.
 
-    The pool may lose a block at any time. If `find` meets an entry of a lost block, it drops the entry.
+    The pool may lose (evict or delete) a block at any time; `find` then deletes the entry.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -59,7 +59,7 @@ class SegmentIndex:
             self._prune_above = 2 * len(self._entries) + 1024
 
     def find(self, name: str, lease: BlockLease) -> KVBlock | None:
-        """Return a view of the rows of ``name``, None if they are not stored; ``lease`` then refers to their block."""
+        """Return a view of the rows of ``name``, whose block ``lease`` refers to from now on; None if not stored."""
         entry = self._entries.get(name)
         if entry is None:
             return None

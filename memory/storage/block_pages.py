@@ -1,8 +1,8 @@
-"""Block pages: a file of one model's KV blocks. It has their rows layer by layer, in pages with a checksum each.
+"""Block pages: a file of one model's KV blocks, with their rows layer by layer, in pages with a checksum each.
 
-One layer of a KV block is one contiguous range of each tensor, however long the block, and can be read without the
-other layers. With ``pages`` pages per layer, page ``p`` of layer ``l`` has number ``l * pages + p`` in a `BlockFile`;
-one checksum covers the page's keys and values. The header has each KV block's rows, namespace and time of creation.
+One layer of a KV block is one contiguous range of each tensor, so it can be read without the block's other layers.
+With ``pages`` pages per layer, page ``p`` of layer ``l`` has number ``l * pages + p`` in a `BlockFile`. One checksum
+covers the keys and values of a page. The header has each KV block's row range, namespace and creation time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS = ("codes", "scale", "bias")
 
 @dataclass(frozen=True, slots=True)
 class PageFormat:
-    """Shape and format of all blocks of a file; ``dtype`` as torch prints it, without "torch."."""
+    """Shape and format of all blocks of a file; ``dtype`` is a name such as "bfloat16"."""
 
     layers: int
     kv_heads: int
@@ -64,7 +64,7 @@ class PageFormat:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Return the tensors of a block that `convert` has returned, by name, (layers, tokens, ...) each."""
+        """Return the tensors, by name, of a block that `convert` has returned; each is (layers, tokens, ...)."""
         tensors = {}
         for side, x in (("k", block.k), ("v", block.v)):
             x = x.whole() if isinstance(x, Mapped) else x
@@ -77,7 +77,7 @@ class PageFormat:
         return tensors
 
     def join(self, rows: Mapping[str, torch.Tensor], side: str, verifier: RowVerifier) -> MappedRows | MappedPacked:
-        """View tensors named as by `split` as keys (``side`` "k") or values ("v"). ``verifier`` checks what is read."""
+        """Make keys (``side`` "k") or values ("v") that view the tensors ``rows``, which are named as by `split`."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
             return MappedRows(rows[side].view(dtype).transpose(1, 2), verifier)
@@ -92,7 +92,7 @@ class PageFormat:
 
 
 def save_pages(folder: Path, agent: str, key: str, page_format: PageFormat, blocks: Sequence[KVBlock]) -> None:
-    """Replace the agent's file for ``key`` by one of ``blocks``, which `convert` returned. Raises CapacityError."""
+    """Write ``blocks``, which `convert` returned, as the agent's new file for ``key``. Raises CapacityError."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -136,7 +136,7 @@ class Pages:
         ]
 
     def verifier(self, identity: str) -> PageVerifier:
-        """Make a block's verifier, which reports it if it is damaged."""
+        """Make the verifier of a block, which reports damage."""
         return PageVerifier(self, identity, *self._index[identity][:2])
 
     def read(self, identity: str) -> KVBlock:
@@ -170,7 +170,7 @@ class PageVerifier:
     stop: int
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
-        """Verify its rows ``start:stop``, counted from 0, in ``layers``. Reports damage, then raises `DamagedError`."""
+        """Verify rows ``start:stop`` of this block or part, in ``layers``. Report damage, then raise `DamagedError`."""
         try:
             self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
         except CorruptError as error:
@@ -178,7 +178,7 @@ class PageVerifier:
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
     def part(self, start: int, stop: int) -> PageVerifier:
-        """Make the verifier of its rows ``start:stop``, counted from 0."""
+        """Make the verifier of rows ``start:stop`` of this block or part."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property

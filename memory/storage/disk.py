@@ -22,7 +22,7 @@ from memory.storage.block_pages import PageFormat, Pages, save_pages
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 2  # version of the file's layout, to raise with every change
+LAYOUT = 2  # version of the file's layout: add 1 with every change of the layout
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Disk(BlockStore):
     def open(self, model_key: str) -> None:
         """Find the blocks flushed for this model. Files of other models and formats stay unchanged.
 
-        :raises ConfigError: it was opened for another model
+        :raises ConfigError: the storage was already opened for another model
         :raises DataError: a newer version wrote the file
         """
         if self._model not in ("", model_key):
@@ -113,12 +113,12 @@ class Disk(BlockStore):
         super().delete(identity)
 
     def flush(self) -> None:
-        """Write the whole file if blocks have changed. Takes as much memory as the file.
+        """Write the whole file if blocks have changed. Needs as much memory as the file has bytes.
 
         :raises CapacityError: the disk is full; file and blocks are unchanged
         """
         if not self._blocks and len(self.ledger) == (0 if self._pages is None else len(self._pages)):
-            return  # the file holds exactly these blocks
+            return  # the file has exactly the blocks of the ledger
         stored = [self._verified(entry.key) for entry in list(self.ledger)]
         blocks = [block for block in stored if block is not None]
         if blocks:
@@ -130,7 +130,7 @@ class Disk(BlockStore):
         self._blocks, self._waiting = {}, 0
 
     def stats(self) -> dict[str, int]:
-        """Add corrupt blocks so far, bytes ``waiting`` for a flush, and the file's bytes to `BlockStore.stats`."""
+        """Add to the stats of `BlockStore`: corrupt blocks, bytes ``waiting`` for a flush, and bytes of the file."""
         file_bytes = 0 if self._pages is None else self._pages.nbytes
         return super().stats() | {"waiting": self._waiting, "file_bytes": file_bytes}
 
@@ -148,7 +148,7 @@ class Disk(BlockStore):
         self._waiting += entry.nbytes
 
     def peek(self, identity: str) -> KVBlock | None:
-        """Return a block without counting that as a use; rows in the file are verified when they are sliced."""
+        """Return a block without counting a hit; rows in the file are verified when they are sliced."""
         if identity in self._blocks or identity not in self.ledger:
             return self._blocks.get(identity)
         return self._pages.read(identity)

@@ -14,9 +14,9 @@ from memory.storage.ram import Ram
 
 @dataclass
 class Quantized(Ram):
-    """Blocks in Semantic's format ("Agent Memory Below the Prompt"): groups of numbers, each with a scale and a bias.
+    """Blocks in Semantic's format ("Agent Memory Below the Prompt"): each group of numbers has a scale and a bias.
 
-    ``budget_bytes`` counts packed bytes: 4 bits hold 3.5 times as many tokens as 16-bit numbers in `Ram`.
+    ``budget_bytes`` limits packed bytes. With 4 bits, the same budget holds 3.5 times the tokens of 16-bit numbers.
     ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Only whole
     groups are packed by channel; the remaining keys of a block, and all values, are packed by token.
     """

@@ -11,9 +11,9 @@ from memory.stages import Capabilities
 
 @dataclass
 class Ram(BlockStore):
-    """Hash table from identity to block.
+    """Storage of blocks in a hash table by identity.
 
-    Blocks are moved to ``device``; None leaves them where they were computed, as for a first tier in GPU memory.
+    Blocks are moved to ``device``. None leaves blocks on their device, such as the GPU that computed them.
     """
 
     budget_bytes: int | None = 2 << 30

@@ -19,13 +19,13 @@ from memory.storage.ram import BlockStore
 class Tiers:
     """Storage of tiers: blocks go into the first tier when they are stored or read; the least recently used move down.
 
-    A block on a disk is read from there, layer by layer, and copied up only when all of it has been read. A lower tier
+    A block on a disk is read layer by layer, and copied to the first tier when all layers have been read. A lower tier
     keeps its copy until it needs the space, so a block may be in several tiers. A block that fits into no tier is
-    rejected, and counted as rejected. ``flush`` copies all blocks into the last tier, if that outlives the process.
+    not stored, but counted as rejected. ``flush`` copies all blocks into the last tier, if it is persistent.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives each namespace a share of
-    every tier's budget: while the namespace's blocks take no more than that, none of them is evicted for another
-    namespace. A block expires ``ttl_seconds`` after it was stored, also while no process runs.
+    every tier's budget. Blocks of a namespace that takes no more than its share are not evicted for other
+    namespaces. A block expires ``ttl_seconds`` after it was stored, also while no process runs.
     """
 
     tiers: Sequence[BlockStore]
@@ -76,7 +76,7 @@ class Tiers:
         self._expire()
         for level in self._levels(identity):
             block = self.tiers[level].get(identity)
-            if block is None:  # damaged
+            if block is None:  # this copy is damaged
                 continue
             self._counts["hits"] += 1
             if level and block.is_loaded and identity not in self._pinned:
@@ -101,11 +101,11 @@ class Tiers:
         self._by_time.remove(identity)
 
     def entries(self) -> list[Entry]:
-        """List what each tier stores, the least recently used first; a copy in several tiers is listed in each."""
+        """List each tier's blocks, the least recently used first. A block in several tiers is listed several times."""
         return [entry for tier in self.tiers for entry in tier.ledger]
 
     def stats(self) -> dict[str, int]:
-        """Count blocks and bytes, those of each tier as ``tier0_bytes``, and events since the beginning.
+        """Count blocks and bytes, in all and per tier (``tier0_bytes``), and events since the start.
 
         Copies in several tiers count as one block. Evicted, rejected and expired blocks are lost."""
         tiers = {}
@@ -115,7 +115,7 @@ class Tiers:
         return {"blocks": len(self._by_time), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
-        """Copy blocks (the most recently used, if not all fit) into the last tier, if it persists; flush all tiers."""
+        """Copy blocks into a persistent last tier (the most recently used, if not all fit), then flush all tiers."""
         self._expire()
         *above, last = self.tiers
         if self.capabilities.persists:
@@ -168,16 +168,16 @@ class Tiers:
         return any(self._store_in(level, block, namespace) for level in range(first, len(self.tiers)))
 
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
-        """Put a block into one tier, if enough others may be evicted for ``namespace``.
+        """Put a block into one tier; return False if too few other blocks may move down for ``namespace``.
 
-        Blocks beyond their namespace's quota (the new block counts) are evicted first, then others of ``namespace``.
+        First to move down are blocks of namespaces above their quota (the new block counts), then of ``namespace``.
         """
         try:
             block = self.tiers[level].stored_form(block.in_memory())
-        except DamagedError:  # read from a disk tier, where it is damaged
+        except DamagedError:  # the block is mapped from a disk tier, and damaged there
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # before others move down: if that evicts the block's copy in a lower tier, it is not the last
+        ledger.add(new)  # first: blocks that move down may evict its copy in a lower tier, which must not count as lost
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:

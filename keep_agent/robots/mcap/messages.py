@@ -89,7 +89,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
     """Yield the messages for a trace entry. ``at``: time in ns; ``read`` returns a picture file's bytes, or None."""
     match entry["event"]:
         case "episode":
-            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent's trace has none
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent has no tasks
             yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)
@@ -104,7 +104,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
 
 
 def event_messages(event: Event, at: int) -> Iterator[Message]:
-    """Yield the messages for a session event; ``at`` is its time in ns. `Decision.trace` has the memory message."""
+    """Yield the messages for a session event; ``at`` is its time in ns. `Decision.trace` gives the memory message."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")

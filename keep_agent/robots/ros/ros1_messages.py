@@ -25,8 +25,8 @@ REMEDY = (
 def ros1(name: str) -> ModuleType:
     """Import a module of ROS 1, such as "rospy". Raises NotInstalled.
 
-    If rospy is not on ``sys.path``, the folder of Debian's packages becomes its *last* entry, so that they shadow no
-    package of the virtual environment.
+    If rospy is not on ``sys.path``, the folder of Debian's packages becomes the *last* entry of ``sys.path``. There it
+    shadows no package of the virtual environment.
     """
     if find_spec("rospy") is None and DEBIAN not in sys.path and Path(DEBIAN, "rospy").is_dir():
         sys.path.append(DEBIAN)

@@ -21,7 +21,7 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # values of actionlib_msgs/GoalStatus
 MAX_RECENT = 8  # number of ended goals in a status message: a client treats a goal without a status as lost
-HEARTBEAT_SECONDS = 0.2  # between two status messages; actionlib clients wait for one before they send a goal
+HEARTBEAT_SECONDS = 0.2  # between status messages; actionlib clients wait for a status before they send a goal
 REPLACED = "another goal replaced it"
 CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
@@ -62,7 +62,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals; wait up to twice ``seconds`` for the current goal, which has been stopped."""
+        """Reject waiting and later goals; wait up to twice ``seconds`` for the current goal, already stopped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -140,13 +140,13 @@ class BridgeActionServer:
             self._send_results()
 
     def _send_results(self) -> None:
-        """Send unsent results, also after a reconnection: a client waits for a goal's result, not for a status."""
+        """Send unsent results; also called after a reconnection, because a client waits until a result arrives."""
         with self._changed:
             while self._unsent_results and self._publish(self._result, self._unsent_results[0]):
                 self._unsent_results.popleft()
 
     def _publish_status(self) -> None:
-        """Publish the statuses. The caller holds the lock, so that the messages are in order."""
+        """Publish the statuses of all goals. The caller holds the lock, so that status messages stay in order."""
         known = [*self._recent_statuses]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))

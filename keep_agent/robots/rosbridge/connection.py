@@ -30,7 +30,7 @@ class Bridge(AbstractContextManager["Bridge"]):
     """Connection to a rosbridge. When it breaks, roslibpy reconnects and restores advertisements and subscriptions.
 
     Without a connection nothing is sent: roslibpy would send messages after the reconnection, moving the robot late.
-    roslibpy runs on asyncio. With Twisted, its other choice, it starts only once per process and outlives `main`.
+    roslibpy runs on asyncio here. Twisted, the alternative, can start only once per process and outlives `main`.
     """
 
     def __init__(self, host: str = "localhost", port: int = 9090, timeout: float = 10.0, secure: bool = False) -> None:

@@ -113,7 +113,7 @@ class RosbridgeExecutor:
             pending.start_timer(self.silence)
 
     def _cancel_lost(self) -> None:
-        """Cancel a lost skill if there is a connection. The lock keeps other skills from beginning before that."""
+        """Cancel a lost skill if there is a connection. The lock keeps other skills from beginning during the call."""
         with self._send_lock:
             if self._skill_lost and self.bridge.connected:
                 self._skill_lost = False

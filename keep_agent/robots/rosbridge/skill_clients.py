@@ -30,8 +30,8 @@ ROS1_ENDS = {2: "preempted", SUCCEEDED_ROS1: NO_SUCCESS, 4: "aborted", 5: "rejec
 class Fields:
     """Field names in a robot's messages. The defaults are those of this project's action.
 
-    :param ok: field with the skill's success. None for a type without one, such as std_srvs/Empty or
-        the result of move_base: the skill succeeded if the service answers, or the action's status is "succeeded"
+    :param ok: field with the skill's success. None: the type has no such field, like std_srvs/Empty or the result
+        of move_base. A service then succeeds if it answers, an action if its status is "succeeded"
     """
 
     skill: str = "task"  # in an action's goal or a service's request
@@ -70,7 +70,7 @@ class PendingSkill:
     _timer: Timer | None = None
 
     def start_timer(self, seconds: float) -> None:
-        """Treat the cancelled skill as lost after ``seconds`` without a result."""
+        """Fail the cancelled skill with `SkillLost` after ``seconds`` without a result."""
         if self._timer is None:
             text = f"{self.skill!r} was cancelled {seconds:g} s ago and has sent no result since"
             self._timer = Timer(seconds, self.fail, (SkillLost(f"{text}: the robot may still be moving"),))
@@ -205,7 +205,7 @@ class ServiceCall:
             response_event.set()
 
         self._call(self._cancel, {}, TRIGGER_FIELDS, on_response)
-        response_event.wait(CANCEL_TIMEOUT)  # a late cancellation must not hit the next skill
+        response_event.wait(CANCEL_TIMEOUT)  # otherwise a late cancellation could cancel the next skill
 
     def _call(self, service: Any, values: dict[str, str], fields: Fields, settle: Callable[[Outcome], None]) -> None:
         service.call(

@@ -30,7 +30,7 @@ class BoundedCall(Generic[T]):
                 self._future.set_exception(error)
 
     def withdraw(self, result: T) -> bool:
-        """Prevent the call if it has not begun, and set ``result`` instead; return whether it was prevented."""
+        """Prevent a call that has not begun, and set its ``result``; return whether the call was prevented."""
         withdrawn = self._claim.acquire(blocking=False)
         if withdrawn:
             self._future.set_result(result)
@@ -51,6 +51,6 @@ class BoundedCall(Generic[T]):
         return self._future.result(0)
 
     def wait(self, seconds: float, *futures: Future[Any]) -> bool:
-        """Wait until this call or one of ``futures`` is done, or for a time limit; return whether this call is done."""
+        """Wait up to ``seconds`` for this call or one of ``futures``; return whether this call is done."""
         wait({self._future, *futures}, max(seconds, 0.0), FIRST_COMPLETED)
         return self.done

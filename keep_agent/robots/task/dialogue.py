@@ -20,27 +20,27 @@ TASK_OVER = "the task is over; nothing is planned any more"
 
 
 class Dialogue:
-    """Planner calls of one task, with one report per decision and one end. Any thread may call, one at a time.
+    """Planner calls of one task: at most one report per decision, and one end. Any thread may call, one at a time.
 
-    Only `end` may be called during another call. The other call then ends the task when it returns, so that a slow
-    planner still receives the report on its decision and the end of the task.
+    Only `end` may be called during another call, which then ends the task when it returns. So even a slow planner
+    receives the report on its decision and the end of the task.
     """
 
     def __init__(self, planner: Planning, instruction: str) -> None:
         self.planner, self.instruction = planner, instruction
         self._lock = Lock()
         self._is_calling = self._has_planned = self._is_over = False
-        self._unreported: Decision | None = None  # decision without a report
+        self._unreported: Decision | None = None  # the last decision, while it has no report
         self._ending: Outcome | None = None
         self._end_reported = Event()
 
     @property
     def awaits_report(self) -> bool:
-        """Whether a decision has no report yet."""
+        """Whether the last decision has no report yet."""
         return self._unreported is not None and self._ending is None
 
     def observe(self, facts: Sequence[FactView]) -> bool:
-        """Pass facts to the planner; return False after the end."""
+        """Pass facts to the planner; after `end` do nothing and return False."""
         with self._planner_call() as is_active:
             if is_active:
                 self.planner.observe(facts)
@@ -119,7 +119,7 @@ INVALID, STORAGE_FULL = (400, 422), 507  # HTTP statuses for an invalid fact, an
 
 
 class PendingFacts:
-    """Latest fact per id that the planner has not accepted yet. Each observation and plan tries to pass these facts."""
+    """Facts that the planner has not accepted yet, the latest per id. Each observation and plan passes them again."""
 
     def __init__(self) -> None:
         self._facts: dict[str, FactView] = {}
@@ -189,9 +189,9 @@ def _is_full(error: Exception) -> bool:
 
 
 class SinglePlans:
-    """Single plans for robots that carry out skills themselves. Plans in a row with one instruction are one task.
+    """Single plans for robots that carry out skills themselves. Successive plans with one instruction are one task.
 
-    One call at a time. A decision without a report counts as a success at the next plan; "done" ends the task.
+    Make one call at a time. The next plan counts a decision without a report as a success. "done" ends the task.
     """
 
     def __init__(self, planner: Planning, pending: PendingFacts) -> None:
@@ -219,13 +219,13 @@ class SinglePlans:
         return decision
 
     def next_report(self, outcome: Outcome) -> Callable[[], None]:
-        """Return the call that reports on the last plan. Raises RobotError if there is none."""
+        """Return the call that reports on the last plan. Raises RobotError if no plan awaits a report."""
         dialogue = self._dialogue
         if dialogue is None or not dialogue.awaits_report:
             raise RobotError("there is no plan to report on: request one first, and report once")
         return partial(dialogue.report, outcome)
 
     def end_task(self, why: str) -> Callable[[], None] | None:
-        """End the task; return the blocking call that informs the planner, or None."""
+        """End the task; return the blocking call that informs the planner, or None without a task."""
         dialogue, self._dialogue = self._dialogue, None
         return None if dialogue is None else partial(dialogue.end, failed(why))

@@ -62,7 +62,7 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A skill that was executed, or refused because it is impossible now."""
+    """A skill that was executed, or refused because it was impossible."""
 
     skill: str
     outcome: Outcome
@@ -154,7 +154,7 @@ State = Literal["idle", "planning", "executing"]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status of a task. ``ok`` and ``message`` are the last skill's, ``success`` and ``stop`` the finished task's."""
+    """Status of a task. ``ok`` and ``message`` describe the last skill, ``success`` and ``stop`` the finished task."""
 
     state: State = "idle"
     instruction: str = ""

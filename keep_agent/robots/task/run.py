@@ -44,12 +44,12 @@ class TaskRun:
     limits: Limits
     stop_requested: Future[str]  # its result is the reason to stop
     pending: PendingFacts
-    watch: EventWatcher  # called with events; drops those after the end of the task
+    watch: EventWatcher  # called with events; drops events after the end of the task
     judge: Judge | None
 
     def __post_init__(self) -> None:
         self.dialogue = Dialogue(self.planner, self.instruction)
-        self._observation_callee: Literal["executor", "planner"] = "executor"  # the one that the observation is calling
+        self._observation_callee: Literal["executor", "planner"] = "executor"  # the side that an observation calls now
         self.clock = Clock(self.limits.task)
         self.calls: list[BoundedCall[Any]] = []  # calls that may still be running
         self.steps: list[Step] = []
@@ -58,7 +58,7 @@ class TaskRun:
         self._hanging = ""  # skill that may still be running
 
     def play(self) -> TaskReport:
-        """Run the task. Errors of planner and executor end it, and so does an interrupt, which is then raised again."""
+        """Run the task. An error of the planner or executor ends it. So does an interrupt, which is raised again."""
         self.watch(events.Started(self.instruction))
         try:
             while True:
@@ -102,7 +102,7 @@ class TaskRun:
         raise TaskEnd("done", outcome.message, outcome.ok)
 
     def _report(self, outcome: Outcome) -> None:
-        """Report an outcome, uninterrupted by a stop or the task's time limit."""
+        """Report an outcome, even after a stop or the task's time limit."""
         self._verdict = outcome
         call = self._start_call("report", partial(self.dialogue.report, outcome))
         call.wait(self.limits.answer)
@@ -149,7 +149,7 @@ class TaskRun:
         return outcome if outcome.ok else failed(": ".join(filter(None, (overtime, outcome.message))))
 
     def _observe_during(self, skill_call: BoundedCall[Outcome], skill: str, clock: Clock) -> bool:
-        """Observe while a skill is running; return whether it ended in time."""
+        """Observe while a skill is running; return whether the skill ended in time."""
         observation: BoundedCall[None] | None = None
         while not skill_call.wait(min(self.limits.period, clock.remaining, self.clock.remaining), self.stop_requested):
             self._check_stop()
@@ -172,7 +172,8 @@ class TaskRun:
     def _cancel(self, skill_call: BoundedCall[Outcome], skill: str) -> bool:
         """Cancel a skill; return whether the skill and its cancellation have ended.
 
-        A skill that has not begun is withdrawn. `cancel` is repeated: its first call may precede the skill's start.
+        A skill that has not begun is withdrawn. The executor's `cancel` is called until the skill ends, because the
+        executor may begin the skill after the first cancellation.
         """
         if skill_call.withdraw(failed("it did not begin")):
             return True
@@ -183,7 +184,7 @@ class TaskRun:
             skill_call.wait(min(self.limits.period, clock.remaining))
         if cancelling is None:
             return skill_call.done
-        cancelling.wait(clock.remaining)  # a late cancellation must not hit the next skill
+        cancelling.wait(clock.remaining)  # otherwise a late cancellation could cancel the next skill
         if cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
         return skill_call.done and cancelling.done
@@ -204,9 +205,9 @@ class TaskRun:
         return self._start_call("observe", observe)
 
     def _wait_for(self, side: str, call: BoundedCall[T]) -> T:
-        """Wait for a call and return its result. ``side`` is "executor" or "planner", and errors name it.
+        """Wait for a call and return its result. Errors name ``side``, which is "executor" or "planner".
 
-        An observation calls first the executor, then the planner: with ``side=""``, errors name the current one.
+        An observation calls the executor and then the planner: ``side=""`` names the side that it is calling.
         """
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
@@ -219,7 +220,7 @@ class TaskRun:
             raise TaskEnd("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
     def _result_of(self, side: str, call: BoundedCall[T]) -> T:
-        """Return the result of a call of ``side``. Raises TaskEnd if the call raised an error or is still running."""
+        """Return the result of a call to ``side``. Raises TaskEnd if the call raised an error or is still running."""
         if not call.done:
             raise TaskEnd(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
         if call.error is not None:

@@ -50,7 +50,7 @@ def test_least_recently_used_agents_above_their_quota_are_evicted_first(make: Ma
     assert hot(memories) == ["s1", "s2", "s3", "b3", "b1"] and memories.stats()["bytes"] <= memories.host_bytes
     memories.host_bytes = big + small
     memories.pin("b3", False)
-    with pytest.raises(CapacityError, match="bytes are shared, pinned or within their quota, but host_bytes="):
+    with pytest.raises(CapacityError, match="bytes are shared, pinned or within a quota, but host_bytes="):
         memories.quota_bytes = big * 2
         reference.say("b3", lines(150))
     assert "b3" not in hot(memories), "the agent of the prompt itself is evicted last"

@@ -170,8 +170,8 @@ class Requests(RuleBasedStateMachine):
         try:
             append(cache, expected, tokens)
         except CapacityError as error:
-            beside = f"beside the {self.pool.in_use} in use of a pool of {CAPACITY} slots; lower"
-            assert f" more rows do not fit {beside}" in str(error)
+            in_use = f"{self.pool.in_use} of its {CAPACITY} slots are in use; lower"
+            assert f" rows do not fit into the pool: {in_use}" in str(error)
             assert self.pool.in_use + len(tokens) > CAPACITY
         assert cache.slot_map.tolist()[: len(before)] == before, "nothing moves"
 
@@ -339,7 +339,7 @@ def test_a_wrong_reference_count_is_detected() -> None:
     append(cache, expected, [1, 0, 1])
     slot = int(cache.slot_map[1])
     pool.references[slot] += 1
-    with pytest.raises(ModelError, match=f"1 slots have a wrong reference count: {slot} has 1 references, .* is 2"):
+    with pytest.raises(ModelError, match=f"1 slots have a wrong .* count: slot {slot} has 1 references, .* is 2"):
         pool.check_integrity()
     pool.references[slot] -= 1
     pool.check_integrity()
