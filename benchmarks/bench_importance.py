@@ -45,7 +45,7 @@ def first_selection(engine: Engine, layout: Layout) -> Call:
 def test_importance(
     benchmark: BenchmarkFixture, note: Note, engine: Engine, stored: Callable[[int], Layout], segments: int
 ) -> None:
-    """Floor: the returned rows' attention scores are computed, or all attention weights read if the probe has them."""
+    """Floor: compute the returned rows' attention scores, or read all attention weights if the probe has them."""
     layout = stored(segments)
     layer, active, probe = first_selection(engine, layout)
 

@@ -143,7 +143,7 @@ def growth(rows: Sequence[Row]) -> float:
 
 
 def memory_table(rows: Sequence[Row]) -> Table:
-    """Return a table of about ten rows."""
+    """Return a table of about ten to twenty rows."""
     title = f"one agent, {rows[-1].step:,} steps: MiB, and KiB of the journal"
     caption = f"RSS grew by {100 * growth(rows):+.1f} % since a fifth of the steps"
     every = max(1, (len(rows) - 1) // 10)

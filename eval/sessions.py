@@ -1,7 +1,8 @@
 """Training data of IntentKV's residual head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
-The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. A line of FILE is a
-session: for each turn its new tokens, and the objects that the next skill names. KEY=VALUE override settings.
+The head rates KV rows for eviction. The scripted expert plays task streams, and a planner with a full KV cache builds
+the transcript. A line of FILE is a session: for each turn its new tokens, and the entities that the next skill names.
+KEY=VALUE override settings.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class MemorySession:
         :param recompute_isolated: for an important question, use no segment that was encoded alone. Constructions that
             harvest (copy rows from the cache) then store this prompt's rows even if ``persist`` is False. With others,
             all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
-        :param instruction_ids: the task's tokens; their rows in the last query that begins with them are never dropped
+        :param instruction_ids: the task's tokens. If a query begins with them, their rows stay until a later one does
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
@@ -130,18 +130,18 @@ class MemorySession:
         return self._close(prompt, result, query_ids, timer, persist)
 
     def update(self, settle: bool = False) -> None:
-        """Update the groups with the segments changed since the last update, which count as written together.
+        """Update the groups with all segments changed since the last update, as if they had been written together.
 
         :param settle: let groups without recent changes become static, as a prompt does
         """
         self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
-        """Encode about ``tokens`` missing tokens ahead of a prompt for ``query_text``: at least one unit (one block).
+        """Encode units without a block (about ``tokens`` tokens, at least one unit) before a prompt for ``query_text``.
 
         Results of later prompts stay the same. Call `update` first. Only isolated units (encoded alone) can be encoded.
 
-        :returns: tokens encoded, and tokens still missing
+        :returns: tokens encoded, and tokens still without a block
         """
         if self._transcript is not None:
             return 0, 0

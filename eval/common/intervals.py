@@ -1,9 +1,9 @@
 """95 % intervals over clusters of correlated values: annotations of a trial, tasks of a stream, steps of an episode.
 
 Shares have Wilson's interval. Means, differences and ratios have a bootstrap interval, which resamples whole clusters.
-If all clusters are equal, a bootstrap interval would have width 0; an exact bound on the share of unequal clusters
-replaces it. One cluster has no interval (None), since it does not show how clusters vary. Definitions:
-docs/evaluation.md#intervals.
+Clusters of the same mean give it width 0. `mean_interval` with known limits of the values is then wider: the share
+`unseen_share` of clusters may lie at a limit. One cluster has no interval (None), since it does not show how clusters
+vary. Definitions: docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIGN_TEST_CLUSTERS = 6  # fewest differing clusters with which a sign test can e
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Difference between two runs on the same tasks: ``more`` of the ``pairs`` are better, ``fewer`` are worse."""
+    """Mean of ``pairs`` differences between two runs on the same tasks. ``more`` are positive, ``fewer`` negative."""
 
     mean: float
     interval: Interval
@@ -49,7 +49,7 @@ def paired_difference(samples: Samples) -> Difference | None:
     """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
     A bootstrap interval is too narrow if only a few clusters differ. With fewer than `SIGN_TEST_CLUSTERS` differing
-    clusters, the returned interval therefore includes +/- `unseen_share`, the interval if no cluster differs.
+    clusters, the returned interval is therefore widened to contain [-`unseen_share`, `unseen_share`].
     """
     values = [value for part in samples.values() for value in part]
     if not values:

@@ -132,7 +132,7 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:
-    """Build the table of a run's times and rows; None if no model ran."""
+    """Build the table of a run's times and token counts; None if no model ran."""
     if summary["ttft_ms"] is None:
         return None
     parts = {f"  {name}": spread for name, spread in summary["ttft_parts_ms"].items()}

@@ -37,7 +37,7 @@ def check_overrides(overrides: Sequence[str], readable_keys: Collection[str], re
             raise ConfigError(f"{override} is not read here; use {replacements[key]}")
         if not within(key, readable_keys):
             hint = did_you_mean(key, readable_keys, cutoff=0.75)
-            raise ConfigError(f"{override} is not read here; these keys are: {', '.join(readable_keys)}{hint}")
+            raise ConfigError(f"{override} is not read here; keys that are read: {', '.join(readable_keys)}{hint}")
 
 
 PLAIN = "transformers"  # name of transformers' own forward in a list of methods

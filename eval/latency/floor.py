@@ -19,8 +19,8 @@ For comparison, `rows_ms` is the least time if each row computed in a layer goes
 MLP), also in the last layer. Papers compare methods by the number of computed rows, summed over the layers.
 
 Not counted: norms, softmax, RoPE, the choice of rows (importance, deviations), unpacking of blocks, planning, and all
-work outside the device. For a mixture of experts only the active experts of one row are counted, so the result is a
-lower bound, not an estimate.
+work outside the device. Of a mixture of experts only the weights that one row uses count as read, although other rows
+use other experts. So the result is a lower bound, not an estimate.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: i
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of the ``count`` active rows that see the fewest rows: fresh rows, then the first other rows."""
+    """Return positions of ``count`` active rows: the fresh ones, and the first others, which see the fewest rows."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
@@ -101,7 +101,7 @@ def _pairs(positions: Positions, window: int | None) -> int:
 
 def _pass_flops(shape: Shape, active: Sequence[Positions], compares_values: bool) -> list[int]:
     """Return the operations of each layer with the rows ``active``."""
-    layers, last = [], np.array([active[-1][-1]])
+    layers, last = [], np.array([active[-1].max()])
     for rows, next_rows, window in zip(active, [*active[1:], last], shape.windows, strict=True):
         dropped = len(rows) - len(next_rows) if next_rows is not last else 0
         flops = dropped * shape.value_ops if compares_values else 0

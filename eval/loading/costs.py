@@ -125,7 +125,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Roofline: a layer's piece takes max(FLOPs / rate, bytes / bandwidth) / ``attainable`` (attained share of both).
+    """Roofline: each part of a layer takes max(FLOPs / rate, bytes / bandwidth) / ``attainable``, a share of the peaks.
 
     Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
     input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last

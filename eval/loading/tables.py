@@ -1,4 +1,4 @@
-"""Tables of simulated and measured prefills."""
+"""Tables of simulated and measured prefills. `eval.loading.compare.Bounds` explains the simple and the tight bound."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
         ("simulated", lambda turns: _speed(base and base.median(simulated), turns.median(simulated))),
     )
     caption = (
-        "medians. simulated: with the measured times of each run's pieces; between: the compute worker's time between "
-        "its pieces; late: time by which jobs exceeded the link's time"
+        "medians. simulated: with the measured times of each run's parts; between: the compute worker's time between "
+        "its parts; late: time that jobs took beyond the link model's"
     )
     return make_table(title, measured, columns, caption, wrap=True)
 
@@ -98,7 +98,7 @@ def measured_sweep(points: Sequence[tuple[float, Link, Sequence[StageTurns]]], t
         ("GB/s", lambda point: f"{point[1].bandwidth / 1e9:.3g}"),
         *((turns.stage, partial(cell, place)) for place, turns in enumerate(points[0][2])),
     )
-    caption = "measured makespan in ms, % above the bound of its pieces, and speed-up over next_layer"
+    caption = "measured makespan in ms, % above the simple bound of the measured times, and speed-up over next_layer"
     return make_table(title, points, columns, caption, wrap=True)
 
 

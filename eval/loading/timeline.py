@@ -41,7 +41,7 @@ class Timeline:
         pieces = []
         for piece in trace.computes:
             lane, start = COMPUTE, piece.start
-            if piece.kind == "importance":  # a choice that reads the layer's output starts at the MLP's end
+            if piece.kind == "importance":  # it starts when the MLP, whose output it reads, has ended
                 lane, end = IMPORTANCE if separate_worker else COMPUTE, mlp_ends.get(piece.layer, start)
                 start = end if start < end <= piece.end else start
             pieces.append(Event(lane, piece.kind, piece.layer, start, piece.end))

@@ -70,7 +70,7 @@ class ProbeRow:
 
 
 class RecallFolder(RunFolder):
-    """Run folder of answers; its settings are the command's ``options``, composed ``configs``, and ``weights``."""
+    """Run folder of answers. Settings: ``options`` of the command, ``configs`` made of them, ``weights`` (a hash)."""
 
     lines = PROBES
     result = ProbeRow

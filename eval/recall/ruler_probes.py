@@ -24,8 +24,8 @@ class TextFormat:
     """Format of a user turn followed by the start of the answer.
 
     ``turn`` is the text between the question and the first words of the answer. Without a chat template it is a
-    newline, and the prompt begins with the start token as in the `default` prompt format. With a template the prompt
-    begins with the token ``start``, if set.
+    newline, and the prompt begins as in the `default` prompt format (``start`` is not used). With a template it begins
+    with the token ``start``, if set.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:

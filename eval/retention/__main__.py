@@ -5,8 +5,8 @@ transcript. After a turn each method keeps at most --budget rows (`semantic` kee
 show how often a method agrees with the full cache and with the expert, once the transcript has --history tokens. They
 also show how many rows a method keeps and reads. At *far* steps the expert's skill names something last mentioned more
 than --budget tokens ago, so that the decision depends on memory. --out FILE.jsonl saves every episode; the same command
-resumes a stopped run. KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method follow its name,
-as in ``h2o_moved:h2o+memory.construction.survivors=move``.
+resumes a stopped run. KEY=VALUE are overrides of `python -m eval.alfred`. In --methods LABEL:NAME+KEY=VALUE overrides
+settings of one method, as in ``h2o_moved:h2o+memory.construction.survivors=move``.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def report(arguments: Sequence[str]) -> None:
     add("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
     add("--history", type=int, default=2048, help="minimum transcript of a counted step, in tokens (default 2048)")
     add("--out", type=Path, help="JSONL file of episodes; the same command resumes a stopped run")
-    add("--markdown", action="store_true", help="print the table in Markdown")
+    add("--markdown", action="store_true", help="print the tables in Markdown")
     add("overrides", nargs="*", metavar="KEY=VALUE")
     args = p.parse_intermixed_args(arguments)
     if args.out is not None:

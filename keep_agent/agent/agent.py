@@ -290,8 +290,8 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         if last is not None and after == self.number - 1:
             return last.decision
         raise StaleError(
-            f"after={after}, but the last decision is number {self.number}, of another request: report its outcome, "
-            "then plan with its number"
+            f"after={after}, but the last decision is number {self.number}, which this request does not repeat: "
+            f"report its outcome, then plan with after={self.number}"
         )
 
     @contextmanager

@@ -89,7 +89,7 @@ class Busy(Refused):
         self.headers = {"Retry-After": str(seconds)}
 
 
-# CapacityError is 507, not 413: the server's memory or disk is full, while the request's size is allowed
+# CapacityError is 507, not 413: a limit of the server is reached, such as its memory, disk or number of agents
 STATUS: Mapping[type[KeepError], int] = {
     KeepError: 400,
     StaleError: 409,

@@ -22,8 +22,8 @@ class Groups(Segments):
     oldest reused rows are computed again. When a group becomes static or dynamic, its units change.
 
     The meaning of a log line depends on the actions before it: "went to the sink" with empty hands differs from the
-    same line with a mug in them. So a stored log line is reused only if the task's lines directly before it are the
-    same (at most ``log`` tokens with the line itself). With ``log=0`` a line is reused after any text.
+    same line with a mug in them. So the task's lines are divided into runs of at most ``log`` tokens, and a stored line
+    is reused only after the same lines of its run. With ``log=0`` a line is reused after any text.
     """
 
     refresh: float = 0.1

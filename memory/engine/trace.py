@@ -21,7 +21,7 @@ class LoadInterval:
 class ComputeInterval:
     """Interval of one part (``kind``) of a layer: attention, importance (choice of the next layer's rows), or mlp.
 
-    If rows are chosen by attention mass alone, the choice precedes attention, whose time then counts as ``mlp``.
+    If rows are chosen by attention mass alone, the choice runs before attention, whose time is in the ``mlp`` interval.
     """
 
     layer: int
@@ -45,7 +45,7 @@ class PrefillTrace:
 
     rows: int
     active_rows: list[int] = field(default_factory=list)  # per layer: number of computed rows
-    recomputed_rows: list[int] = field(default_factory=list)  # per layer: number of computed rows that have a block
+    recomputed_rows: list[int] = field(default_factory=list)  # per layer: number of computed rows with stored KV
     last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
     hops: list[HopReport] = field(default_factory=list)
     chosen_blocks: list[tuple[int, ...]] = field(default_factory=list)  # blocks chosen by each layer (`PerLayerRows`)

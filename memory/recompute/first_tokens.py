@@ -19,7 +19,7 @@ class FirstTokens:
 
     In a unit (segments encoded alone) the first tokens are attention sinks, although they do not begin the prompt.
     The memory's first unit is exact (as in a full prefill) if it was encoded after the whole context. ``last_k`` adds
-    the last ``last_k`` rows of every unit: arXiv 2602.23592 describes EPIC as the start and the end of a block.
+    the last ``last_k`` rows of these units: arXiv 2602.23592 describes EPIC as the start and the end of a block.
     The choice is known before layer 0 and costs nothing.
     """
 

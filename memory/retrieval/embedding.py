@@ -87,7 +87,7 @@ class Embedding:
                 yield -float(values[row]), segment.created, self._item(segment, store, budget), True
 
     def _first_rows(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
-        """Return (segments,): for each segment, the row of the first segment of its item."""
+        """Return (segments,): for each segment, the index in ``scores`` of its item's first segment."""
         rows = np.arange(len(scores.ids))
         if not self.mixed:
             return rows

@@ -1,10 +1,11 @@
 """Induction-seeded initialisation, from which small models learn memory look-ups on a CPU.
 
-In layer 0, biases and RoPE alone make the first three heads attend o = 1, 2 and 3 positions back. Head o adds the token
-that it attends to, rotated by a matrix R_o, to the residual stream. In later layers, the keys of head o undo this
-rotation. So a query matches the rows o positions after an equal token, and the head copies the tokens of these rows:
-"find the word, copy the next". Training only has to sharpen these look-ups. From a standard initialisation, the model
-did not learn them in feasible CPU time. The model needs biases on q and k, as in Qwen2, and as many KV heads as heads.
+In layer 0, almost only biases and RoPE make the first three heads attend o = 1, 2 and 3 positions back. Head o adds
+the token that it attends to, rotated by a matrix R_o, to the residual stream. In later layers, the keys of head o undo
+this rotation. So a query matches the rows o positions after an equal token, and the head copies the tokens of these
+rows: "find the word, copy the next". Training only has to sharpen these look-ups. From a standard initialisation, the
+model did not learn them in feasible CPU time. The model needs biases on q and k, as in Qwen2, and as many KV heads as
+heads.
 """
 
 from __future__ import annotations

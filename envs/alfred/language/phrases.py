@@ -40,9 +40,9 @@ def templates(task: Task) -> tuple[str, ...]:
 
 
 def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
-    """Return one sentence for a task. It avoids names that also fit another type in ``present``, the room's types.
+    """Return one sentence for a task. It avoids names that also fit another type in ``present``, if it can.
 
-    ``source`` is the type of the place where the object starts, or "". Some sentences mention the place, some a colour.
+    ``source`` is the type of the place where the object starts, or "". Some sentences add the place or an adjective.
     """
 
     def choose(options: Sequence[str]) -> str:

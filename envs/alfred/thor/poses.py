@@ -112,7 +112,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _points_first(ranked: Sequence[Pose]) -> list[Pose]:
-    """Put the first pose of every point before the second poses, ...: some doors open only from a far point."""
+    """Sort poses by their rank at their point, so that far points are tried early: some doors open only from there."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

@@ -1,4 +1,4 @@
-"""Errors of the simulator's client. Each message states action, address, tries, duration and remedy."""
+"""Errors of the simulator's client. Messages state action, address and remedy, and how long it was tried."""
 
 from __future__ import annotations
 

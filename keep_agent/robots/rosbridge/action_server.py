@@ -62,7 +62,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals; wait up to twice ``seconds`` for the current goal, already stopped."""
+        """Reject waiting and later goals. Wait up to ``seconds`` for the current, cancelled goal's end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -146,7 +146,7 @@ class BridgeActionServer:
                 self._unsent_results.popleft()
 
     def _publish_status(self) -> None:
-        """Publish the statuses of all goals. The caller holds the lock, so that status messages stay in order."""
+        """Publish the statuses of the last goals. The caller holds the lock, so that status messages stay in order."""
         known = [*self._recent_statuses]
         if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
             known.append(_status(self._current, ACTIVE))

@@ -28,7 +28,7 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
     """Load tokens from a file and the environment; without both, no token is needed. Raises ConfigError, DataError."""
     token = environ.get(TOKEN_VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigError(f"{TOKEN_VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
+        raise ConfigError(f"{TOKEN_VARIABLE} is not plain ASCII without blanks: set a long random text, or unset it")
     entries = () if token is None else (TokenEntry(Access(TOKEN_VARIABLE), digest(token)),)
     return Tokens(entries, open=token is None) if file is None else TokenFile(file, entries)
 
@@ -88,7 +88,7 @@ def _entry(row: Any, place: str) -> TokenEntry:
     if not isinstance(name, str) or not name:
         raise DataError(f"{place}: name={name!r} is not a text; give the token a name")
     if not isinstance(sha256, str) or len(sha256) != DIGEST or set(sha256) - set("0123456789abcdef"):
-        raise DataError(f"{place}: sha256 is not {DIGEST} of 0-9 and a-f; make the token again")
+        raise DataError(f"{place}: sha256 is not {DIGEST} digits of 0-9 and a-f; make the token again")
     if agents != ALL and not (isinstance(agents, list) and all(isinstance(agent, str) for agent in agents)):
         raise DataError(f'{place}: agents={agents!r} is neither "{ALL}" nor a list of ids; use one of these')
     try:

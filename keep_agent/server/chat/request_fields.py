@@ -16,7 +16,7 @@ from memory.files.names import is_safe, safe_id
 ANY_VALUE = object()  # in `ignored_values`: the field is ignored whatever its value
 HEADER = "X-Agent-ID"
 AgentHeader = Annotated[str | None, Header(alias=HEADER)]
-RESERVED = ("persist_", "coord_")  # prefixes of the agent ids of scenarios (`Scenario.memory_key`)
+RESERVED = ("persist_", "coord_")  # prefixes of scenario agents' ids, not for other requests
 
 
 class Unsupported(Refused):
@@ -91,7 +91,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
     ``hints`` are fields that clients also fill for other purposes. A hint is usable if it is an agent id that the token
-    may use. Raises BadAgent without an agent, ConfigError for an invalid id, Forbidden if the token may not use it.
+    may use. Raises BadAgent for none or a reserved id, ConfigError for an invalid id, Forbidden for an id of others.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)

@@ -95,7 +95,7 @@ class FusedEncoding:
 
     Each unit attends to itself and ``context``; one unit may also attend to its ``prefix_block``. In every layer the
     units' keys and values are written to the prompt's cache before the prompt's rows attend, as if loaded from blocks.
-    Rows that the prompt recomputes overwrite the units'. Units of the same identity are encoded once.
+    A recomputed row's keys and values replace those of its unit. Units of the same identity are encoded once.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ class FusedEncoding:
 def to_host(x: torch.Tensor) -> torch.Tensor:
     """Move keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
-    From CUDA they go to pinned memory, token by token within a layer. A run of a layer's rows is then contiguous, and
-    needs only one copy back. Memory that host and device share (MPS) is not copied.
+    From CUDA they go to pinned memory, in which all heads of a token are adjacent. A run of a layer's rows is then
+    contiguous, and needs only one copy back. Memory that host and device share (MPS) is not copied.
     """
     if x.device.type != "cuda":
         return x if x.device.type == "mps" else x.cpu()

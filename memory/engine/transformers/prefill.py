@@ -2,7 +2,7 @@
 
 Three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows by importance, and
 load the other rows. A layer starts when its active rows are chosen and the stored keys and values of the others are
-loaded; the choice of the next layer's rows starts when the layer's attention is done.
+loaded. Most stages choose the next layer's rows after the layer's attention, stages that need only its mass before it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from memory.kv_cache.dense import HEADROOM, DenseCache
 from memory.prompt.layout import Layout
 from memory.stages import Loading, PerLayerRows, Recompute
 
-KEPT_WEIGHTS = 1 << 28  # maximum bytes of a layer's attention weights that are kept for the probe
+KEPT_WEIGHTS = 1 << 28  # maximum bytes of a layer's attention weights kept for the recompute stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
-        # whether to keep attention weights for the probe; False once the stage drops rows without reading mass
+        # whether to keep attention weights for the stage; False once it has dropped rows without reading any
         self._keeps_weights = recompute.capabilities.repairs
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)

@@ -175,7 +175,7 @@ class Trainer:
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
-        """Set the features' mean and deviation from the first sessions, in which the untrained head gives 0."""
+        """Set the features' mean and deviation from the first sessions, replayed with the rule: the new head adds 0."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never exceed --budgets {self.args.budgets} rows: lower the budgets")

@@ -77,7 +77,7 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
         (("planner=keep", "planner=epic"), "planner=keep planner=epic is not a list of methods"),
         (("planner=,",), "planner=, is not a list of methods"),
         (("planner=keep", "model=planner-tiny", "--model", "x"), "--model x is not the only model"),
-        (("eval.trace=false",), "eval.trace=false is not read here; these keys are: env, memory.* eval.threads"),
+        (("eval.trace=false",), "eval.trace=false is not read here; keys that are read: env, memory.* eval.threads"),
         (("memory=keep",), "memory=keep is not read here; use .*--methods"),
         (("model=x",), "use --model"),
         (("model.dtype=float32",), "model.dtype=float32 does not apply to random models"),

@@ -16,6 +16,7 @@ from eval.latency.cells import FixedLengthFormat
 from eval.latency.contenders import PlannerContender
 from eval.latency.floor import StepWork, plain_forward_work
 from eval.latency.floor import _encoding_flops as encoding_work
+from eval.latency.floor import _pass_flops as pass_work
 from eval.latency.machine import RateMeter, Rates
 from eval.latency.scripts import Recordings
 from eval.latency.settings import Composer
@@ -67,6 +68,14 @@ def test_encoding_has_the_counted_operations(family: str) -> None:
         flops = sum(encoding_work(shape, torch.tensor([3, 4]).numpy(), 0))
         pairs = (shape.layers - 1) * (3 * 4 // 2 + 4 * 5 // 2)
         assert flops - shape.pair_ops * pairs == counted_flops
+
+
+def test_the_last_layer_counts_the_last_row_in_any_order_of_the_active_rows() -> None:
+    with TransformersEngine(tiny_model("qwen2")) as engine:
+        shape = Shape.of(engine)
+    orders = [torch.tensor(rows).numpy() for rows in ([3, 19, 5], [3, 5, 19])]
+    first, second = (pass_work(shape, [rows] * shape.layers, compares_values=False)[-1] for rows in orders)
+    assert first == second
 
 
 def test_a_mixture_counts_its_active_experts() -> None:

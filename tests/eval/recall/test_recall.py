@@ -219,7 +219,7 @@ def test_signals_rank_only_memory_rows() -> None:
         (("eval.seed=3",), "eval.seed=3 is not read here; use --seed"),
         (("planner=keep",), "planner=keep is not read here; use --methods"),
         (("memory=keep",), "memory=keep is not read here; use --methods"),
-        (("env.stream=2",), "env.stream=2 is not read here; these keys are: memory, model, .*eval.threads"),
+        (("env.stream=2",), "env.stream=2 is not read here; keys that are read: memory, model, .*eval.threads"),
         (("prompt.style=linked",), "prompt.style=linked is not read here"),
         (("eval.threads=0",), "eval.threads=0"),
         (

@@ -184,7 +184,7 @@ def test_sessions_record_the_contents_of_each_turn(tiny_model: Path, tmp_path: P
 
 
 def test_settings_that_are_not_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; these keys are: env, memory"):
+    with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; keys that are read: env, memory"):
         report(["--methods", "h2o", "eval.shard=0/2"])
     for override in ("planner=h2o", "memory=h2o"):  # they would apply to all methods, full_cache included
         with pytest.raises(ConfigError, match=f"{override} is not read here; use --methods"):
