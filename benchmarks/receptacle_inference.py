@@ -43,7 +43,7 @@ def score(survey: Survey, trials: frozenset[str]) -> str:
     right = len(pairs) - wrong.total()
     types = right + sum(count for (truth, guess), count in wrong.items() if truth == guess)
     lines = [
-        f"first pick-ups      {len(pairs)} of {len(trials)} trials, each trial left out in turn",
+        f"first pick-ups      {len(pairs)} in {len(trials)} trials, each trial left out in turn",
         f"id accuracy         {right / len(pairs):.2%}",
         f"type accuracy       {types / len(pairs):.2%}",
         *(f"  {truth:>18} taken for {guess:<14} {count}" for (truth, guess), count in wrong.most_common(10)),
