@@ -78,8 +78,8 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
         ("simulated", lambda turns: _speed(base and base.median(simulated), turns.median(simulated))),
     )
     caption = (
-        "medians. simulated: with the measured times of each run's parts; between: the compute worker's time between "
-        "its parts; late: time that jobs took beyond the link model's"
+        "medians. simulated: with the measured times of each run's parts; between: time in which the compute worker "
+        "neither computes nor waits for a transfer; late: time that jobs took beyond the link model's"
     )
     return make_table(title, measured, columns, caption, wrap=True)
 

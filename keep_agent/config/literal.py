@@ -40,7 +40,7 @@ def literal(value: Any) -> Any:
 
 def _escape(text: str) -> str:
     if text == MISSING:
-        raise ConfigError(f"{MISSING!r} means a missing value in a config and cannot be a name: write './{MISSING}'")
+        raise ConfigError(f"{MISSING!r} marks a missing value in a config; for a file of this name write './{MISSING}'")
     return INTERPOLATION.sub(r"\1\1\\${", text)
 
 

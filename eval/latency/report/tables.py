@@ -20,7 +20,7 @@ Cells = Sequence[str]
 
 def group_tables(group: GroupSummary, scored: bool) -> list[Table]:
     """Build all tables of a group of cells."""
-    note = "decision: ttft and scoring" if scored else "no candidates were scored: the decision ends with the prompt"
+    note = "decision: ttft and scoring" if scored else "no candidates were scored, so decision = ttft"
     kinds = [KIND_NAMES.get(kind, kind) for kind in STEP_KINDS]
     contents: Sequence[tuple[str, str, Sequence[str], Callable[[ContenderSummary], Cells]]] = (
         ("time to the first token", f"ms, all steps; {note}", TIMES, _times),
@@ -39,8 +39,8 @@ RATIOS_CAPTION = (
     "ttft of the baseline / ttft: median over paired steps with 95 % interval; in brackets the ratio of both p50"
 )
 KINDS_CAPTION = (
-    "p50 in ms (steps); cold: first step after a reset, warm: all others; flip: a group became static or dynamic; "
-    "overlapped: all steps, without encoding that can run while the robot moves"
+    "p50 in ms, in brackets the number of steps; cold: first step after a reset, warm: all others; "
+    "flip: a group became static or dynamic; overlapped: all steps, without encoding that can run while the robot moves"
 )
 PARTS_CAPTION = "p50 in ms, all steps; planner: update + retrieve + ask, without model and sentence encoder"
 WORK = (
@@ -49,8 +49,8 @@ WORK = (
 )  # fmt: skip
 WORK_CAPTION = (
     "computed: share of the prompt's rows x layers; encoded: rows per step; floor: least time for the work of the "
-    "method at the machine's rates, p50; x floor: ttft / floor; x rows: ttft / time of its rows through whole layers, "
-    "no flip; peak: growth of memory within a step, MiB."
+    "method at the machine's rates, p50; x floor: ttft / floor; x rows: ttft / least time if every computed row "
+    "went through whole layers, no flip; peak: growth of memory within a step, MiB."
 )
 
 
@@ -94,7 +94,7 @@ def growth_table(group: GroupSummary) -> Table | None:
         return None
     caption = "ttft = a + b n + c n² for n segments, fitted to the p50 of warm steps; error: largest error of the fit"
     table = Table(title=f"growth of ttft: {group.title}", caption=caption)
-    ends = f"ms per segment at {GROWTH_AT}", "quadratic % at the end", "error %"
+    ends = f"ms per segment at {GROWTH_AT}", "c n² % at largest n", "error %"
     for heading in ("", "segments", "a ms", "b ms", "c µs", *ends):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, growth in growths.items():
