@@ -70,7 +70,7 @@ def _entry(name: str, level: int = 2, **options: bool) -> str:
 
 
 def _worlds() -> Iterator[str]:
-    """Yield an entry for each registered environment, and for the modules that all environments use."""
+    """Yield an entry for each environment of this project, and for the class and the module that all of them use."""
     register_worlds()
     for id, spec in gymnasium.registry.items():
         if str(spec.entry_point).startswith("envs."):
@@ -80,7 +80,7 @@ def _worlds() -> Iterator[str]:
 
 
 def _stages() -> Iterator[str]:
-    """Yield an entry for the interface of each memory stage, and for its classes in configs/memory."""
+    """Yield an entry for each memory stage's interface, and for the classes that configs/memory names for the stage."""
     yield from map(_entry, ("memory.stages.Capabilities", "memory.stages.Probe", "memory.prompt.layout"))
     for stage in STAGES:
         yield f"## {stage.title()}"

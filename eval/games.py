@@ -149,7 +149,7 @@ def write_game(episode: Episode, out: Path, engine: Engine) -> None:
     if (folder / FILE_NAME).exists():
         return
     targets = ("object_target", "parent_target", "toggle_target", "mrecep_target")
-    trajectory = {  # file beside the game that ALFWorld's own tools read
+    trajectory = {  # content of traj_data.json, the second file, which ALFWorld's own tools read
         "task_id": episode.id,
         "task_type": task.type,
         "pddl_params": {name: getattr(task, name) for name in targets} | {"object_sliced": task.sliced},

@@ -44,7 +44,7 @@ def find_answers(paths: Sequence[Path]) -> list[Path]:
 
 
 def name_of(config: Mapping[str, Any]) -> str:
-    """Name a run by its planner, retrieval and segment budget, and by its memory method if the planner has another."""
+    """Name a run by planner, memory method (if its name differs), retrieval and, except for ``all``, segment budget."""
     planner, memory = config["planner"]["name"], config["memory"]
     method = planner if memory["name"] == planner else f"{planner}, memory={memory['name']}"
     retrieval = memory["retrieval"]["_target_"].rpartition(".")[2].lower()

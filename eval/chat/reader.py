@@ -113,7 +113,7 @@ class Reader:
         return ReadCost(tokens, 1e3 * (time.perf_counter() - began))
 
     def restore(self, item: Item) -> None:
-        """Read a conversation and prefill a question answered before the resume, so that the memory has its rows."""
+        """Read a conversation and prefill a question answered before the resume, to store the prompt's rows again."""
         self.read(item[0])
         self._prefill(item[1])
 

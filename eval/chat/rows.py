@@ -62,7 +62,7 @@ class AnswerRow:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> AnswerRow:
-        """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
+        """Parse the output of `to_json`. Raises KeyError or TypeError for missing or unknown fields."""
         values = {item.name: row[item.name] for item in fields(cls)}
         values |= {"scores": Scores(**row["scores"]), "numbers": StepNumbers(**row["numbers"])}
         split = row["split"] and LatencySplit(**{SPLIT_PARTS[part]: value for part, value in row["split"].items()})

@@ -22,7 +22,7 @@ REMEDY = "restore the file, or name another file"
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
-    """Lock ``path`` for appending and remove a partial last line; yield the file and the values of its lines.
+    """Lock ``path`` for appending; yield the file and the values of its lines. An append cuts off a partial last line.
 
     :raises ConfigError: the file was written with another ``config``, or another process is writing it
     :raises DataError: a line is damaged or missing, or the lines belong to another ``FILE.jsonl.json``

@@ -114,7 +114,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
 
 
 def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
-    """Measure agreement with full recomputation against the share of recomputed rows."""
+    """Measure agreement with full recomputation against the share of computed rows."""
     twice = arguments.model and any(key_of(override) in MODELS for override in overrides)
     if twice or len(arguments.model) > 1:
         raise ConfigError(

@@ -45,7 +45,7 @@ def divergence(prefill: Prefill, reference: torch.Tensor) -> float:
 
 @dataclass
 class Deviation:
-    """Deviation of a method's logits from a plain forward of the same prompts: last prompt row, over all steps."""
+    """Deviation of a method's logits from a plain forward's at the last row of the same prompts, over all steps."""
 
     model: str
     method: str

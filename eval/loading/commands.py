@@ -86,7 +86,7 @@ def _write(
     arguments: argparse.Namespace, record: Mapping[str, Any], runs: Sequence[StageRun], title: str, console: Console,
     **machine: Any,
 ) -> None:  # fmt: skip
-    """Write a chart of ``runs``, and a JSON file with the settings, ``machine`` and ``record`` (seconds, bytes)."""
+    """Write a chart of ``runs``, and a JSON file with settings, ``machine`` and ``record`` (in seconds and bytes)."""
     out, options = arguments.out, vars(arguments).items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
     write_atomic(out / "pipeline.json", json.dumps({"settings": settings | machine, **record}, indent=1) + "\n")

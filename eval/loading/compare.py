@@ -62,7 +62,7 @@ def bounds(work: LayerWork, link: Link) -> Bounds:
 
 
 def _moving(work: LayerWork, link: Link) -> NDArray[np.float64]:
-    """Return T(i, m) in seconds, shape (layers, layers), with a job per layer and a copy per run of adjacent rows.
+    """Return T(i, m) in seconds, shape (layers, layers), with a job per layer, which copies runs of adjacent rows.
 
     A row's first layer is the first layer at which it rests, or lies in a short gap of a run and is loaded with the
     run. T(i, m) counts resting rows whose first layer is i or later, and runs that contain a row with such a layer.

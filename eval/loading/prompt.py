@@ -74,8 +74,8 @@ class SyntheticPrompt:
     def active(self, method: str, layers: int, schedule: Schedule, seed: int = 0) -> tuple[torch.Tensor, ...]:
         """Return the sorted numbers of the rows active at each layer.
 
-        KEEP drops whole segments and CacheBlend single rows: as many as ``schedule`` says, in an order drawn with
-        ``seed``. EPIC and full reuse choose their rows before the first layer and ignore the schedule.
+        KEEP drops whole segments and CacheBlend single rows, in an order drawn with ``seed``; ``schedule`` says how
+        many stay. EPIC and full reuse choose their rows before the first layer and ignore the schedule.
         """
         rows_by_method: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
             "keep": lambda: self._decreasing_rows(self.tokens, layers, schedule, seed),

@@ -15,7 +15,7 @@ class Event:
     """One piece of work of a layer, on the lane of the worker that did it; times in seconds."""
 
     lane: str
-    kind: str  # attention | importance | mlp | load | layer (if a trace has no pieces)
+    kind: str  # attention, importance (choice of the next layer's rows), mlp or load
     layer: int
     start: float
     end: float
@@ -41,7 +41,7 @@ class Timeline:
         pieces = []
         for piece in trace.computes:
             lane, start = COMPUTE, piece.start
-            if piece.kind == "importance":  # it starts when the MLP, whose output it reads, has ended
+            if piece.kind == "importance":  # if the MLP ends during the choice, only the time after that is counted
                 lane, end = IMPORTANCE if separate_worker else COMPUTE, mlp_ends.get(piece.layer, start)
                 start = end if start < end <= piece.end else start
             pieces.append(Event(lane, piece.kind, piece.layer, start, piece.end))

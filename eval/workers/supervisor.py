@@ -13,7 +13,7 @@ from keep_agent.rollout.results import EpisodeResult
 
 
 class WorkerError(KeepError, RuntimeError):
-    """Workers died repeatedly, or have different data or weights."""
+    """Workers died repeatedly, have different data or weights, or have no room left in the cluster."""
 
 
 @dataclass(frozen=True)
