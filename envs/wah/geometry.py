@@ -60,7 +60,7 @@ def _floor_xz(vector: Vector) -> tuple[float, float]:
 
 
 def standing_point(target: Box, room: Box | None) -> Vector:
-    """Return the point at arm's length from the side of ``target`` that faces the room's middle, within the walls."""
+    """Return the point within the walls at arm's length from the side of ``target`` that faces the room's middle."""
     (x, _, z), (width, _, depth) = target.center, target.size
     if room is None:
         return x, 0.0, z - depth / 2 - ARM_LENGTH

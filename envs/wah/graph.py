@@ -52,7 +52,7 @@ class Node:
 
     @property
     def position(self) -> Vector:
-        """Position of the transform in metres; without a transform the middle of the box, else the origin."""
+        """Position in the transform, in metres; without a transform the middle of the box, without a box the origin."""
         position = (self.transform or {}).get("position")
         return tuple(position) if position else self.box.center if self.box else (0.0, 0.0, 0.0)
 

@@ -44,7 +44,7 @@ def is_movable(node: Node) -> bool:
 class ThingIndex:
     """Index of a graph's fixtures and movable things, by id and by name: "kitchencabinet_3" is the third of its class.
 
-    It stays valid when nodes change state and place, and is shared by all copies of a household.
+    It stays valid when nodes change state and place; a household without a simulator shares it with its copies.
     """
 
     __slots__ = ("_ids", "_names", "_words", "fixtures", "movables")

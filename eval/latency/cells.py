@@ -102,7 +102,7 @@ class InterleavedTiming:
         self.report(self.steps)
 
     def _order(self, number: int) -> Iterator[Contender]:
-        """Yield active planners, rotated by one per step, each followed by the plain forward of its prompt."""
+        """Yield active planners, rotated by one per step; the plain forward follows the one whose prompt it reads."""
         planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
         plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
         first = number % max(1, len(planners))
@@ -132,7 +132,7 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-REFERENCE = "full_recompute"  # the plain forward reads this contender's prompt
+REFERENCE = "full_recompute"  # the plain forward reads this contender's prompt, if it runs
 IndexedCell = tuple[int, Cell]
 Report = Callable[..., None]  # called with the current phase or cell, and the number of its finished steps
 

@@ -45,7 +45,7 @@ class PlannerContender:
         self.numbers = StepNumbers()
 
     def begin(self, script: Script) -> None:
-        """Start an episode with an empty memory."""
+        """Empty the memory, start an episode and write its static segments."""
         self._encoder.forget()
         planner = self._planner
         planner.reset(script.instruction, script.skills)
@@ -107,7 +107,7 @@ class PlainForward:
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return logits (vocab,) after the prompt on the host; the copy waits until the device has computed them."""
+        """Return the logits (vocab,) after the prompt, copied to the host; the copy waits until they are computed."""
         out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
         return out.logits[0, -1].float().cpu()
 

@@ -56,7 +56,7 @@ class StepWork:
         """Return the least time in milliseconds; ``flops``: operations per piece to use instead of those counted."""
         pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
-        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy reads and writes
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # no link: a copy in memory reads and writes
         return 1e3 * max(computing, self.loaded / link)
 
 
@@ -82,13 +82,13 @@ def step_work(shape: Shape, prefill: Prefill, compares_values: bool) -> StepWork
 
 
 def _work(shape: Shape, least: Sequence[int], full_flops: Sequence[int], rows: int, loaded: int) -> StepWork:
-    """Return the work of layers with the operations ``least``, and of the head; each layer reads KV of ``rows``."""
+    """Return the work of the layers and the head; ``least``: operations by layer, ``rows``: KV rows that each reads."""
     nbytes, head = shape.layer_bytes + rows * shape.row_bytes, shape.head_ops
     return StepWork((*least, head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*full_flops, head))
 
 
 def _cheapest_positions(layout: Layout, count: int) -> Positions:
-    """Return positions of ``count`` active rows: the fresh ones, and the first others, which see the fewest rows."""
+    """Return positions of ``count`` active rows: the fresh, and the first of the others, which see the fewest rows."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
@@ -100,7 +100,7 @@ def _pairs(positions: Positions, window: int | None) -> int:
 
 
 def _pass_flops(shape: Shape, active: Sequence[Positions], compares_values: bool) -> list[int]:
-    """Return the operations of each layer with the rows ``active``."""
+    """Return the least operations of each layer; ``active``: positions of the rows computed in each layer."""
     layers, last = [], np.array([active[-1].max()])
     for rows, next_rows, window in zip(active, [*active[1:], last], shape.windows, strict=True):
         dropped = len(rows) - len(next_rows) if next_rows is not last else 0

@@ -1,4 +1,4 @@
-"""Settings of a latency run: checks, cells, and the configs of their contenders."""
+"""Settings of a latency run: checks, cells (combinations of settings), configs of their contenders (timed methods)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memory.engine.models.model_shapes import SHAPES
 from planners.tiny.checkpoint import PLANNERS
 
 METHOD_STORAGE = "own"  # name of the tier in which each method keeps the storage of its preset
-LEAST_TOKENS = 8  # shorter lines would become equal
+LEAST_TOKENS = 8  # least latency.segment_tokens; lines cut to fewer tokens would become equal
 COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # ignored by methods
 OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",

@@ -144,7 +144,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
     """Return everything that affects the answers (not `eval.threads`): options, and configs composed from them."""
     relevant = {key: value for key, value in vars(arguments).items() if key not in FREE_OPTIONS}
-    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
+    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # not eval.threads
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
     return {"options": relevant, "configs": composed}

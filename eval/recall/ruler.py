@@ -63,7 +63,7 @@ class RulerTask(Protocol):
 class MultiQuery:
     """mq_niah: each needle (a sentence) gives a key its magic number; the question asks for several keys' numbers."""
 
-    hidden_keys: int = 8  # rounded up so that every document has the same number
+    hidden_keys: int = 8  # rounded up so that all documents have equally many keys
     queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."
@@ -154,7 +154,7 @@ class FrequentWords:
 
 
 def hide_needles(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """Return ``count`` noise sentences in as many equal stretches as needles; a needle replaces one in each stretch."""
+    """Return ``count`` sentences: equal stretches of noise, in each of which one of the needles replaces a sentence."""
     _require(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
     pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 class TextFormat:
     """Format of a user turn followed by the start of the answer.
 
-    ``turn`` is the text between the question and the first words of the answer. Without a chat template it is a
-    newline, and the prompt begins as in the `default` prompt format (``start`` is not used). With a template it begins
-    with the token ``start``, if set.
+    ``turn`` is the text between the question and the first words of the answer, without a chat template a newline.
+    Prompts begin with the token ``start``, if set; without a template its default is the tokenizer's BOS token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:

@@ -35,7 +35,7 @@ def run_probes(
     arguments: argparse.Namespace, cells: Sequence[Cell], configs: Mapping[str, DictConfig],
     settings: Mapping[str, Any], run: RecallFolder | None, console: Console,
 ) -> None:  # fmt: skip
-    """Answer the probes that ``run`` lacks, or all in a new run with ``settings``; print and write all results."""
+    """Compute the answers that ``run`` lacks; without ``run`` compute all, and with --out save them in a new run."""
     first = next(iter(configs.values()))
     with ExitStack() as stack, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)

@@ -5,8 +5,8 @@ transcript. After a turn each method keeps at most --budget rows (`semantic` kee
 show how often a method agrees with the full cache and with the expert, once the transcript has --history tokens. They
 also show how many rows a method keeps and reads. At *far* steps the expert's skill names something last mentioned more
 than --budget tokens ago, so that the decision depends on memory. --out FILE.jsonl saves every episode; the same command
-resumes a stopped run. KEY=VALUE are overrides of `python -m eval.alfred`. In --methods LABEL:NAME+KEY=VALUE overrides
-settings of one method, as in ``h2o_moved:h2o+memory.construction.survivors=move``.
+resumes a stopped run. KEY=VALUE are overrides of `python -m eval.alfred`. In --methods, LABEL:NAME+KEY=VALUE
+overrides settings of one method, as in ``h2o_moved:h2o+memory.construction.survivors=move``.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def round_box(center: Vector, size: Vector) -> Box:
 
 
 def overlaps(a: Box, b: Box, gap: float = 0.0) -> bool:
-    """Return whether two boxes overlap in height, and along x and z overlap or are less than ``gap`` metres apart."""
+    """Return whether two boxes overlap in height, and along both x and z overlap or are nearer than ``gap`` metres."""
     (ax, ay, az), (aw, ah, ad), (bx, by, bz), (bw, bh, bd) = a.center, a.size, b.center, b.size
     return abs(ax - bx) * 2 < aw + bw + gap * 2 and abs(az - bz) * 2 < ad + bd + gap * 2 and abs(ay - by) * 2 < ah + bh
 

@@ -26,7 +26,7 @@ HEIGHTS = (2.5, 3.0)  # metres
 CLUTTER_RANGES: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
 }  # fmt: skip
-COPIES = (1, 1, 1, 2, 2, 3, 4)  # the number of things of a portable class in a room's clutter is one of these
+COPIES = (1, 1, 1, 2, 2, 3, 4)  # one is drawn as the maximum number of a room's loose things of a portable class
 _CLUTTER = tuple(kind for kind in LIKELY_PLACES if kind not in GOAL_OBJECTS)
 # A room's clutter has at most one thing of any class that is not portable.
 _PORTABLE = frozenset(kind for kind in _CLUTTER if "GRABBABLE" in CLASSES[kind].properties)

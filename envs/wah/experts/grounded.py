@@ -20,7 +20,7 @@ SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "bathro
 
 
 class GroundedPlan:
-    """Plan for a goal from one state of the household, and the agent's knowledge of this state."""
+    """Plan for a goal, made from one state of the household and what the agent knows of this state."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
         self.home, self.goal, self.knowledge = home, goal, knowledge

@@ -67,7 +67,7 @@ class LotaPlan:
         return skill_text(PUT, kind)
 
     def _surplus(self, kind: str) -> list[str]:
-        """Return the classes of other things in hand, if a free hand is needed to open the destination."""
+        """Return the classes of other things in hand; none if no free hand is needed to open the destination."""
         graph = self.home.graph
         kinds = [graph[thing].class_name for thing in self.home.inventory]
         kinds.remove(kind)

@@ -1,4 +1,4 @@
-"""Errors of the simulator's client. Messages state action, address and remedy, and how long it was tried."""
+"""Errors of the simulator's client. Messages state action, address and remedy, and for how long the call was tried."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class TimedRun:
     """Steps of one contender in one cell; ``refusal`` is the reason if it could not finish."""
 
     name: str
-    prompt: str  # kind: memory (rebuilt at every step), append (a transcript), plain (a planner's)
+    prompt: str  # kind: memory (rebuilt at every step), append (a transcript), plain (taken from a planner)
     steps: list[TimedStep] = field(default_factory=list)
     refusal: str = ""
     peak_cold: int | None = None  # peak growth of memory in the first step of the warm-up, in bytes
