@@ -24,7 +24,7 @@ from keep_agent.robots.service import RobotService
 from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import TaskReport
 
-RESULT_TIMEOUT = 1.0  # seconds to wait for a stopped goal to end, and then as long for rclpy to send the result
+RESULT_TIMEOUT = 1.0  # seconds to wait for a stopped goal to end, and again for rclpy to send its result
 POLL = 0.1  # seconds
 THREADS = 8  # threads for callbacks: each running or waiting goal occupies one
 REPLACED = "another goal replaced it"

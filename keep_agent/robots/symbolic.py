@@ -42,7 +42,7 @@ class SymbolicExecutor:
 
     @property
     def goal(self) -> tuple[int, int]:
-        """Number of goal conditions met, and their total."""
+        """Number of goal conditions met, and number of all."""
         with self._lock:
             return self.setting.conditions(self.world, self.task)
 

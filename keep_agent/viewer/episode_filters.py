@@ -24,7 +24,7 @@ class EpisodeRow:
     types: tuple[str, ...]
     steps: int
     failures: int  # failed skills
-    goal: tuple[int, int] | None  # goal conditions met, and all: of finished tasks, or else at the last step
+    goal: tuple[int, int] | None  # goal conditions met, and all: of finished tasks; if there are none, at the last step
     status: str  # one of STATUSES
 
 

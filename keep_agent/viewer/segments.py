@@ -12,7 +12,7 @@ from keep_agent.viewer.history import History
 
 HIT, RECOMPUTED, CHANGED, FRESH = "hit", "recomputed", "changed", "fresh"
 STATES = (HIT, RECOMPUTED, CHANGED, FRESH)
-Ranks = Mapping[str, tuple[tuple[int, int, float], ...]]  # by segment id: (layer, rank from 1, attention mass)
+Ranks = Mapping[str, tuple[tuple[int, int, float], ...]]  # by segment id: (layer, rank from 1, attention received)
 UNIT_KINDS = {"static_group": "static", "segment": "dynamic"}
 
 
@@ -34,7 +34,7 @@ class SegmentView:
     state: str  # one of STATES
     written: int  # step that wrote this text, -1 if unknown
     versions: int  # number of texts of this segment so far
-    ranks: tuple[tuple[int, int, float], ...]  # (layer, rank from 1, attention mass) for each selecting layer
+    ranks: tuple[tuple[int, int, float], ...]  # as in `Ranks`, for each layer at which the recompute stage chose it
 
 
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:
@@ -49,7 +49,7 @@ def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[Segment
 
 
 def ranks_of(hops: Sequence[Entry]) -> Ranks:
-    """Rank the chosen segments of every layer by the attention mass that they received."""
+    """Rank the chosen segments of every layer by the attention that they received."""
     ranks: dict[str, list[tuple[int, int, float]]] = {}
     for hop in hops:
         received: Counter[str] = Counter()

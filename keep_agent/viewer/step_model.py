@@ -19,7 +19,7 @@ from keep_agent.viewer.world import KnownWorld, known_world
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """Prefill of a prompt. Times are in ms since the first load or computation began."""
+    """Prefill of a prompt. Start and end times are in ms since the first load or computation began."""
 
     rows: int
     context: int  # rows before the memory
@@ -33,7 +33,7 @@ class PromptView:
     computes: tuple[Sequence[Any], ...]  # each: layer, attention | importance | mlp, start, end
     flips: tuple[Entry, ...]  # segment groups that became static or dynamic
     cold: bool  # first prompt after a reset
-    parts: tuple[tuple[str, float], ...]  # name and ms of the parts of the time to the first token
+    parts: tuple[tuple[str, float], ...]  # parts of the time to the first token: (name, ms)
     ttft_ms: float
     score_ms: float
 

@@ -131,7 +131,7 @@ class EpisodeIndex:
     facts: History[Entry] = field(default_factory=History)  # by the id of the fact's object, receptacle or agent
     task_ends: list[Entry] = field(default_factory=list)  # entries of ended tasks
     crash: Entry | None = None
-    frames: dict[int, str] = field(default_factory=dict)  # path of the picture after each step, -1: at the reset
+    frames: dict[int, str] = field(default_factory=dict)  # step -> path of the picture after it; -1: at the reset
 
     @property
     def id(self) -> str:

@@ -57,7 +57,7 @@ def _tree(not_held: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
         inside.setdefault(fact.get("place") or "", []).append(id)
     places = [place for place in inside if place and place not in not_held]
     visited: set[str] = set()
-    for root in (*places, *inside.get("", ()), *not_held):  # not_held is last: ids that only it reaches are in cycles
+    for root in (*places, *inside.get("", ()), *not_held):  # not_held last: ids not reached before it are in cycles
         stack = [(root, 0)]
         while stack:
             id, depth = stack.pop()

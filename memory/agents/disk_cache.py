@@ -35,7 +35,7 @@ class AgentRows:
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
-    """Rows in memory by agent and model. Forked caches share blocks, so `ledger` computes the bytes at each call."""
+    """Rows in memory by agent and model. Blocks may become shared later, so `ledger` counts bytes at each call."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
         """Make a ledger of the bytes of all rows; blocks that a ``shared`` cache also has do not count."""

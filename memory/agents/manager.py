@@ -92,7 +92,7 @@ class AgentMemories:
         match(TokenText(), "", self.threshold, self.exact)  # raises for invalid settings
         self._model = AgentModel(self.engine, self.coder, tuple(self.start))
         self._host = HostCache()
-        self._open_prompts: dict[Key, object] = {}  # open prompts; placeholders while a prompt is opened or finished
+        self._open_prompts: dict[Key, object] = {}  # open prompts; placeholders while one is being opened or finished
         self._shared: dict[tuple[str, str], AgentRows] = {}  # rows of shared prefixes, by name and model
         self._shared_texts: dict[str, str] = {}  # texts of shared prefixes, by name
         self._shared_names: dict[str, str] = {}  # name of the shared prefix of each agent
@@ -359,7 +359,7 @@ class AgentMemories:
         return entry.key[0] in self._pinned
 
     def _evict(self, current: Key) -> None:
-        """Evict the least recently used rows of agents above their quota; ``current`` last of all."""
+        """Above the budget, evict the least recently used rows of agents above their quota, then ``current``'s."""
         budget = self.host_bytes
         if budget is None:
             return

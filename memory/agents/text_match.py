@@ -33,7 +33,7 @@ SPACES = " \t\n"
 WINDOW = 16  # characters tested on each side of a seam: Unicode composition (NFC) must not join the two sides
 MAX_INCOMPLETE = 8  # tokens after which an incomplete character counts as text; a character has at most four bytes
 ANCHORS = ("", "\n", "0", ";", "q")  # a text is encoded after the first of these that shares no token with it
-PROBES = (  # (text, continuation): encoded separately, both must decode to the joined text
+PROBES = (  # (text, continuation), encoded separately: the tokens of both must decode to the joined text
     ("go to fri", "dge_1"), ("go to", " fridge_1"), ("go to ", "fridge_1"), ("a", "  b"), ("a ", " b"), ("a  ", "b"),
     ("a\n", "b"), ("a", "\nb"), ("a\n", "\n\nb"), ("a\n", "  b"), ("a", " \n b"), ("a", "."), ("1", "23"), ("x", "🙂"),
     ("cafe", "\u0301 b"),
@@ -272,7 +272,7 @@ def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str
 
 
 def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
-    """Find the ends of tokens in ``text``. Beyond the part that ``ids`` decode to, only the last token has an end."""
+    """Find tokens' ends in ``text``. After its first difference from the decoded ``ids``, only the last has one."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
         return encoded
@@ -284,12 +284,12 @@ def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> En
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Common prefix of a stored text and a new prompt. ``kind`` is the paper's term; it depends on the texts alone."""
+    """Common prefix of a stored text and a new prompt. ``kind`` is the paper's term; tokens do not affect it."""
 
     kind: MatchKind
     tokens: int  # number of stored tokens that are a prefix of the new prompt
     matched: int  # number of characters of the common prefix of both texts
-    rest: str  # text of the new prompt after those tokens, still to be tokenised
+    rest: str  # text of the new prompt after the ``tokens``, still to be tokenised
 
     @property
     def reused(self) -> int:

@@ -135,7 +135,7 @@ def write_rows(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
 
 
 class EvictableRows:
-    """Base class of caches that drop rows. ``tokens`` keeps their tokens; ``positions`` has live (not dropped) rows."""
+    """Base class of caches that drop rows. ``tokens`` covers all rows, ``positions`` only live (not dropped) rows."""
 
     raw = None  # no unrotated keys are stored
 

@@ -106,7 +106,7 @@ class KVPool:
             np.add.at(self.references, _without_sentinel(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Remove one reference from each of ``slots``; the last one frees a slot. Raises ModelError for a free slot."""
+        """Remove a reference from each of ``slots``; without any, a slot is free. Raises ModelError for a free slot."""
         with self.lock:
             numbers = _without_sentinel(slots)
             np.subtract.at(self.references, numbers, 1)

@@ -1,4 +1,4 @@
-"""Packed rows: keys or values in 4 or 8 bits, unpacked when indexed. Mapped rows: rows of a file, verified then."""
+"""Packed rows: 4- or 8-bit keys or values, unpacked when indexed. Mapped rows: a file's rows, verified when indexed."""
 
 from __future__ import annotations
 

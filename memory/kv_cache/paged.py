@@ -83,7 +83,7 @@ class PagedCache(EvictableRows):
         self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Set rows with infinite or NaN numbers to zero, even reserved rows. Delete live rows from the first one on."""
+        """Zero rows with infinite or NaN numbers, even reserved ones; delete live rows from the first such row on."""
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
         valid = finite[0] & finite[1]

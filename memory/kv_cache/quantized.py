@@ -313,7 +313,7 @@ class QuantizedCache(EvictableRows):
         whole, rest = divmod(start, BLOCK)
         if start == last.used_rows or whole == last.blocks:
             return
-        # few blocks are copied too, because a view of them would keep the whole extent in memory
+        # if few blocks are full, they are copied too: a view of them would keep the whole extent in memory
         first = 0 if last.check is None and 2 * whole < last.blocks else whole
         self.extents[-1:] = [last.first_blocks(first)] if first else []
         self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []

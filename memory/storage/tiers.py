@@ -19,9 +19,9 @@ from memory.storage.ram import BlockStore
 class Tiers:
     """Storage of tiers: blocks go into the first tier when they are stored or read; the least recently used move down.
 
-    A block on a disk is read layer by layer, and copied to the first tier when all layers have been read. A lower tier
-    keeps its copy until it needs the space, so a block may be in several tiers. A block that fits into no tier is
-    not stored, but counted as rejected. ``flush`` copies all blocks into the last tier, if it is persistent.
+    A block on a disk is read layer by layer; the next `get` after all layers were read copies it to the first tier. A
+    lower tier keeps its copy until it needs the space, so a block may be in several tiers. A block that fits into no
+    tier is not stored, but counted as rejected. ``flush`` copies all blocks into the last tier, if it is persistent.
 
     ``pins`` names blocks that neither move down nor expire, in any tier. ``quotas`` gives each namespace a share of
     every tier's budget. Blocks of a namespace that takes no more than its share are not evicted for other
@@ -168,16 +168,16 @@ class Tiers:
         return any(self._store_in(level, block, namespace) for level in range(first, len(self.tiers)))
 
     def _store_in(self, level: int, block: KVBlock, namespace: str) -> bool:
-        """Put a block into one tier; return False if too few other blocks may move down for ``namespace``.
+        """Put a block into one tier; return False if it is damaged or too few others may move down for ``namespace``.
 
-        First to move down are blocks of namespaces above their quota (the new block counts), then of ``namespace``.
+        Blocks of namespaces above their quota (counting the new block) move down first, then those of ``namespace``.
         """
         try:
             block = self.tiers[level].stored_form(block.in_memory())
         except DamagedError:  # the block is mapped from a disk tier, and damaged there
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
-        ledger.add(new)  # first: blocks that move down may evict its copy in a lower tier, which must not count as lost
+        ledger.add(new)  # first: blocks moving down may evict its copy in a lower tier; this must not count as a loss
         excess = 0 if budget is None else ledger.nbytes - budget
 
         def movable(entry: Entry) -> bool:

@@ -89,7 +89,7 @@ def entry_messages(entry: Entry, at: int, read: Callable[[str], bytes | None]) -
     """Yield the messages for a trace entry. ``at``: time in ns; ``read`` returns a picture file's bytes, or None."""
     match entry["event"]:
         case "episode":
-            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # none of an agent
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent's trace lists none
             yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)

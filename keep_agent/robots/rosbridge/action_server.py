@@ -62,7 +62,7 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """Reject waiting and later goals. Wait up to ``seconds`` for the current, cancelled goal's end."""
+        """Reject waiting and later goals; wait up to ``seconds`` for the current goal, which the caller has stopped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -22,7 +22,7 @@ TASK_OVER = "the task is over; nothing is planned any more"
 class Dialogue:
     """Planner calls of one task: at most one report per decision, and one end. Any thread may call, one at a time.
 
-    Only `end` may be called during another call, which then ends the task when it returns. So even a slow planner
+    Only `end` may be called during another call; that call then ends the task when it returns. So even a slow planner
     receives the report on its decision and the end of the task.
     """
 
