@@ -62,7 +62,7 @@ TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
 _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         OBJECT: objects.PICKUPABLE,
-        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # movable receptacles are targets of MOVABLE only
+        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # movable ones can only be OBJECT or MOVABLE
         TOGGLE: objects.TOGGLEABLE,
         MOVABLE: objects.MOVABLE_RECEPTACLES,
     }

@@ -50,7 +50,7 @@ class Knowledge:
         return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:
-        """Observe; return the facts that changed since the last call: of removed things, of others, of the agent."""
+        """Observe. Return the facts changed since the last call, first those of removed things, last the agent's."""
         self._look_around()
         world = self.world
         changes = (self._new_fact(thing) for thing in world.things.values() if thing.id in self.known)

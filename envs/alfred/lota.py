@@ -4,7 +4,7 @@ A skill names a type (``pick up the mug``), and `LotaSkills` chooses which mug. 
 by these criteria, the most important first: not behind a closed door, not an occupied stove burner, visible, near. A
 slice counts as an instance of its whole (``the apple``), and slices are preferred after a cut. ``find`` teleports the
 agent, even to an object in a closed receptacle. The *target* is the instance that the last ``find`` reached. Without a
-target, or if it fails, ``put down`` drops the object on the floor.
+target, or if putting fails, ``put down`` drops the object on the floor.
 
 Differences from LoTA-Bench:
 

@@ -210,7 +210,7 @@ class State:
             yield from self.all_contents(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the id of a thing's outermost receptacle, where the agent reaches it; else the thing's own id."""
+        """Return the id of the place where the agent reaches a thing: its outermost receptacle or the thing itself."""
         return [thing_id, *(outer.id for outer in self.holders(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:

@@ -17,9 +17,9 @@ from envs.alfred.scene import Position
 from keep_agent.errors import DataError
 
 _FIXTURE_ACTIONS = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
-_APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # actions whose `PlanStep.object` is the appliance
+_APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # their `PlanStep.object_id` is the appliance
 _LAMP_SPREAD = 0.15  # metres along each axis; lamps nearer to each other count as one lamp
-_MATCH_DISTANCE = 0.02  # metres; maximum per axis between an object's pose and the position in its id
+_MATCH_DISTANCE = 0.02  # metres along each axis within which a pose matches the position in an object's id
 
 
 class ObjectPlace(NamedTuple):
@@ -116,7 +116,7 @@ class _RoomCollector:
                 self._add_place(trajectory, step)
 
     def _name(self, trial: str, step: PlanStep) -> None:
-        """Record a step's fixtures: low-level actions give their ids, the step itself gives an exact position."""
+        """Record a step's fixtures: low-level actions give fixtures' ids, the step itself gives an exact position."""
         for action, thing, receptacle in step.interactions:
             for name in (thing if action in _FIXTURE_ACTIONS else "", receptacle):
                 if type_of(name) in FIXTURES:

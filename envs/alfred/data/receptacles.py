@@ -89,7 +89,7 @@ def _is_plausible(kind: str, evidence: _Evidence) -> bool:
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[ObjectPlace, str]]:
-    """Yield (place, guessed id) for objects that ``trials`` show in fixtures; a guess ignores the label's own trial."""
+    """Yield (place, guessed id) for objects that ``trials`` show in fixtures; a guess ignores its object's trial."""
     for room in survey.values():
         chosen_places = [place for place in room.places if place.fixture and place.trial in trials]
         for trial, places in groupby(sorted(chosen_places), key=lambda place: place.trial):

@@ -24,7 +24,7 @@ class _PlacedObject:
     """Object with its possible places, the likeliest first; the first remaining place is used."""
 
     item: Item
-    places: list[tuple[float, str | None]]  # (weighted metres to the evidence, or inf; the receptacle's id, or None)
+    places: list[tuple[float, str | None]]  # (weighted metres to the evidence, inf without any; receptacle id or None)
 
     @property
     def parent(self) -> str | None:

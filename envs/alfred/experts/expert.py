@@ -108,7 +108,7 @@ def _put(view: _LotaView, step: ExpertStep) -> str:
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
-    """Return the skill that operates a thing, or a ``find`` needed first: of ``content`` if the agent is elsewhere."""
+    """Return the skill that operates a thing or first finds it; an agent elsewhere finds ``content``, if given."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"

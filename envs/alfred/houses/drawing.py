@@ -36,7 +36,7 @@ _SLICED_SHARE = {
 
 @dataclass
 class RoomState:
-    """Places where objects may be before a task of a stream, whether the earlier tasks succeeded or failed.
+    """Possible places of objects before the next task of a stream, whether earlier tasks succeeded or failed.
 
     ``places`` maps each object type to the receptacle types that may hold such an object. Tasks only add types. The
     mapping is right as long as the agent moves objects only as the tasks require.

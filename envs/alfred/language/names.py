@@ -96,7 +96,7 @@ def plural(noun: str) -> str:
 
 
 def names_for(kind: str, present: frozenset[str]) -> tuple[str, ...]:
-    """Return the names of a type that fit no other type ``present`` in the room; if there are none, its usual name."""
+    """Return the names of a type that fit the room and no other type ``present``; if there are none, the usual name."""
     ambiguous = {name for neighbor in present if neighbor != kind for name in NAMES.get(neighbor, ())}
     if present and "Fridge" not in present:
         ambiguous |= {name for name in NAMES[kind] if "kitchen" in name or "island" in name}

@@ -92,7 +92,7 @@ def _render(form: str, wording: _Wording) -> str:
 
 
 def _slots(wording: _Wording) -> dict[str, str | Callable[[str], str]]:
-    """Return by slot (``{on}`` in a pattern) its text, or a function that makes the text from an adjective."""
+    """Return each slot's text, or a function that makes it from an adjective, by slot name ("on" for ``{on}``)."""
     task = wording.task
     whole = wording.choose(names_for(task.object_target, wording.present))
     noun = wording.adjective(whole) if whole not in MASS_PLURALS else whole

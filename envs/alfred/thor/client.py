@@ -72,7 +72,7 @@ class ThorClient:
         self.start()
 
     def reset(self, scene: str | dict[str, Any]) -> Reply:
-        """Reset to a scene: its name in the build, or a house for CreateHouse. Raises `ThorError`."""
+        """Reset to ``scene``: a scene's name in the build, or a house for CreateHouse. Raises `ThorError`."""
         name = EMPTY_SCENE if isinstance(scene, dict) else scene
         self.start(name)
         scenes, full_name = self._call(

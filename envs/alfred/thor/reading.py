@@ -89,7 +89,7 @@ class ThingIds:
 
 
 def read_things(entries: Mapping[str, Entry], ids: ThingIds, before: Mapping[str, Thing]) -> dict[str, Thing]:
-    """Return all things by id: those of ``before`` (the last state) in its order, then new ones. Reuse equal ones."""
+    """Return all things by id: first those of ``before`` (the last state), in its order. Unchanged ones are reused."""
     order = [name for name in before if name in entries] + [name for name in entries if name not in before]
     bare = {name: _thing(name, entries[name]) for name in order}
     parents = {name: _parent(bare[name], entries[name], bare, before, ids) for name in order if bare[name].pickupable}
@@ -147,7 +147,7 @@ def _parent(
 
 
 def _previous_container(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return a thing's last container if it is still near: AI2-THOR omits carried containers and pans on burners."""
+    """Return a thing's last container if still near: AI2-THOR does not list carried containers, or pans on burners."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED_DISTANCE:

@@ -181,7 +181,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _report_error(self, error: Exception) -> Any:
-        """Return HTTP errors. Send other errors to the waiting caller, as text: the objects would keep files open."""
+        """Return HTTP errors. Send other errors to the waiting caller, as text: error objects would keep files open."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

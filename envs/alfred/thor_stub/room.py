@@ -197,7 +197,7 @@ class Room:
     def replace_loose(
         self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
-        """Replace all things by ``items``, and entities without a thing by ``extras``. Loose entities get new ids."""
+        """Replace things by ``items``, and loose entities without a thing by ``extras``. Loose entities get new ids."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
         self.world.agent = old.agent

@@ -21,7 +21,7 @@ from envs.alfred.thor_stub.room import ReceptacleGuesser, Room
 from keep_agent.errors import ConfigError
 
 PHYSICS_SUFFIX = "_physics"
-_STEPS = 4  # grid steps from the middle of the empty room to its walls
+_STEPS = 4  # grid steps from the middle of the empty room to its outermost standing points
 
 
 class Rooms:
