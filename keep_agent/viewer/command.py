@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keep-agent view", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder, or folder of runs, finished or not")
-    host = "address to listen on; it must be of this machine, since the pages have no password (%(default)s)"
+    host = "address to listen on; a loopback address, since the pages have no password (%(default)s)"
     parser.add_argument("--host", default="127.0.0.1", help=host)
     parser.add_argument("--port", type=int, default=8088, help="port to listen on (%(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")

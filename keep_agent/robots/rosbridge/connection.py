@@ -61,7 +61,7 @@ class Bridge(AbstractContextManager["Bridge"]):
     def check(self) -> None:
         """Raises ConnectionLost unless there is a connection."""
         if not self.connected:
-            raise ConnectionLost(f"the connection to the rosbridge at {self.where} is gone: is the robot still on?")
+            raise ConnectionLost(f"the connection to the rosbridge at {self.where} is lost: check that the robot is on")
 
     def send(self, op: str, **fields: Any) -> None:
         """Send an operation of the rosbridge protocol. Raises ConnectionLost."""

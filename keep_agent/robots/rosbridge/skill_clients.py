@@ -51,7 +51,7 @@ class Fields:
         try:
             ok = ended_well and (self.ok is None or flag_of(values, self.ok))
         except DataError as error:
-            return failed(f"the robot does not report success or failure: {error}, or set its field: Fields(ok=...)")
+            return failed(f"the robot does not report success or failure: {error}, or name the field: Fields(ok=...)")
         fields = values if isinstance(values, Mapping) else {self.message: values or None}
         message = text_of(fields, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
