@@ -138,7 +138,7 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        They then need one copy to the device. With one per block of 40 tokens, issuing copies would take most time.
+        They then need one copy to the device. With one copy per block of 40 tokens, issuing them would take most time.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
