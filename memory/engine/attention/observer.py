@@ -48,7 +48,7 @@ class WeightCollector:
 class AttentionObserver:
     """Recorder of queries and attention by position while rows are appended to one cache.
 
-    With ``mass`` each query row takes one float32 per visible row that is not evicted, until `cut` deletes the query row.
+    With ``mass`` a query row takes one float32 per visible row that is not evicted, until `cut` deletes the query row.
 
     :param recent: number of last rows whose queries are kept
     :param mass: whether to add up the attention that every row receives, over layers, heads and query rows

@@ -78,7 +78,7 @@ class ProbedPrompt:
 
     @cached_property
     def averaging(self) -> torch.Tensor:
-        """Matrix (rows, segments) for segment means: 1 / (number of the segment's rows) if the row is one of them, else 0."""
+        """Matrix (rows, segments) for segment means: 1 / (rows of the segment) if the row is in the segment, else 0."""
         owner = self.layout.segment_of
         member = owner[:, None] == torch.arange(len(self.layout.segments), device=owner.device)[None]
         mean = member.float() / member.sum(0).clamp(min=1)
@@ -152,7 +152,7 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Return `cached_kv` of rows of which this prefill encodes some (True in ``new``, (rows,)); blocks have the others."""
+        """Return `cached_kv` of rows that this prefill encodes (``new`` (rows,) is True) or that blocks have (else)."""
         if layer > self.layer:
             self.output.get()  # runs this layer's MLP, also for the fused units, whose next KV are computed from it
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
