@@ -1,8 +1,7 @@
 """Transfer executor: moves slices (rows of one layer) of blocks into a cache, in the order in which layers need them.
 
 The thread of the link (the path to the device) always moves slices of the lowest layer that has queued ones. All slices
-of the layer that is computed next move in one job; a job for a later layer is short, so that urgent transfers do not
-wait long.
+of the layer that is computed next move in one job; jobs for later layers are short, so that urgent ones wait little.
 """
 
 from __future__ import annotations

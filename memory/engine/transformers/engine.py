@@ -181,7 +181,8 @@ class TransformersEngine:
         :param throttle: simulates the link of another machine
         :param importance: when the next layer's rows are chosen: ``before`` the current layer's MLP, which then skips
             dropped rows, or ``beside`` this MLP, in a parallel thread (KEEP has three workers)
-        :param chunk: approximate bytes of a transfer job, except for the next layer (one job); None: see `Transport.of`
+        :param chunk: approximate bytes of a transfer job for a layer after the next one (the next layer's rows move in
+            one job); None: `link.CHUNK`, or the throttle's ``chunk`` if there is one
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
