@@ -172,7 +172,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Give ``cache`` the shared rows of a prefix of ``ids``, if over ``more_than``; returns how many, else 0."""
+        """Give ``cache`` the shared rows of a prefix of ``ids`` if over ``more_than`` rows; returns how many, or 0."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:

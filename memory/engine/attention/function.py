@@ -153,8 +153,8 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is unrotated.
 
-    In every layer ``second`` attends, ``copier`` copies the second's keys and values to the first's cache, then
-    ``first`` attends.
+    In every layer, first ``second`` attends, then ``copier`` copies its keys and values to the cache of ``first``, and
+    then ``first`` attends.
     """
 
     first: PromptPass

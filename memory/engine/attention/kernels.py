@@ -157,7 +157,7 @@ def grouped_attention(
     """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
     Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. The weights of each block
-    (requests * heads, rows, keys) are appended to ``weights_out``, except on a GPU without sinks and softcap.
+    (requests * heads, rows, keys) are appended to ``weights_out``, but not on a GPU if both sinks and softcap are None.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)

@@ -48,7 +48,7 @@ class WeightCollector:
 class AttentionObserver:
     """Recorder of queries and attention by position while rows are appended to one cache.
 
-    Each query row has one float32 per live row that it attended to, until `cut` deletes the query row.
+    With ``mass`` a query row takes one float32 per visible row that is not evicted, until `cut` deletes the query row.
 
     :param recent: number of last rows whose queries are kept
     :param mass: whether to add up the attention that every row receives, over layers, heads and query rows
@@ -65,7 +65,7 @@ class AttentionObserver:
 
     @contextmanager
     def observing(self, positions: torch.Tensor, count: int) -> Iterator[None]:
-        """Observe a pass as in `begin`; a pass that fails leaves no record."""
+        """Observe a pass as in `begin`; if the body fails, the pass leaves no record."""
         before = self.places, dict(self.queries)
         self.begin(positions, count)
         try:
@@ -80,7 +80,7 @@ class AttentionObserver:
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.counts_mass:
-            self._remove_from(int(new[0]))  # a pass that failed after its forward left attention here
+            self._remove_from(int(new[0]))  # left by a pass that failed after `observing`, e.g. in the head
             self._attention.append(SummedAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def collector(self, blocks: Sequence[MaskBlock]) -> WeightCollector | None:
@@ -123,7 +123,7 @@ class AttentionObserver:
         return total[positions]
 
     def save_queries(self) -> None:
-        """Save the last queries at the end of a turn, so that `cut` can restore them after later rows."""
+        """Save the last queries at the end of a turn, so that `cut` can restore them once later rows displaced them."""
         self._saved = self.places, dict(self.queries)
 
     def cut(self, position: int) -> None:

@@ -26,7 +26,7 @@ KEYS = 32  # keys unpacked at a time; registers do not suffice for twice as many
 def supports(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Tell whether the kernel supports queries of this size and runs on ``device`` or in Triton's interpreter.
 
-    Triton raises its own errors without a driver or a C compiler.
+    Without a driver or a C compiler, an error of Triton is raised.
     """
     return dtype in DTYPES and head_dim <= MAX_HEAD_DIM and _runs_on(device)
 

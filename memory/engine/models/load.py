@@ -143,7 +143,7 @@ def _read(
     view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
-    config = _copy_config(_config(str(view)))  # of the hashed files: an earlier download may be outdated
+    config = _copy_config(_config(str(view)))  # read again from the hashed files: the config read before may be older
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
         None,  # not the folder, which would be memory-mapped
@@ -235,7 +235,7 @@ def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | N
 
 
 def _folder(name: str) -> Path:
-    """Return the folder of ``name``, fetched from the hub if it is not a folder."""
+    """Return ``name`` if it is a folder, else the folder to which the hub's model of this name is fetched."""
     if Path(name).is_dir():
         return Path(name)
     try:

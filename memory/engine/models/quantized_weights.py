@@ -100,7 +100,7 @@ class Packing:
     def stored_bytes(self, module: PreTrainedModel, dtype: torch.dtype) -> int:
         """Count the bytes of ``module``'s weights: packed linear layers, everything else in ``dtype``.
 
-        transformers packs all linear layers except those that the checkpoint names, and by default the head.
+        transformers does not pack layers that the checkpoint names and, for AWQ or if it names none, the head.
         """
         linear, rest = 0.0, sum(p.numel() for p in module.parameters())
         tied_head = self.method is METHODS["awq"]

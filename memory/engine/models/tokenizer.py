@@ -42,8 +42,8 @@ def _has_generic_class(folder: Path) -> bool:
 def _check_rows(tokenizer: PreTrainedTokenizerBase, name: str, rows: int) -> None:
     """Raise ModelError for tokens beyond the ``rows`` of the embeddings; rows without a token are padding.
 
-    Special tokens but BOS, EOS and padding may exceed the rows if the template does not use them, such as placeholders
-    of images. Gemma 3's text models, for example, share the tokenizer of its multimodal models.
+    Special tokens other than BOS, EOS and padding, such as placeholders of images, may exceed the rows if the template
+    does not use them. Gemma 3's text models, for example, share the tokenizer of its multimodal models.
     """
     added, structure = tokenizer.added_tokens_decoder, (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
     template = str(tokenizer.chat_template)

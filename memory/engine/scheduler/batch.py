@@ -231,7 +231,7 @@ class BatchGroups:
         return None
 
     def _advance(self, batch: Batch, token_ids: Sequence[int]) -> list[StepResult]:
-        """Step a batch; after a failure step its members one by one to find the failing one."""
+        """Step a batch; if this fails, step its members one by one to find the failing one."""
         try:
             logits, errors = batch.advance(token_ids)
         except Exception as error:

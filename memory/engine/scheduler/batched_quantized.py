@@ -18,7 +18,7 @@ Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and a tensor of their last, unpacked rows. Each ``tail`` is a view of it."""
+    """Packed blocks of the members, and a tensor of their last, unpacked rows; a member's ``tail`` is a view of it."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -148,7 +148,7 @@ class _VisibleBlocks:
 
 
 def _parts(extents: Sequence[Extent], first: int, last: int) -> Iterator[tuple[Extent, int, int]]:
-    """Yield the extents with blocks ``first:last`` of a member, and the numbers of the blocks in them."""
+    """Yield each extent that has some of a member's blocks ``first:last``, and these blocks' range in the extent."""
     base = 0
     for extent in extents:
         start, stop = max(first - base, 0), min(last - base, extent.blocks)

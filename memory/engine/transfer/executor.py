@@ -1,8 +1,7 @@
 """Transfer executor: moves slices (rows of one layer) of blocks into a cache, in the order in which layers need them.
 
 The thread of the link (the path to the device) always moves slices of the lowest layer that has queued ones. All slices
-of the layer that is computed next move in one job; a job for a later layer is short, so that urgent transfers do not
-wait long.
+of the layer that is computed next move in one job; jobs for later layers are short, so that urgent ones wait little.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ class KVTransfer:
     def _join_pinned(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        They then need one copy to the device. With one per block of 40 tokens, issuing copies would take most time.
+        They then need one copy to the device. With one copy per block of 40 tokens, issuing them would take most time.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():

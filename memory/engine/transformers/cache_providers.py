@@ -67,7 +67,7 @@ class QuantizedCacheProvider(CacheProvider):
 
 @torch.inference_mode()
 def compact(decoder: Decoder, cache: PagedCache) -> None:
-    """Give the live rows of ``cache`` the positions 0, 1, ..., and rotate their keys to them."""
+    """Give the live rows of ``cache`` the positions 0, 1, ..., and rotate the rows' keys to these positions."""
     rows = torch.arange(cache.length, device=decoder.device)
     displaced = rows[cache.positions != rows]
     if not displaced.numel():

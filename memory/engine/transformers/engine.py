@@ -179,9 +179,10 @@ class TransformersEngine:
     ) -> None:
         """:param transport: how blocks are transferred: inline | thread | stream | auto, see `Transport.of`
         :param throttle: simulates the link of another machine
-        :param importance: choice of the next layer's rows: ``before`` a layer's MLP, which then skips dropped
-            rows, or ``beside`` the MLP, in a parallel thread (KEEP's three workers)
-        :param chunk: bytes of a transfer job for layers after the next one; None: the default of `Transport.of`
+        :param importance: when the next layer's rows are chosen: ``before`` the current layer's MLP, which then skips
+            dropped rows, or ``beside`` this MLP, in a parallel thread (KEEP has three workers)
+        :param chunk: approximate bytes of a transfer job for a layer after the next one (the next layer's rows move in
+            one job); None: `link.CHUNK`, or the throttle's ``chunk`` if there is one
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
@@ -222,7 +223,7 @@ class TransformersEngine:
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Score candidates in one forward over their trie, or with ``best`` on a CPU in a few small forwards."""
+        """Score candidates in one forward over their trie; with ``best``, a CPU may take a few small forwards."""
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(

@@ -35,7 +35,7 @@ class ManualLoading:
 class KeepInterfaces:
     """Interfaces of KEEP (arXiv 2602.23592, section 5) that load, compute and choose, one layer after the other.
 
-    Load every memory that a layer does not recompute before calling its ``prefill_layer``, which else raises an error.
+    Before a layer's ``prefill_layer``, load every memory that this layer does not recompute; else it raises an error.
     Memory ids are segment ids. `TransformersEngine.steps` makes this object.
     """
 

@@ -1,8 +1,8 @@
 """Layer-by-layer prefill: a layer computes its active rows, a subset of the previous layer's, and loads other rows.
 
-Three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows by importance, and
-load the other rows. A layer starts when its active rows are chosen and the stored keys and values of the others are
-loaded. Most stages choose the next layer's rows after the layer's attention, stages that need only its mass before it.
+Up to three workers (KEEP, arXiv 2602.23592, section 4.3) compute the layers, choose the next layer's rows, and load
+the other rows. A layer starts when its active rows are chosen and the stored keys and values of the others are
+loaded. Most stages choose the next layer's rows after the attention; those that need only its mass choose before it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class LayerwisePrefill:
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows, device = decoder.spec.layers, int(layout.fresh.sum()), decoder.device
-        # whether to keep attention weights for the stage; False once it has dropped rows without reading any
+        # whether to keep attention weights for the stage; False once the stage has dropped rows without reading weights
         self._keeps_weights = recompute.capabilities.repairs
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=device)
         first = recompute.first(layout, self._layers)

@@ -63,7 +63,7 @@ class MissingOutput:
         raise ConfigError(f"{self.stage} declares by_mass, but reads KV of a later layer; declare by_mass=False.")
 
 
-DIVISOR = 4  # if weights of at most 1 / DIVISOR of the active rows are needed, they are computed again, not read
+DIVISOR = 4  # weights of at most 1 / DIVISOR of the active rows are computed again; for more, kept weights are read
 
 
 @dataclass
@@ -78,7 +78,7 @@ class ProbedPrompt:
 
     @cached_property
     def averaging(self) -> torch.Tensor:
-        """Matrix (rows, segments) that averages over a segment's rows: 1 / their number at these rows, else 0."""
+        """Matrix (rows, segments) for segment means: 1 / (rows of the segment) if the row is in the segment, else 0."""
         owner = self.layout.segment_of
         member = owner[:, None] == torch.arange(len(self.layout.segments), device=owner.device)[None]
         mean = member.float() / member.sum(0).clamp(min=1)
@@ -152,9 +152,9 @@ class LayerProbe:
         return tuple(join_parts(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """Return `cached_kv`; where ``new`` (rows,) is True, this prefill encodes the row, else a block has it."""
+        """Return `cached_kv` of rows that this prefill encodes (``new`` (rows,) is True) or that blocks have (else)."""
         if layer > self.layer:
-            self.output.get()  # the next layer needs this one's output
+            self.output.get()  # runs this layer's MLP, also for the fused units, whose next KV are computed from it
         encoded = self.prompt.fused.kv(layer, rows[new], kinds)
         if bool(new.all()):
             return encoded
@@ -180,7 +180,7 @@ class LayerProbe:
         return index
 
     def _reads_kept_weights(self, rows: int) -> bool:
-        """Decide whether to read the layer's own weights, or compute those of ``rows`` rows again.
+        """Decide whether to read the layer's kept attention weights, or compute those of ``rows`` rows again.
 
         Reading takes the weights of all active rows at once; for a few rows it is faster to compute only their weights.
         """
@@ -204,7 +204,7 @@ class LayerProbe:
         return mass[:-1]
 
     def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sum the layer's own weights over heads and over the active rows numbered ``rows``; returns (prompt rows,)."""
+        """Sum kept attention weights over heads and the active rows numbered ``rows``; returns (prompt rows,)."""
         total, dtype = self.prompt.layout.rows, self.prompt.averaging.dtype
         mass = torch.zeros(total, dtype=dtype, device=rows.device)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
