@@ -123,7 +123,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
-    if "\\ud" in text or "\\uD" in text:  # only such an escape can give half of a surrogate pair
+    if "\\ud" in text or "\\uD" in text:  # in UTF-8 only such an escape can give half of a surrogate pair
         for place, content in _texts(value):
             if SURROGATE.search(content):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")

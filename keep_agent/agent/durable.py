@@ -177,7 +177,7 @@ class DurableAgent:
             self._write()
 
     def _write(self) -> None:
-        self._incomplete = True  # until both files are written, no call may be appended
+        self._incomplete = True  # until end mark and memory file are written, no call may be appended
         content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
         self._journal.prepare_restart(start)  # until `restart` the journal is valid for the old and the new memory file
@@ -186,7 +186,7 @@ class DurableAgent:
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the start of the journal's chain for a memory file's ``content``; b"" if there is no file."""
+        """Return the start of the journal's chain for the ``content`` of the memory file (b"" if there is no file)."""
         return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1 is the checksum
 
     def _read(self) -> None:
