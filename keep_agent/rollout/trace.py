@@ -87,7 +87,7 @@ def prompt_entry(prefill: Prefill) -> Entry:
 
     Rows are numbered within the prompt. Times are in ms since the first load or computation began. ``hops`` lists,
     per layer, the attention by which segments are chosen, from the query to segments and on to further segments. An
-    edge is [id of the attending segment ("": query), id of the attended segment, attention weight].
+    edge is [id of the attending segment ("": query), id of the attended segment, mean attention weight].
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]
