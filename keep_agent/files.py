@@ -61,7 +61,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries loading ``what`` into ModelError; a KeepError propagates. One thread loads at a time."""
+    """Turn errors of libraries that load ``what`` into ModelError; KeepErrors propagate. One thread loads at a time."""
     try:
         with LOAD_LOCK:
             yield

@@ -33,7 +33,7 @@ REMEDY = "restore all files of the agent from one copy, or replace them by a sav
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
     """Open a journal for appending; return it and its calls, which were made after the memory file was written.
 
-    The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
+    The journal has a line per call, with a checksum, synced before the call returns. The chain of checksums begins
     with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
     lines. Changed, missing and swapped lines are thus found. An incomplete last line is cut: its call never returned.
 
