@@ -61,7 +61,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn errors of libraries loading ``what`` into ModelError; a KeepError propagates. One thread loads at a time."""
+    """Turn errors of libraries that load ``what`` into ModelError; KeepErrors propagate. One thread loads at a time."""
     try:
         with LOAD_LOCK:
             yield
@@ -123,7 +123,7 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
-    if "\\ud" in text or "\\uD" in text:  # only such an escape can give half of a surrogate pair
+    if "\\ud" in text or "\\uD" in text:  # in UTF-8 only such an escape can give half of a surrogate pair
         for place, content in _texts(value):
             if SURROGATE.search(content):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")

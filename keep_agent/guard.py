@@ -66,7 +66,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message on one line. Those of Hydra and OmegaConf are cut to cause, key and valid options."""
+    """Return an error's message on one line. A message of Hydra or OmegaConf is cut to cause, key and valid options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

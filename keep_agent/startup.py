@@ -37,8 +37,8 @@ def start_up() -> None:
 def spin_openmp_threads() -> None:
     """Let OpenMP threads spin between operations, so that prefills take 10 to 40 % less time. Keeps a user's setting.
 
-    By default the threads sleep if they outnumber the cores, as they do with the engine's thread. torch reads `POLICY`
-    and `SPINS` only when it is imported.
+    By default they sleep if there are more threads than cores, which the engine's own thread causes. torch reads
+    `POLICY` and `SPINS` only when it is imported.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})

@@ -57,7 +57,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
 
     :param ahead: encode changed segments (the memory's texts) in the background, while no plan waits
     :param limit: maximum number of remembered things (objects and receptacles); facts about more are rejected
-    :param history: maximum number of remembered skills, and of finished tasks; ``limit`` if that is smaller
+    :param history: maximum number of remembered skills, and of finished tasks; a smaller ``limit`` replaces it
     :param record: called with each trace entry, in the format of a run's trace.jsonl (docs/evaluation.md)
     """
 
@@ -233,7 +233,7 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
             raise CapacityError(f"agent {self.name!r} would remember {count}: observe some as gone, or raise the limit")
 
     def _trim(self) -> None:
-        """Forget the oldest executed skills and finished tasks above the limit."""
+        """Forget the oldest executed skills, and the oldest finished tasks, beyond ``history`` of each."""
         store = self._session.store
         for category in ("history", "task"):
             excess = len(store.of(category)) - self._history

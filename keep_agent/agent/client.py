@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer
 RETRY_TIME = 30.0  # seconds after a request's first failure during which it is retried
-RETRY_PAUSE = 0.5  # seconds before a retry, if the server sends no Retry-After
+RETRY_PAUSE = 0.5  # seconds before a retry after a lost connection or an error event; error responses send Retry-After
 # errors that a retry cannot fix
 PERMANENT_ERRORS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Error response, or no valid response. ``retry_after``: seconds until a retry may succeed; None: never."""
+    """Error response, or no valid response. ``retry_after``: seconds until a retry may succeed; None: do not retry."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -33,7 +33,7 @@ REMEDY = "restore all files of the agent from one copy, or replace them by a sav
 def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
     """Open a journal for appending; return it and its calls, which were made after the memory file was written.
 
-    The journal has one line with a checksum per call, synced before the call returns. The chain of checksums begins
+    The journal has a line per call, with a checksum, synced before the call returns. The chain of checksums begins
     with the agent's name and the memory file's checksum. A file beside the journal, the end mark, has the number of
     lines. Changed, missing and swapped lines are thus found. An incomplete last line is cut: its call never returned.
 
@@ -177,7 +177,7 @@ class DurableAgent:
             self._write()
 
     def _write(self) -> None:
-        self._incomplete = True  # until both files are written, no call may be appended
+        self._incomplete = True  # until end mark and memory file are written, no call may be appended
         content = pack_state({**self.agent.dump(), OWNER_KEY: self.name})
         start = self._start(content)
         self._journal.prepare_restart(start)  # until `restart` the journal is valid for the old and the new memory file
@@ -186,7 +186,7 @@ class DurableAgent:
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
-        """Return the start of the journal's chain for a memory file's ``content``; b"" if there is no file."""
+        """Return the start of the journal's chain for the ``content`` of the memory file (b"" if there is no file)."""
         return Chain.for_owner(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # line 1 is the checksum
 
     def _read(self) -> None:

@@ -23,7 +23,7 @@ def memory_path(path: str | Path) -> Path:
 
 
 def write_packed(path: Path, content: bytes) -> None:
-    """Write the ``content`` that `pack_state` made atomically. Missing folders are created."""
+    """Atomically write ``content``, the result of `pack_state`. Missing folders are created."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     remove_temp(path.parent)  # partial files that a killed writer has left

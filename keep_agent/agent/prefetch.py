@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memory.session import MemorySession
 
-CHUNK = 128  # maximum tokens per job; a plan waits for one job at most
+CHUNK = 128  # maximum tokens per job, or one larger unit; a plan waits for one job at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ Ready = Callable[[dict[str, Any]], None]  # called with the cost of a prompt, be
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The skill to execute next. ``number`` counts an agent's decisions from 1."""
+    """The skill to execute next. ``number`` counts an agent's decisions from 1; 0: they are not counted."""
 
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first

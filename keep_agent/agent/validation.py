@@ -33,10 +33,10 @@ AGENT_UNKNOWN = (
 )
 FACT_FIELDS = tuple(field.name for field in fields(Fact))
 MAX_NUMBER = 1 << 40  # maximum of any number in a saved memory
-MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id of each visible object
+MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # maximum characters of the agent's line: type and id of everything it names
 MAX_SEGMENTS = 10_000_000  # maximum number of segments created in the lifetime of a memory
 SEGMENTS_PER_THING = 4  # maximum number of segments per object or receptacle: first and latest line, a skill, a task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: maximum mean per segment; a total that is always allowed
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: maximum mean per segment; total allowed whatever the mean
 PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}  # id prefix: category, key of the counter
 
 

@@ -175,7 +175,7 @@ class RunFolder(AbstractContextManager):
         self.release()
 
     def discard(self) -> None:
-        """Remove a run that failed to start."""
+        """Remove config and mark of a run that failed to start, and unlock the folder."""
         (self.path / CONFIG).unlink()
         end_of(self.path / self.lines).unlink(missing_ok=True)
         self.release()

@@ -30,7 +30,7 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
 
 
 def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
-    """Return the entry that opens an episode. ``notes``: differences between start states in simulator and data."""
+    """Return the entry that opens an episode. ``notes``: how the simulator's start state differs from the data's."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
     noted = {"notes": dict(notes)} if notes else {}
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
@@ -87,7 +87,7 @@ def prompt_entry(prefill: Prefill) -> Entry:
 
     Rows are numbered within the prompt. Times are in ms since the first load or computation began. ``hops`` lists,
     per layer, the attention by which segments are chosen, from the query to segments and on to further segments. An
-    edge is [id of the attending segment ("": query), id of the attended segment, attention mass].
+    edge is [id of the attending segment ("": query), id of the attended segment, mean attention weight].
     """
     layout, trace = prefill.layout, prefill.trace
     names = [span.segment for span in layout.segments]

@@ -13,7 +13,7 @@ import yaml
 from keep_agent.errors import DataError
 from keep_agent.files import parsed_yaml, read_text
 
-MAX_KEY_LENGTH = 24  # maximum characters: a stored agent's id contains two keys and is a file name
+MAX_KEY_LENGTH = 24  # maximum characters of a key; a stored agent's id has two keys and must fit in a file name
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from memory.kv_cache.quantization import PackFormat
 def play(
     scenario: Scenario, config: DictConfig, console: Console, folder: Path | None = None, bits: int = 4
 ) -> ScenarioFolder:
-    """Play a scenario with the model of ``config``; return the run folder. ``folder`` holds permanent agents' rows."""
+    """Play a scenario; return the run folder. ``folder`` (another) keeps permanent agents' KV rows for later runs."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # an unusable folder fails before anything is computed
     if config.eval.threads is not None:

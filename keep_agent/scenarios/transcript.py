@@ -42,7 +42,7 @@ class Transcripts:
         return self._texts[agent] + CUE
 
     def add_message(self, phase: Phase, speaker: str, words: str) -> Message:
-        """Add a message to the texts of its audience: as generated for the speaker, on one line for the others."""
+        """Add a message to the texts of its audience: unchanged for its speaker, on one line for the others."""
         message = Message(phase.name, speaker, " ".join(words.split()) or SILENCE, phase.audience(speaker))
         for key in message.audience:
             self._texts[key] += f"{CUE}{words}\n" if key == speaker else self._line(message, key)

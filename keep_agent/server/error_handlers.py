@@ -190,7 +190,7 @@ def validation_message(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 class ErrorMiddleware:
-    """Outermost ASGI middleware: answers uncaught errors, and requests that a server shutdown cancels."""
+    """ASGI middleware around all but the metrics: answers uncaught errors, and requests that a shutdown cancels."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -25,7 +25,7 @@ class ChatLimits:
     scenario_agents: int = 16  # agents of a scenario
     scenario_turns: int = 200  # turns of a scenario
     scenario_tokens: int = 256  # tokens that a turn may generate
-    scenario_templates: int = 64  # templates in a scenario; each inserts the transcript of a phase
+    scenario_templates: int = 64  # templates in a scenario's texts; each inserts an agent's transcript of a phase
 
     def __post_init__(self) -> None:
         if min(vars(self).values()) < 1 or self.tokens > self.max_tokens:
@@ -36,7 +36,7 @@ class ChatLimits:
 class AgentLimits:
     """Maximum numbers for planning agents."""
 
-    agents: int = 1000  # agents on the server; only a token for certain agents can create its agents beyond this number
+    agents: int = 1000  # agents on the server; a token for named agents may create these beyond this number
     awake: int = 64  # agents in memory with segments and KV blocks; the least recently used are unloaded
     things: int = 5000  # things (objects and receptacles) that an agent remembers
 

@@ -9,7 +9,7 @@ from memory.agents.text_match import MAX_INCOMPLETE, REPLACEMENT, TokenizerCoder
 
 
 class Detokenizer:
-    """Decoder, token by token. Holds back incomplete characters and stop strings; ``hidden`` tokens have no text."""
+    """Decoder of single tokens. Holds back incomplete characters and stop strings; ``hidden`` tokens have no text."""
 
     def __init__(self, coder: TokenizerCoder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden

@@ -90,8 +90,8 @@ def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[st
 def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
-    ``hints`` are fields that clients also fill for other purposes. A hint is usable if it is an agent id that the token
-    may use. Raises BadAgent for none or a reserved id, ConfigError for an invalid id, Forbidden for an id of others.
+    ``hints`` are fields that clients also fill for other purposes; a usable one is an agent id that the token may use.
+    Raises BadAgent for no id or a reserved one, ConfigError for an invalid one, Forbidden if the token is not for it.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only_agent)

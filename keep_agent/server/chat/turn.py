@@ -32,7 +32,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PromptReuse:
-    """Reuse of the agent's KV rows by a prompt, with the fields of `keep_agent.scenarios.turn_records.TurnCost`."""
+    """Reuse of the agent's KV rows by a prompt. Fields as in `keep_agent.scenarios.turn_records.TurnCost`."""
 
     kind: str
     origin: str

@@ -63,7 +63,7 @@ class RequestLimits:
 
 
 class LimitsMiddleware:
-    """ASGI middleware: reads each request's body within the limits, or rejects the request."""
+    """ASGI middleware that limits request bodies: on ``large`` paths while the app reads, else before the app runs."""
 
     def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self._app, self._limits = app, limits

@@ -54,7 +54,7 @@ class AgentRegistry:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def names(self, among: Collection[str] | None = None) -> list[str]:
-        """List all agents, loaded or not; with ``among`` only its ids that exist."""
+        """List all agents, loaded or not; with ``among`` only those of its ids that exist."""
         if among is not None:
             return sorted(name for name in among if self._agent_folder(name).is_dir())
         folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
