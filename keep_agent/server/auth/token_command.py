@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         "A running server notices changes of the file.",
     )
     p.add_argument("name", help="the token's name in messages and in the file")
-    p.add_argument("--agents", default=ALL, help="ids of the agents that the token is for, by commas (default: all)")
+    p.add_argument("--agents", default=ALL, help="ids of the token's agents, separated by commas (default: all)")
     when = "expires after 30d, 12h or 45m, or at the beginning of a date in UTC (2030-01-31)"
     p.add_argument("--expires", metavar="WHEN", help=when)
     p.add_argument("--file", type=Path, required=True, help="file of tokens; created if it does not exist")
