@@ -17,7 +17,7 @@ PER_CABINET = 20
 class House:
     """House of ``size`` segments: cabinets, objects in them (every third has its cabinet as parent), and the agent.
 
-    :param steady: let `change` move only a few of the objects, so that all other groups become static
+    :param steady: let `change` move only a few objects, so that the groups of the others become static
     :param store: the store to fill (default: a new one)
     """
 

@@ -48,8 +48,8 @@ RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither 
 LESSON_SHARE = 0.2  # share of windows with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
 SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, else the model unlearns the other kinds of packs
-GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts that plans skip, as annotated rollouts take longer to learn
-TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota that all slots but plans skip
+GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts left out of plans and goals; annotated ones need more time
+TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota left out of all slots but plans and goals
 DECISION_SHARE = 0.6  # share of single decisions among the remaining windows; the others are trajectories
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
