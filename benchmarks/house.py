@@ -59,5 +59,5 @@ class House:
 
 
 def encode_text(text: str) -> list[int]:
-    """Return about one token id per three letters; different lines have different ids."""
+    """Return about one token id per three letters; nearly all different lines have different ids."""
     return [3 + sum(text[i : i + 3].encode()) * (i + 1) % 1000 for i in range(0, len(text), 3)]
