@@ -7,7 +7,7 @@ Weights are random, in bfloat16. Times are medians in milliseconds from the text
 include matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks; ``plain`` does so
 without quantization. ``hot`` appends a short message to a prompt in memory, ``exact`` repeats a prompt. ``warm``
 appends a short message to a prompt on disk and verifies its checksum; the file is in the page cache, as after a restart
-of the program. The measurements of one row run one after another, so use an otherwise idle machine.
+of the program. The measurements of one table row run one after another, so use an otherwise idle machine.
 
 ``peak``: growth of a separate process's memory during a prefill, in one pass and in chunks (Linux only). ``capacity``:
 the agents that fit into --budget-gib, calculated from the sizes of their rows.
@@ -223,7 +223,7 @@ def matching(benches: Sequence[tuple[str, AgentBenchmark, Sequence[int]]], turns
 
 
 def peak(shapes: Sequence[str], tokens: int, threads: int) -> Table:
-    """Measure each prefill in a separate process, because the peak of a process never falls."""
+    """Measure each prefill in a separate process, since memory freed by an earlier one would hide the growth."""
     columns = "shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB"
     caption = "MiB in addition to the model and a short prompt"
     table = Table(*columns, title="Peak of a prefill", caption=caption)

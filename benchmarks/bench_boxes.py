@@ -43,7 +43,7 @@ def work(blocks: int, layers: int) -> dict[str, int]:
 
 
 def test_construction_of_boxes(benchmark: BenchmarkFixture, note: Note) -> None:
-    """Floor: the keys are read once."""
+    """Floor (see `conftest`): the keys are read once."""
     blocks, layers = keys(1_000), range(LAYERS)
     boxes = benchmark(KeyBoxes.around, blocks, layers)
     assert boxes.low.shape == (LAYERS, KV_HEADS, len(blocks), DIM)

@@ -18,7 +18,7 @@ DIM = 384  # dimension of an embedding
 def test_grouping(
     benchmark: BenchmarkFixture, note: Note, house_of: Callable[[int], House], segments: int, changed: int
 ) -> None:
-    """Floor: every embedding is read once and multiplied with the embedding of each changed segment."""
+    """Floor (see `conftest`): each embedding is read once and multiplied with that of each changed segment."""
     house = house_of(segments)
     benchmark.pedantic(house.store.graph.update, (house.store,), setup=lambda: house.change(changed), rounds=60)
     assert len(house.store.graph.scores("mug").ids) == len(house.store) == segments

@@ -45,7 +45,7 @@ def first_selection(engine: Engine, layout: Layout) -> Call:
 def test_importance(
     benchmark: BenchmarkFixture, note: Note, engine: Engine, stored: Callable[[int], Layout], segments: int
 ) -> None:
-    """Floor: compute the returned rows' attention scores, or read all attention weights if the probe has them."""
+    """Floor (see `conftest`): read the probe's attention weights, or compute those of the returned rows."""
     layout = stored(segments)
     layer, active, probe = first_selection(engine, layout)
 

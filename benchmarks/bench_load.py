@@ -29,7 +29,7 @@ def test_load(
     segments: int,
     stage: Callable[[], Loading],
 ) -> None:
-    """Floor: every stored key and value is read once and written once.
+    """Floor (see `conftest`): every stored key and value is read once and written once.
 
     The time is the whole prefill, including the query's rows; ``waited_ms`` is its time spent waiting for transfers.
     """

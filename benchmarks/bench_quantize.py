@@ -19,7 +19,7 @@ def numbers() -> torch.Tensor:
 
 @BITS
 def test_pack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
-    """Floor: the numbers are read once and the codes are written once."""
+    """Floor (see `conftest`): the numbers are read once and the codes are written once."""
     x = numbers()
     packed = benchmark(pack, x, PackFormat(bits))
     assert packed.shape == SHAPE
@@ -28,7 +28,7 @@ def test_pack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
 
 @BITS
 def test_unpack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
-    """Floor: the codes are read once and the numbers are written once."""
+    """Floor (see `conftest`): the codes are read once and the numbers are written once."""
     packed = pack(numbers(), PackFormat(bits))
     x = benchmark(packed.unpack, torch.bfloat16)
     assert x.shape == SHAPE

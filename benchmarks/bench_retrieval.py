@@ -20,7 +20,7 @@ BUDGET = 40
 def test_embedding(
     benchmark: BenchmarkFixture, note: Note, house_of: Callable[[int], House], segments: int, groups: str
 ) -> None:
-    """Floor: every embedding is read once and multiplied with that of the query.
+    """Floor (see `conftest`): every embedding is read once and multiplied with that of the query.
 
     If all groups of segments are static, few of them fit into the remaining budget, so the selection tries many.
     """

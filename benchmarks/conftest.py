@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def house_of() -> Callable[[int], House]:
-    """Return a function from a number of segments to a house. Benchmarks share it and must not change this number."""
+    """Return a function from a number of segments to a house. Benchmarks share houses and must keep their sizes."""
     return cache(House)
 
 

@@ -11,8 +11,8 @@ appended bytes, zeros, a repeated piece or, in files of lines, a missing line. E
     silent      the reader returns something else, without error or warning
     raw         an unexpected error with a traceback
 
-Files that people write by hand have no checksum and come last: a changed letter cannot be detected in them. The exit
-code is 1 if acknowledged data were lost, a file with a checksum was read silently, or any error was raw.
+Files that people write by hand have no checksum, so a changed letter cannot be detected; their table is separate.
+The exit code is 1 if acknowledged data were lost, a file with a checksum was read silently, or any error was raw.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPU benchmark on one CUDA device: the tests of the engine's laws, then the time to first token of large shapes.
+"""GPU benchmark on one CUDA device: the engine's laws (tests/laws), then the time to first token of large models.
 
     python -m benchmarks.gpu [--out FOLDER] [--page FILE] [--parts laws qwen2.5-7b qwen2.5-14b]
 

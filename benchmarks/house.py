@@ -17,7 +17,7 @@ PER_CABINET = 20
 class House:
     """House of ``size`` segments: cabinets, objects in them (every third has its cabinet as parent), and the agent.
 
-    :param steady: let `change` move only a few of the objects, so that all other groups become static
+    :param steady: let `change` move only a few objects, so that the groups of the others become static
     :param store: the store to fill (default: a new one)
     """
 
@@ -59,5 +59,5 @@ class House:
 
 
 def encode_text(text: str) -> list[int]:
-    """Return about one token id per three letters; different lines have different ids."""
+    """Return about one token id per three letters; nearly all different lines have different ids."""
     return [3 + sum(text[i : i + 3].encode()) * (i + 1) % 1000 for i in range(0, len(text), 3)]

@@ -4,7 +4,7 @@
         [--json FILE] [--csv FILE] [--plot FILE] [KEY=VALUE ...]
 
 The agent lives in a house of 31 entities. In every step two facts change, the agent plans one skill and gets its
-outcome; every 25 steps another task begins. Nine of ten skills succeed. ``rss`` is the resident memory of the process,
+outcome; a task is drawn every 25 steps. Nine of ten skills succeed. ``rss`` is the resident memory of the process,
 ``heap`` the memory allocated by glibc, ``kv`` the stored keys and values, all in MiB; ``journal`` is the journal of a
 durable agent in KiB. The caption compares the final RSS with the RSS after the first fifth of the steps.
 """

@@ -5,7 +5,7 @@
 Times are medians in milliseconds. ``update`` and ``retrieve`` (selection, plan, look-up, layout) are the session's own
 overhead, ``overhead`` is their sum and ``p90`` its 90th percentile; ``policy`` is the recompute stage's part of the
 prefill; the other times belong to engine or encoder. ``--churn`` is the number of segments that change per step,
-including the agent's. With ``--steady`` always the same few segments change, so that all other groups become static.
+including the agent's. With ``--steady`` they come from the same few, so that the groups of the others become static.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Benchmark of quantized keys and values: size and attention time, compared with bfloat16.
 
-    python -m benchmarks.packed [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N]
+    python -m benchmarks.packed [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N] [--rows N]
 
 Keys and values of all layers are random. ``bytes`` is the size relative to bfloat16. ``pack`` is the time to pack all
 layers of all tokens, in microseconds per token. The other times are milliseconds over all layers: ``dense`` and
@@ -74,7 +74,7 @@ def pack_time(memory: PackedMemory, format: PackFormat, repeats: int) -> float:
 
 
 def contenders(memory: PackedMemory, rows: int) -> dict[str, Callable[[], None]]:
-    """Return the contenders: attention of the last ``rows`` rows at every layer."""
+    """Return the contenders: attention of the last ``rows`` rows (dense, tiled) or only unpacking, at every layer."""
     shape, tokens = memory.shape, memory.packed[0].tokens
     q = torch.randn(1, shape.heads, rows, shape.head_dim, generator=torch.Generator().manual_seed(1)).to(DTYPE)
     every, scale = torch.arange(tokens), shape.head_dim**-0.5

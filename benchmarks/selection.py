@@ -2,13 +2,13 @@
 
     python -m benchmarks.selection [--threads N] [--repeats N] [--shapes qwen2.5-0.5b] [--tokens 1024 2048]
 
-Weights are random; all segments have nine tokens and KV blocks; the query has 30 tokens. ``choice`` is the time in the
-recompute stage, including the computations that it requests; ``prefill`` is the whole prefill. Stages take turns, so
-that other load affects all of them equally; the table shows medians.
+Weights are random; the query has 30 tokens, each segment a KV block of nine tokens (the last one may have fewer).
+``choice`` is the time in the recompute stage, including the computations that it requests; ``prefill`` is the whole
+prefill. Stages take turns, so that other load affects all of them equally; the table shows medians.
 
-Rows named ``latent`` measure latent retrieval, which selects 128 blocks of 16 tokens. ``prefill`` is the query's
-prefill over these blocks; ``choice`` scores the key boxes at the early layers or at all layers. ``pass`` is the extra
-forward pass that computes the query states; per-layer retrieval does not need it.
+Lines named ``latent`` measure latent retrieval, which selects 128 blocks of 16 tokens (by default, all blocks).
+``prefill`` is the query's prefill over these blocks; ``choice`` ranks the blocks by their key boxes at the early layers
+or at all. ``pass`` is the extra forward pass for the query states (``layers=each``, not measured here, needs none).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Benchmark of the AI2-THOR environment: `python -m benchmarks.thor [--data FOLDER --split NAME] [--episodes N]`.
 
 The scripted expert plays. The environment's own time per skill is the duration of a step minus the time of simulator
-and client. The environment selects the instance, checks the rules, ranks poses, and translates requests and replies.
+and client. In this time it selects the instance, checks the rules, ranks poses, and translates requests and replies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envs.alfred.spec import load_episodes
 from keep_agent.errors import KeepError
 
 SKILLS = ("lota", "grounded")
-REQUIRED = 2.0  # maximum ms of the environment per skill
+REQUIRED = 2.0  # maximum median ms of the environment per skill
 
 
 def skills_of(env: AlfredEnv, episodes: Sequence[Episode]) -> Iterator[tuple[float, float, int]]:

@@ -23,7 +23,7 @@ class Decision:
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # skill and score of the best candidates, best first
     prefill: Prefill | None = None  # report on this step's prompt: logits, cache, counts and timings
-    score_ms: float = 0.0  # time in ms of focus and choice, after the prefill
+    score_ms: float = 0.0  # ms of generating the focus (the target's words) and choosing, after the prefill
     score_tokens: int = 0  # rows computed to score the candidates, plus decoded tokens; prompt rows do not count
     extra: Mapping[str, Any] = field(default_factory=dict)  # additional JSON values for the trace
 

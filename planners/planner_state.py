@@ -40,7 +40,7 @@ TYPES = {
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     """Parse a saved state. Raises DataError if it is invalid or its prompt style is not ``style``."""
-    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # absent up to 0.2
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # not saved up to version 0.2
     for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is not a saved planner memory: {key} must be a {kind.__name__}; give a saved one")

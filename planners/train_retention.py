@@ -1,8 +1,8 @@
 """Trainer command of IntentKV's residual head: ``python -m planners.train_retention --sessions FILE... --out RUN``.
 
-The model is frozen. Sessions are replayed turn by turn under a budget of cache rows, as at run time. A history token is
-a positive example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section
-3.5). Sessions are JSONL files: written by `python -m eval.sessions`, or holding chat messages with tool calls.
+The model is frozen. Sessions are replayed turn by turn under a budget of cache rows, as at run time. A token that may
+be evicted is positive if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916,
+section 3.5). Sessions are JSONL files: written by `python -m eval.sessions`, or holding chat messages with tool calls.
 
 The head's output is added to the score of IntentKV's rule. At the end, the weight of this output is chosen by the
 likelihood of the next tokens in the sessions of --held-out. To use the head, set `memory.retention.head` to

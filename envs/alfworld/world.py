@@ -114,7 +114,7 @@ class GameWorld:
         self.state = TextState()
         self.commands: list[str] = []  # all commands sent, in order
         self.ever_won = False  # whether the goal has held at any time
-        self.lamp: str | None = None  # lamp at which the agent stands; ALFWorld has the agent at the lamp's receptacle
+        self.lamp: str | None = None  # lamp at which the agent stands; for ALFWorld it stands at the lamp's receptacle
         self.active: set[str] = set()  # microwaves and faucets that are on; in ALFWorld only lamps have a switch
         self.state.begin(self.engine.load(game.read(), str(game.file)))
 

@@ -38,7 +38,7 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Shape of a model. By default it has many thin layers, since KEEP saves work in all layers except layer 0."""
+    """Shape of a model. By default it has many thin layers, since KEEP saves work in all but the first three."""
 
     hidden: int = 192
     layers: int = 12

@@ -47,9 +47,9 @@ LEVELS = (
 RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
 LESSON_SHARE = 0.2  # share of windows with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
-SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, else the model unlearns the other kinds of packs
-GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts that plans skip, as annotated rollouts take longer to learn
-TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota that all slots but plans skip
+SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, so that the model unlearns no kind of pack
+GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts left out of plans and goals; annotated ones need more time
+TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota left out of all slots but plans and goals
 DECISION_SHARE = 0.6  # share of single decisions among the remaining windows; the others are trajectories
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
@@ -138,7 +138,7 @@ class BatchSource:
             self._queue.put(error)
 
     def _window(self, level: Level) -> list[PackedExample]:
-        """Make a window of a few dozen packs, sorted by length, so that batches need little padding."""
+        """Make a window of lessons or of a few dozen packs. Packs of rollouts are sorted by length, to save padding."""
         if self._lessons and self._rng.random() < LESSON_SHARE:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
         mix = self._draw_mix(level)

@@ -41,7 +41,7 @@ def seed_induction(
 ) -> None:
     """Overwrite the first heads of every layer and the embedding in place, but no other weights.
 
-    ``write`` scales their outputs in layer 0, ``copy`` in later layers. ``peak``: highest attention logit of layer 0.
+    ``write`` scales the heads' outputs in layer 0, ``copy`` in later layers. ``peak``: greatest logit in layer 0.
     """
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads

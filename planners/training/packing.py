@@ -8,7 +8,7 @@ The loss counts *targets*: answers, and skills unless they are perturbed (random
 * *trajectory*: the transcript (`append` layout) of a task and of the tasks after it, with targets at every step;
 * *step*: one decision (`memory` layout). Lines that changed after the memory was written are hidden from the slot,
   which begins with their new versions. The *focus* precedes a skill that names instances. It is the type, name
-  and place of the object that the plan needs next, and also a target;
+  and place of the object that the plan needs next, and it is also a target;
 * *probe*: short questions about the memory or changes: where an object is, if this place is open, if a lamp is on;
 * *recall*: questions about an artificial memory (`planners.training.recall_probes`); its first line may be a question.
 """
@@ -166,7 +166,7 @@ class Packer:
         return self.random.choice(task.instructions)
 
     def _sample_steps(self, task: TaskRecord) -> list[int]:
-        """Draw a step; return all steps, nearest first: their slots have similar lengths and need little padding.
+        """Draw a step; return all steps, those nearest to it first: slots of similar length need little padding.
 
         With several objects, steps after the first put are drawn more often: models often pick the first object again.
         """

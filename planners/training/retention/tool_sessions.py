@@ -92,7 +92,7 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
 def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
     """Divide messages into turns, each of which ends before an action. System messages at the start are never evicted.
 
-    The query span begins at the last message of a user, tool or function; without it, `DEFAULT_SPAN` tokens at most.
+    The query span begins at the last message of a user, tool or function; without one, it has up to `DEFAULT_SPAN`.
     """
     ids: list[int] = []
     query = instruction = protected = 0

@@ -101,7 +101,7 @@ def loss_of(head: ResidualHead, example: TurnExample) -> torch.Tensor:
 
 
 class Trainer:
-    """Training run over epochs of sessions. The seed sets their order, so that a resumed run gives the same result."""
+    """Training run over epochs of sessions. The seed orders the sessions, so a resumed run gives the same result."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         check_rate(args.lr)
@@ -175,7 +175,7 @@ class Trainer:
             yield from self._replay(session, budget)
 
     def _set_scale(self) -> None:
-        """Set the features' mean and deviation from the first sessions, replayed with the rule: the new head adds 0."""
+        """Set the features' mean and deviation from the first sessions, in which the new head adds 0 to the rule."""
         examples = [point.example.features for point in self._replay_all(self.sessions[:FEATURE_SESSIONS])]
         if not examples:
             raise ConfigError(f"the first sessions never exceed --budgets {self.args.budgets} rows: lower the budgets")
