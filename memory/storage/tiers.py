@@ -142,7 +142,7 @@ class Tiers:
             if below.capabilities.exact and not above.capabilities.exact
         ]
         if min(self.quotas.values(), default=0) < 0 or sum(self.quotas.values()) > 1:
-            problems.append(f"quotas={self.quotas} must be shares of a tier: 0 or more, together at most 1")
+            problems.append(f"quotas={self.quotas} must be shares of a tier: use 0 or more, together at most 1")
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
             problems.append(f"ttl_seconds={self.ttl_seconds} must be more than 0 seconds, or null for no limit")
         return problems

@@ -76,7 +76,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "storage.tiers.Tiers": [
         ({"tiers": []}, "tiers is empty"), ({"tiers": [NESTED]}, "Tiers cannot be a tier"),
         ({"tiers": [QUANTIZED, RAM]}, "tier Ram stores numbers unrounded, but Quantized above"),
-        ({"tiers": [RAM], "quotas": {"a": 0.7, "b": 0.7}}, "'b': 0.7} are shares"),
+        ({"tiers": [RAM], "quotas": {"a": 0.7, "b": 0.7}}, "'b': 0.7} must be shares"),
         ({"tiers": [RAM], "quotas": {"a": -0.1}}, "use 0 or more"),
         ({"tiers": [RAM], "ttl_seconds": 0}, "ttl_seconds=0"),
     ],
