@@ -23,7 +23,7 @@ class Schedule:
     """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 computes all of it.
 
     The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
-    last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
+    last; the last layer's share is at least ``last`` x ``average``. ``linear`` and ``cosine`` fall at every layer.
     ``step`` falls once, after the share ``until`` of layers 1 to the last. Before the fall everything is recomputed if
     the average allows it, because attention in early layers is a poor estimate of a segment's importance.
     """
