@@ -94,7 +94,7 @@ class MemorySession:
         :param recompute_isolated: for an important question, use no segment that was encoded alone. Constructions that
             harvest (copy rows from the cache) then store this prompt's rows even if ``persist`` is False. With others,
             all rows are computed and none is stored. Ignored in layout `append` and with a latent retrieval
-        :param instruction_ids: the task's tokens. If a query begins with them, their rows stay until a later one does
+        :param instruction_ids: the task's tokens. If a query begins with them, their rows stay until another query does
         :param budget: most segments in this prompt, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty

@@ -42,7 +42,7 @@ class Capabilities:
     per_layer: bool = False  # layers may attend to different stored rows
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    by_mass: bool = False  # chooses rows by attention weights alone, so before attention is applied to values
+    by_mass: bool = False  # chooses rows by attention weights alone, before these are applied to values
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # blocks outlive the process after `flush`
     selectable: bool = False  # a latent retrieval may choose among the construction's blocks
@@ -84,7 +84,7 @@ class Probe(Protocol):
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Record a choice in the trace: ``hops`` made, and edges: (segment or -1: query, segment, attention)."""
+        """Record a choice in the trace: the ``hops`` made; edges (source, -1: the query; chosen segment; attention)."""
         ...
 
 

@@ -30,7 +30,7 @@ def is_own(name: str) -> bool:
 
 
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
-    """Raise ConfigError unless every class named in ``values``, at any depth, is of this package or one of ``known``.
+    """Raise ConfigError unless all classes in ``values``, at any depth, are components of this package or ``known``.
 
     Use it for values from a file; nothing is imported.
     """

@@ -12,7 +12,7 @@ from memory.config.choices import new_name
 from memory.config.component_names import METHOD, PARTS, TARGET
 from memory.method import MEMBERS, MemoryMethod
 
-VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # errors of a class for bad arguments
+VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # raised by a class for bad arguments
 
 
 def component(node: Mapping[str, Any], place: str = "memory") -> Any:

@@ -99,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def temporary(self) -> PromptBuilder:
-        """Return a builder whose prompts do not change this one: ``self`` if only `store_rows` changes a builder."""
+        """Return a builder whose prompts leave this one unchanged; ``self`` will do if only `store_rows` changes it."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -117,7 +117,7 @@ class PinningBuilder(PromptBuilder, Protocol):
     """A builder whose sessions may pin blocks that outlive them."""
 
     def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
-        """Encode ``token_ids`` and pin their block under the extra key."""
+        """Encode ``token_ids`` and pin their block for all look-ups with the same ``extra_key``."""
         ...
 
     def unpin(self, token_ids: Sequence[int], extra_key: str) -> None: ...

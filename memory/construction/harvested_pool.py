@@ -150,7 +150,7 @@ class HarvestPool:
         return False
 
     def _drop_except(self, numbers: Sequence[int]) -> None:
-        """Drop all blocks except ``numbers``, also from the storage, because no later prompt looks up the others."""
+        """Drop all blocks except ``numbers``, also from the storage, because no later prompt looks up a dropped one."""
         names = {entry.name for entry in self.blocks}
         self.blocks = [self.blocks[number] for number in numbers]
         for name in names - {entry.name for entry in self.blocks}:

@@ -153,7 +153,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """Map the one missing log line to the joined blocks before it; {} if other lines or blocks are missing."""
+        """Map the only missing log line to the joined blocks before it; {} if more lines or such blocks are missing."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}

@@ -125,7 +125,7 @@ class AnyOffsetBuilder(PromptBuilder):
             self._store_units(prompt.missing, prompt.layout, result, exact)
 
     def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
-        """Pin ``token_ids``, encoded in the background after the part of the context that units attend to.
+        """Pin ``token_ids``, encoded in the background as rows after the part of the context that units attend to.
 
         Only the look-up depends on the extra key: the block is the same under every key.
         """

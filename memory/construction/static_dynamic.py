@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Map each log line's id to the lines that it is encoded after; with the line they have at most ``most`` tokens."""
+    """Map each log line's id to the earlier lines of its run, after which it is encoded; ``most``: tokens of a run."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():

@@ -87,7 +87,7 @@ def touch(path: Path, at: float | None = None) -> None:
 def entries(root: Path) -> list[AgentFile]:
     """List all agents' files, the least recently used first, and bring the index up to date.
 
-    Files with other names are left out. Headers are read only of files that the index lacks or describes wrongly.
+    Other files are left out. Only files that the index lacks, describes wrongly or has without a model are opened.
     """
     known = _read_index(root)
     files = [file for path in root.glob(f"*{SUFFIX}") if (file := _entry(path, known)) is not None]

@@ -70,12 +70,12 @@ def link_atomic(path: Path, target: Path) -> None:
 
 
 def remove_temp(folder: Path) -> list[Path]:
-    """Remove the temporary files of killed writers, not those of running writers, and return their paths."""
+    """Remove unlocked temporary files (those of killed writers, and any links), but no folders; return their paths."""
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _remove_abandoned(file)]
 
 
 def sync(path: Path) -> None:
-    """Make new, renamed and removed names in a folder, or the content of a file, survive a power cut."""
+    """Sync a file's content, or the names added, renamed and removed in a folder: a power cut does not undo them."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -84,7 +84,7 @@ def sync(path: Path) -> None:
 
 
 def lock_is_held(file: BinaryIO | int) -> bool:
-    """Tell whether another process holds the lock of an open file or folder; if not, lock it until it is closed.
+    """Tell whether another opening of a file or folder, in any process, holds its lock; if not, lock it until closed.
 
     On a file system without locks nothing is locked.
     """

@@ -32,7 +32,7 @@ LONGEST = 100_000_000  # most bytes of JSON that the safetensors library reads
 
 @dataclass(frozen=True, slots=True)
 class TensorSpan:
-    """Place of a tensor: bytes ``begin:end`` after the header. ``dtype`` is safetensors' name for it."""
+    """Place of a tensor: bytes ``begin:end`` after the header. ``dtype``: the name in safetensors, such as F32."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -50,7 +50,7 @@ def read_sums(path: Path) -> dict[Path, str]:
 
 
 def _entry(path: Path, line: str) -> tuple[Path, str]:
-    """Parse the file and the SHA-256 of a line of ``path``."""
+    """Parse a line of the list ``path``; returns the file that it names, and the SHA-256."""
     match = LINE.fullmatch(line.strip())
     if match is None:
         raise ModelError(f"{path} has a line that is not a SHA-256 and a file name ({line.strip()!r:.100}); {REMEDY}.")

@@ -103,7 +103,7 @@ def read_marks(path: Path) -> list[Mark]:
 
 
 def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
-    """Read the mark of a file that belongs to ``owner``: its chain begins with ``start``. Raises CorruptError."""
+    """Read the mark of ``owner``'s file, whose chain begins with ``start``. Raises CorruptError if there is none."""
     mark = next((mark for mark in read_marks(path) if mark.start == start.sum), None)
     if mark is None:
         state = "is missing" if not end_of(path).exists() else f"is damaged, or does not belong to {owner}"

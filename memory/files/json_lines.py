@@ -41,7 +41,7 @@ class Chain:
 
     @classmethod
     def for_owner(cls, text: bytes) -> Chain:
-        """Start the chain of a file of the owner ``text``; such a file has no lines without a sum."""
+        """Start the chain of a file whose owner ``text`` identifies; all lines of such a file have a sum."""
         return cls(zlib.crc32(text), True)
 
     def seal(self, value: Mapping[str, Any]) -> bytes:
@@ -119,7 +119,7 @@ class LineFile:
 
     @classmethod
     def at_end(cls, path: Path, start: Chain) -> LineFile:
-        """Open a file after its last whole line, without checking its lines. Raises CorruptError."""
+        """Open a file after its last whole line; no line is checked. Raises CorruptError for a malformed last sum."""
         number, end, last = 0, 0, b""
         with reading(path), path.open("rb") as stream:
             for raw in stream:
@@ -192,7 +192,7 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
 
 
 def write_all(file: int, raw: bytes) -> int:
-    """Write all bytes to an open file, or raise the OSError that stops it; returns their number."""
+    """Write all bytes to an open file, or raise the OSError that stops it; returns the number of bytes."""
     rest = memoryview(raw)
     while rest:
         rest = rest[os.write(file, rest) :]

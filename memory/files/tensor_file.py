@@ -26,6 +26,6 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def own_memory(module: nn.Module) -> None:
-    """Replace a model's parameters and buffers by copies, because the library that loaded them may map its file."""
+    """Replace a model's parameters and buffers by copies: the library that loaded it may have mapped its file."""
     for tensor in chain(module.parameters(), module.buffers()):
         tensor.data = tensor.data.clone()

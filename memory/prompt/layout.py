@@ -144,7 +144,7 @@ class Layout:
         """Return runs of the marked ``rows`` that have a block: ``(index in placements, (start, stop) in the unit)``.
 
         A separate copy costs more than copying a few more rows. So a gap of fewer than `BRIDGE` rows within a unit is
-        part of a run, unless some of its rows are ``loaded``. A layer that computes rows of a gap overwrites copies.
+        part of a run, unless some of its rows are ``loaded``. A layer that computes gap rows overwrites their copies.
         """
         owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()

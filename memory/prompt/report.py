@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepTimer:
-    """Seconds by part of `Timings`: a prompt builder adds ``encode`` and ``ask``, the session the other parts."""
+    """Seconds by part of `Timings`: a prompt builder adds ``encode`` and ``ask``, the session all other times."""
 
     seconds: Counter[str] = field(default_factory=Counter)
 
@@ -51,7 +51,7 @@ class Timings:
 
     update: float = 0.0  # updating the groups
     embed: float = 0.0  # the sentence encoder
-    encode: float = 0.0  # encoding missing blocks
+    encode: float = 0.0  # encoding missing blocks and the context prefix
     retrieve: float = 0.0  # choosing segments, planning units, looking up blocks, laying out rows
     ask: float = 0.0  # the pass that computes only query states, by which blocks are chosen
     load: float = 0.0  # waiting for transfers
@@ -73,8 +73,8 @@ class Counts:
     hit_tokens: int  # memory rows whose keys and values existed before this prompt
     invalidated_tokens: int  # rows of the last prompt's blocks that became useless
     token_layers: int
-    recomputed_token_layers: int  # of memory rows that had a block, at layers 1 to the last
-    encoded_token_layers: int  # of encoded blocks and context prefix, and of the pass for query states
+    recomputed_token_layers: int  # those of memory rows that had a block, at layers 1 to the last
+    encoded_token_layers: int  # for encoding blocks and the context prefix, and for query states (`ask`)
     loaded_bytes: int
     prefix_tokens: int = 0  # leading rows, context included, with KV of the same prefix of an earlier prompt
     live_tokens: int = 0  # rows in the cache after retention
@@ -107,7 +107,7 @@ class Prefill:
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # no earlier prompt with ``persist`` since the session began or deleted its blocks
+    cold: bool  # True: no earlier prompt with ``persist`` since the session began or deleted its blocks
     after_ms: float  # milliseconds after the logits: copying rows from the cache to blocks, and eviction
     reads: ReadCounts  # rows read from the cache for this prompt, and for decoding and scoring after it so far
 

@@ -23,7 +23,7 @@ class Schedule:
     """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 computes all of it.
 
     The paper lets the share fall gradually, and gives no formula. ``average`` is the mean share over layers 1 to the
-    last; ``last`` is the last layer's share divided by ``average``. ``linear`` and ``cosine`` fall at every layer.
+    last; the last layer's share is at least ``last`` x ``average``. ``linear`` and ``cosine`` fall at every layer.
     ``step`` falls once, after the share ``until`` of layers 1 to the last. Before the fall everything is recomputed if
     the average allows it, because attention in early layers is a poor estimate of a segment's importance.
     """
@@ -132,7 +132,7 @@ class MultiHop:
         return active[stays[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
     def _within_limit(self, layout: Layout, layers: int) -> Schedule | None:
-        """Lower the schedule's average so that all computed rows fit ``limit``; None if layer 0 alone exceeds it."""
+        """Lower the schedule's average to fit ``limit``; None if the fresh rows and layer 0 alone exceed it."""
         new, exact = int(layout.fresh.sum()), int(layout.exact.sum())
         reused = layout.rows - new - exact
         if self.limit is None or layers < 2 or not reused:
@@ -146,7 +146,7 @@ class MultiHop:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
         selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._is_relative else mass  # 1: even attention
+        direct_mass = mass * self._layout.rows if self._is_relative else mass  # if relative, 1: evenly spread
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
@@ -178,7 +178,7 @@ class MultiHop:
 def _edges(
     selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """Return (source, segment, attention) per selected segment; source: the query (-1) if direct, else strongest."""
+    """Return (source, segment, attention) per selected segment: the query's (-1) if direct, else the strongest one."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
     sources, from_query = ways.argmax(0), set(direct.tolist())

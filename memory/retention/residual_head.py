@@ -78,7 +78,7 @@ class ResidualHead(nn.Module):
 
 
 def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
-    """Write a head with its checksum and the metadata ``about`` atomically."""
+    """Write a head atomically, with its checksum and the metadata ``about``."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     metadata = {"format": FORMAT, "sha256": checksum(tensors), "about": json.dumps(dict(about))}
     write_atomic(path, save(tensors, metadata))

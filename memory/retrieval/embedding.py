@@ -35,8 +35,8 @@ class Embedding:
     amendment is a later text on its parent's subject: both have the same category. Ties go to the older segment.
 
     The paper does not define a group's score: here it is the best member's, or with ``group_score=mean`` the members'
-    mean. The agent's own segment is always chosen. So are its ``recent`` last actions in this task, which take up at
-    most a quarter of the budget.
+    mean. The agent's own segment is always chosen. So are the agent's ``recent`` last actions in this task, which take
+    up at most a quarter of the budget.
     """
 
     mixed: bool = True

@@ -284,6 +284,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has lines of the current log: it then cannot become static, as they come last in prompts."""
+    """Tell whether a group has lines of the current log: as these come last in prompts, it cannot become static."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.last_finished

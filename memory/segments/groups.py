@@ -26,9 +26,9 @@ class Grouping:
     """Options of the grouping, which all methods of a comparison share."""
 
     threshold: float = 0.5  # least mean cosine to a group's members at which a segment joins it
-    bound: int = 8  # number of members from which on no segment joins by similarity
+    bound: int = 8  # a group of this many members is full: no segment joins it by similarity
     window: int = 10  # steps without changes after which a group is static (the paper's t)
-    neighbours: int = 3  # most similarity edges that a segment gets
+    neighbours: int = 3  # largest number of similarity edges that a new or changed segment adds
 
     def __post_init__(self) -> None:
         if not -1 <= self.threshold <= 1:

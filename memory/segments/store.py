@@ -140,7 +140,7 @@ class SegmentStore:
         return self._dropped + len(self.history)
 
     def changed_ids(self, since: int) -> Collection[str]:
-        """Return the ids changed after the first ``since`` changes, in order; all ids if such changes were dropped."""
+        """Return the ids of the changes after the first ``since``, in order; all ids if some of these were dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
 
