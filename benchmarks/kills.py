@@ -189,7 +189,7 @@ def _fact(number: int) -> dict[str, Any]:
 
 
 def _facts_in(state: dict[str, Any]) -> int:
-    """Count the consecutive facts in a memory; return -1 if one is missing in between."""
+    """Count the consecutive facts in a memory; return -1 if just one is missing after them."""
     text = json.dumps(state)
     count = 0
     while f'"mug_{count + 1}"' in text:
@@ -198,7 +198,7 @@ def _facts_in(state: dict[str, Any]) -> int:
 
 
 def _play(arguments: list[str]) -> None:
-    """Run `eval.alfred` with these arguments, without output."""
+    """Run `eval.alfred` with these arguments, without standard output."""
     with _silent():
         sys.argv = ["eval.alfred", *arguments]
         try:

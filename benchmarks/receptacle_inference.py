@@ -52,7 +52,7 @@ def score(survey: Survey, trials: frozenset[str]) -> str:
 
 
 def agreement(folder: Path, split: str, trajectories: list[Trajectory], survey: Survey) -> str:
-    """Format the share of objects in the reference's receptacle, by source (`_SOURCES`); "" without a reference."""
+    """Format how often both inferences name the same receptacle, by the reference's source; "" without a reference."""
     places, lines = _read(folder / "receptacles.json"), _lines(folder, split)
     if places is None or not lines:
         return ""

@@ -60,7 +60,7 @@ class Layers:
 
 
 def totals(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, KindChanges], Layers]:
-    """Count changes by kind of segment, computed rows and loaded bytes by layer. ``where``: the file in error texts."""
+    """Count each segment kind's changes, and each layer's computed rows and loaded bytes. ``where`` is for errors."""
     kinds, layers = defaultdict[str, KindChanges](KindChanges), Layers()
     kind_by_id: dict[str, str] = {}  # kind of each existing segment, by the segment's id
     categories: dict[str, str] = {}  # category of each fact, by the fact's id

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keep_agent.errors import ConfigError, did_you_mean
 
-DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # device types of torch
+DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # auto, or a device type of torch
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the Hugging Face hub: OWNER/NAME
 NO_LIMIT = 2**31 - 1  # upper bound of options that need no limit of their own
 SEEDS = (0, 2**63 - 1)

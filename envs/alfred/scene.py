@@ -20,7 +20,7 @@ class Item:
     type: str  # AI2-THOR type: "Cabinet"
     position: Position
     parent: str | None = None  # id of the receptacle that holds it at first; None: no receptacle
-    states: frozenset[str] = frozenset()  # any of "open", "closed", "on"; if empty: off, and closed (box, laptop: open)
+    states: frozenset[str] = frozenset()  # of "open", "closed", "on"; default: off, closed, but boxes and laptops open
     source: str = ""  # AI2-THOR's object id, or ""
 
 

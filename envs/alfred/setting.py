@@ -38,7 +38,7 @@ class AlfredSetting:
     backend: Backend = "symbolic"
     render: str | None = None  # "rgb": frames in observations
     thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
-    data: str | None = None  # folder json_2.1.0 with rooms for the stand-in for AI2-THOR; None: generated houses
+    data: str | None = None  # folder json_2.1.0, the source of the AI2-THOR stand-in's rooms; None: generated houses
     space: SkillSet = field(init=False)  # the skill set that ``skills`` names
     conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)  # (met, all)
     simulator: ThorClient | None = field(init=False, default=None)

@@ -26,7 +26,7 @@ class Expert:
 
 
 def _precondition(world: GameWorld, skill: str) -> str:
-    """Return ``skill``, or a skill that must precede it: going away from a lamp, or turning off an appliance."""
+    """Return ``skill``, or a skill that must precede it: going from a lamp to its place, or turning something off."""
     lamp = world.lamp
     if lamp is not None and not skill.startswith("go to ") and not skill.endswith(to_words(lamp)):
         return f"go to {to_words(world.state.places[lamp])}"
@@ -48,7 +48,7 @@ def _first_skill(world: GameWorld, plan: Sequence[str]) -> str:
 
 
 def _treatment_skill(world: GameWorld, plan: Sequence[str]) -> str | None:
-    """Return a skill to heat, cool or clean an object in its appliance, if the plan does so next; else None."""
+    """Return the next skill to treat an object inside an appliance, if the plan takes it out to treat it; else None."""
     opens = plan[0].startswith("open ")
     steps = [_parts(command) for command in plan[opens : opens + 2]]
     if len(steps) < 2 or steps[0][0] != "take":

@@ -54,7 +54,7 @@ def goal_of(task: Task) -> tuple[Predicate, ...]:
 
 
 def goal_words(goal: Sequence[Predicate]) -> str:
-    """Return a goal as words in a fixed order: "find plate find plate put dishwasher turn dishwasher"."""
+    """Return a goal as words, find before put before turn: "find plate find plate put dishwasher turn dishwasher"."""
     with_thing = [predicate for predicate in goal if predicate.thing]
     words = [f"find {predicate.thing}" for predicate in with_thing for _ in range(predicate.count)]
     words += [f"put {place}" for place in sorted({predicate.place for predicate in with_thing if predicate.place})]

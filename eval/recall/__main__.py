@@ -1,11 +1,11 @@
 """Long-memory probes of each memory method's recall: ``python -m eval.recall [KEY=VALUE ...]``.
 
-A probe is a memory and one question about it. Probes in planner-tiny's language (needle, two_hop, tracking:
-`recall_probes`) have lines that must be combined. The question comes before the lines, after them, or both (the cue:
-before, after, both), and the answer must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`)
-suit any model. Each segment is a document, and an answer's score is the share of the expected words in it. All
-methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts compute the segments before
-the question. With layout `append` they do so in one earlier turn, SparseX does so segment by segment.
+A probe is a memory and one question about it. Probes in planner-tiny's language (kinds needle, two_hop, tracking:
+`recall_probes`) have a line per segment; some answers need several lines. The question comes before the lines, after
+them, or both (the cue: before, after, both), and the answer must match exactly. RULER's tasks (kinds mq_niah, vt, cwe,
+fwe: `eval/recall/ruler.py`) suit any model; there a segment is a document, and the score is the share of the expected
+words in the answer. All methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts
+get the segments in an earlier turn: with layout `append` in one turn, SparseX in one turn per segment.
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
@@ -66,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
     add("--segments", type=name_list, metavar="N,N", help=segments)
     add("--segment-tokens", type=int, metavar="N", help=f"tokens per document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
-    add("--quiet", type=int, default=0, help="steps before the question in which groups may become static (0)")
-    add("--filler", type=int, default=0, metavar="N", help="irrelevant lines before the question, for memart (0)")
+    add("--quiet", type=int, default=0, help="steps without changes before the question, for static groups (0)")
+    add("--filler", type=int, default=0, metavar="N", help="irrelevant lines before the question (0)")
     add("--mark", type=float, default=0.9, help=mark)
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help=ranks)

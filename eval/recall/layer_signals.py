@@ -1,8 +1,8 @@
 """Ranks of a probe's needles per layer by three recompute signals, as in SparseX's figures 5 and 6.
 
-The needles are the line that the question names and the line with the answer. Every row after the context is
-recomputed. The signals are the deviation of fresh from cached values (CacheBlend), the attention of the last query row,
-and the attention of all fresh rows (Sparse-Q).
+The needles are the line that the question names and the line with the answer. Every row after the context prefix is
+recomputed. The signals are the deviation of fresh from cached values (CacheBlend), the attention of the last query
+row, and the attention of all fresh rows (Sparse-Q).
 """
 
 from __future__ import annotations

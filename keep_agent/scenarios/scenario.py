@@ -71,7 +71,7 @@ class Scenario:
         return sum(phase.rounds * len(phase.speakers) for phase in self.phases)
 
     def memory_key(self, agent: str, run_id: str) -> str:
-        """Return the id of an agent's stored KV rows. It is unique: the name of a scenario contains no ``_``."""
+        """Return the id of an agent's stored KV rows. It is unique, since neither names nor run ids contain ``_``."""
         if self.agents[agent].permanent:
             return f"persist_{self.name}_{agent}"
         return f"coord_{run_id}_{agent}"
@@ -161,7 +161,7 @@ def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Ph
 
 
 def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Check that a template names an earlier phase, and an agent that heard this phase and is the only reader."""
+    """Check that a template names an earlier phase and an agent that heard it, and is only sent to this agent."""
     try:
         templates = list(template_references(field.text()))
     except ValueError as error:

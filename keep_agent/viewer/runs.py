@@ -76,7 +76,7 @@ def check_root(root: Path) -> None:
     if not root.is_dir():
         raise DataError(f"{root} is not a folder: name a run folder, or a folder of runs")
     if next(_trace_folders(root), None) is None and not (root / CONFIG).exists():
-        raise DataError(f"no run under {root}: name a run folder, which eval prints and which has a {TRACE}")
+        raise DataError(f"no run under {root}: name a run folder, in which eval has written a {TRACE}")
 
 
 def _trace_folders(root: Path) -> Iterator[Path]:

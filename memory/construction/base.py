@@ -71,7 +71,7 @@ class PreparedPrompt:
     unit_context: KVBlock | None = None  # the context that units encoded by the prefill attend to
     encoded: int = 0  # tokens of the units that are encoded for this prompt
     query_token_layers: int = 0  # rows x layers of the pass that computes only query states, to choose blocks
-    invalidated: int = 0  # tokens of the last prompt's blocks that became useless
+    invalidated: int = 0  # stored tokens of the last prompt that can no longer be used
     chain: tuple[str, ...] = ()  # names of the memory's blocks in the prefix index, in prompt order
     stored: int = 0  # number of leading blocks of ``chain`` that were found in storage
     missing: Mapping[str, Placement] = field(default_factory=dict)  # units to copy from the cache, by segment hash

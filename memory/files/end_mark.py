@@ -1,4 +1,4 @@
-"""End mark of a file of checked lines: a small file beside it with the number of lines that must exist.
+"""End mark of a file of lines with checksums: a small file beside it with the number of lines that must exist.
 
     5b1fd0a4 000000003 9ad0c2e7     start of the chain, number of acknowledged lines, checksum of the last of them
 
@@ -26,7 +26,7 @@ MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Mark of a file whose chain begins with ``start``: line ``count`` must exist, with this ``checksum``."""
+    """Mark of a file whose chain begins with ``start``: line number ``count`` must exist, with this ``checksum``."""
 
     start: int
     count: int

@@ -114,7 +114,7 @@ class LineFile:
 
     @property
     def checksum(self) -> int:
-        """Checksum of all lines so far."""
+        """Checksum of all lines so far, if the file has checksums."""
         return self._chain.sum
 
     @classmethod
@@ -142,11 +142,11 @@ class LineFile:
                 size = write_all(stream.fileno(), b"".join(lines))
                 if synced:
                     os.fsync(stream.fileno())
+                    if new:
+                        sync(self.path.parent)
             except OSError:
                 os.ftruncate(stream.fileno(), self.size)
                 raise
-        if new and synced:
-            sync(self.path.parent)
         self.count, self.size, self._chain = self.count + len(lines), self.size + size, chain
 
     def restart(self, start: Chain) -> None:

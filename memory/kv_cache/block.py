@@ -60,7 +60,7 @@ class KVBlock:
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """View rows ``start:stop`` as a new block, whose identity includes ``start:stop``. It has no owner and time."""
+        """View rows ``start:stop`` as a block whose identity includes ``start:stop``, without owner and time."""
         if (start, stop) == (0, self.tokens):
             return self  # all rows: the block itself, with its identity, owner and time
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))

@@ -42,7 +42,7 @@ class PinnedPool:
         self._lease = self._pool.lease()
         self._index = SegmentIndex(self._pool)
         self._ledger: CacheLedger[Entry] = CacheLedger()
-        self._uses: Counter[str] = Counter()  # number of prompts that have used each block, by identity
+        self._uses: Counter[str] = Counter()  # number of look-ups that found each block, by identity
         self._hits = 0
 
     def lease(self) -> BlockLease:

@@ -71,12 +71,12 @@ class Counts:
     memory_tokens: int
     fresh_tokens: int  # rows whose keys and values did not exist before this prompt
     hit_tokens: int  # memory rows whose keys and values existed before this prompt
-    invalidated_tokens: int  # rows of the last prompt's blocks that became useless
+    invalidated_tokens: int  # stored rows of the last prompt that can no longer be used
     token_layers: int
     recomputed_token_layers: int  # those of memory rows that had a block, at layers 1 to the last
     encoded_token_layers: int  # for encoding blocks and the context prefix, and for query states (`ask`)
     loaded_bytes: int
-    prefix_tokens: int = 0  # leading rows, context included, with KV of the same prefix of an earlier prompt
+    prefix_tokens: int = 0  # leading rows (context included) with KV of an earlier prompt that began alike
     live_tokens: int = 0  # rows in the cache after retention
     longest_tokens: int = 0  # length of the longest prompt counted here
 

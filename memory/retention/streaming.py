@@ -13,7 +13,7 @@ from memory.retention.base import BudgetedRetention
 
 @dataclass(frozen=True)
 class Streaming(BudgetedRetention):
-    """StreamingLLM (arXiv 2309.17453): the first ``sinks`` rows that are not forced, and the latest rows, survive.
+    """StreamingLLM (arXiv 2309.17453): the first ``sinks`` rows that may be evicted, and the latest rows, survive.
 
     Survivors keep their positions; `memory.construction.turns.Turns` with ``survivors=move`` renumbers them.
     """

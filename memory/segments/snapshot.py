@@ -110,5 +110,5 @@ def _parse(kind: type, values: Sequence[Any]) -> Any:
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
-        raise ValueError(f"{value!r:.80} is not a whole number of 0 or more")
+        raise ValueError(f"{value!r:.80} is not a whole number from 0 to 2^53")
     return value

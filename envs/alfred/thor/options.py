@@ -22,7 +22,7 @@ class ThorOptions:
     """Options: times in seconds, images in pixels, lengths in metres, angles in degrees. Raises ConfigError."""
 
     executable: str | None = None  # AI2-THOR's executable, a command, or "stand-in"; None: ai2thor downloads a build
-    platform: str | None = None  # of the build; None: CloudRendering for images without display, else automatic
+    platform: str | None = None  # of the downloaded build; None: CloudRendering for images without a display
     headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # GPU number for CloudRendering
     display: str | None = None  # X display, such as ":0"; None: the environment variable DISPLAY
@@ -81,7 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Validate options; with ``embedded`` (generated houses), the stand-in is the default. Raises ConfigError."""
+    """Validate options; if ``embedded`` (the house is generated), the stand-in is the default. Raises ConfigError."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

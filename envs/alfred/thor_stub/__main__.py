@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         action="append",
         default=[],
-        help="split whose trials supply the objects; may be repeated (default: all splits that are folders)",
+        help="split whose trials supply the objects; may be repeated (default: all unpacked splits)",
     )
     parser.add_argument("--fault", metavar="SPEC", action="append", default=[], help="see below; may be repeated")
     parser.add_argument(

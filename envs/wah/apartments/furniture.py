@@ -34,7 +34,7 @@ def furnishing(room: str, rng: Random) -> Furnishing:
 
 
 def _times(rng: Random, kind: str, *counts: int) -> tuple[str, ...]:
-    """Repeat a class; draw the number of times from ``counts``."""
+    """Repeat a class name; draw the number of times from ``counts``."""
     return (kind,) * rng.choice(counts)
 
 

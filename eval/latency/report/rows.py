@@ -38,7 +38,7 @@ class TimedRun:
     """Steps of one contender in one cell; ``refusal`` is the reason if it could not finish."""
 
     name: str
-    prompt: str  # kind: memory (rebuilt at every step), append (a transcript), plain (taken from a planner)
+    prompt: str  # kind: memory (rebuilt at every step), append (a transcript), plain (a planner's prompt, no reuse)
     steps: list[TimedStep] = field(default_factory=list)
     refusal: str = ""
     peak_cold: int | None = None  # peak growth of memory in the first step of the warm-up, in bytes
@@ -64,12 +64,12 @@ class Cell:
     dtype: str
     tier: str  # a storage preset, or "own": each method's own storage
     segment_tokens: int
-    churn: int | str  # segments that change per step, or "alfred"
+    churn: int | str  # segments that change per step, or "alfred": as in ALFRED
     segments: int  # in a prompt
 
     @property
     def group(self) -> str:
-        """Return the name of all settings but the number of segments: one panel of the figure."""
+        """Name all settings but the number of segments. Cells of the same name share a panel of the figure."""
         tier = "" if self.tier == "own" else f", {self.tier}"
         where = f"{self.model}, {self.dtype} on {self.device}{tier}"
         return f"{where}, segments of {self.segment_tokens} tokens, churn {self.churn}"

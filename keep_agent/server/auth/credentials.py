@@ -17,7 +17,7 @@ OTHER_SITE = "this is a page of another site; only pages of this server may send
 
 
 def from_headers(headers: Headers) -> str:
-    """Return the bearer token; without a bearer header the ``x-api-key`` of Anthropic's clients; without both ""."""
+    """Return the bearer token, else the header ``x-api-key`` (of Anthropic's clients), else an empty string."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 

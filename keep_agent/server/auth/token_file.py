@@ -28,7 +28,7 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
     """Load tokens from a file and the environment; without both, no token is needed. Raises ConfigError, DataError."""
     token = environ.get(TOKEN_VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigError(f"{TOKEN_VARIABLE} is not plain ASCII without blanks: set a long random text, or unset it")
+        raise ConfigError(f"{TOKEN_VARIABLE} must be ASCII without blanks: set a long random text, or unset it")
     entries = () if token is None else (TokenEntry(Access(TOKEN_VARIABLE), digest(token)),)
     return Tokens(entries, open=token is None) if file is None else TokenFile(file, entries)
 
@@ -48,7 +48,7 @@ class TokenFile(Tokens):
             try:
                 self._entries = self._read()
             except (DataError, OSError) as error:
-                if not isinstance(error, DataError):  # such as too many open files: the next call reads again
+                if not isinstance(error, DataError):  # perhaps temporary: the next call reads again
                     self._stamp = ()
                 log.error("%s; the %d token(s) read before stay valid", error, len(self._entries))
             else:

@@ -151,7 +151,7 @@ async def _receive_until(receive: Receive, deadline: float) -> Message:
 
 
 async def _refuse(scope: Scope, error: Refused, expects_continue: bool, receive: Receive, send: Send) -> None:
-    """Respond to a rejected request, then read and discard its body, and close the connection."""
+    """Respond to a rejected request, then discard what its body still sends, and close the connection."""
 
     async def send_and_drain(message: Message) -> None:
         if message["type"] == "http.response.body":

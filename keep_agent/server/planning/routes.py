@@ -120,7 +120,7 @@ def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
 
 
 class PlanningService:
-    """Async access to the agents: every call runs in a thread; ``limiter`` bounds requests and threads."""
+    """Async access to the agents: every call runs in a thread; ``limiter`` bounds the requests."""
 
     def __init__(self, registry: AgentRegistry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
         self.registry, self.limiter, self._metrics = registry, limiter, metrics

@@ -1,4 +1,4 @@
-"""Rerun export: an episode as a recording, with less detail than the pages. Needs the extra `rerun`."""
+"""Rerun export: an episode as a recording, with less detail than the web pages. Needs the extra `rerun`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batched caches: rows of several caches for passes that compute one row of each; quantized rows stay packed."""
+"""Batched caches: KV caches of several requests, read in passes that compute one row per request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim); packed: (re
 
 
 class BatchedCache(ABC, Generic[C]):
-    """Rows of ``members`` as one pass reads and writes them.
+    """The KV rows of all ``members``, read and written together in one pass.
 
-    The attention has a row of scores per request, with a column per key. A run is a range of columns for consecutive
+    Attention scores form a matrix (requests, keys). A run is a range of columns for consecutive
     requests. Members should be sorted from the longest to the shortest, so that each run has many requests.
     """
 
@@ -41,7 +41,7 @@ class BatchedCache(ABC, Generic[C]):
 
     @property
     def is_current(self) -> bool:
-        """Tell whether this object fits its members; a pass over several rows of one member may make it outdated."""
+        """Tell whether this object has the members' rows; after a pass over several rows of one member it may not."""
         return True
 
     @abstractmethod
@@ -110,7 +110,7 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """Count the requests of a run that starts at ``column``: all up to the last with more than ``column`` columns."""
+    """Count the requests of a run that starts at ``column``: those up to the last with more than ``column`` keys."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 

@@ -125,7 +125,7 @@ class KVTransfer:
         if device.type != "cuda":
             whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
-        # rows before heads: the layout of blocks in pinned memory
+        # rows before heads, as blocks in pinned memory: a run of a layer's rows is contiguous
         whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         if all(piece.device.type == "cpu" for piece in unpacked):
             whole.copy_(self._join_pinned(name, unpacked), non_blocking=True)
@@ -216,7 +216,7 @@ class Transport:
 class TransferExecutor:
     """Transfers of one prefill. On CUDA ``intervals`` measure only the time to issue copies, not the copies.
 
-    :param present: rows that need no transfer: context prefix, per-layer rows, memory units that the prefill encodes
+    :param present: rows that need no transfer: context prefix, rows with other blocks per layer, units encoded here
     """
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:

@@ -156,9 +156,9 @@ def test_unsupported_indexes_of_stored_rows_are_refused(tmp_path: Path, packed: 
     for index in [(0, 1), (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3), *mapped_only]:
         with pytest.raises(ConfigError, match=r"use \[layers\]"):
             rows[index]
-    with pytest.raises(ConfigError, match="not by dim 1"):
+    with pytest.raises(ConfigError, match="along dim 1"):
         rows.narrow(1, 0, 1)
-    with pytest.raises(ConfigError, match="not by dim 2"):
+    with pytest.raises(ConfigError, match="along dim 2"):
         rows.index_select(2, torch.tensor([0]))
 
 

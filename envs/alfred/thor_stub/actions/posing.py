@@ -29,7 +29,7 @@ class _Layout:
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    source_things: dict[str, str] = field(default_factory=dict)  # by a listed item's id: the moved or copied thing
+    source_things: dict[str, str] = field(default_factory=dict)  # listed item's id -> the moved or copied thing's id
     extras: dict[str, Position] = field(default_factory=dict)  # new positions of objects without a thing, by object id
 
 
