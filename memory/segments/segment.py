@@ -15,4 +15,4 @@ class Segment:
     version: int  # 1 at creation, +1 at every change of text
     created: int  # running number within its store: the order of first appearance
     last_changed: int  # step at which this version was written
-    parent: str | None = None  # id of the segment that it amends (prompt style `linked`) or of a conversation line's date line
+    parent: str | None = None  # id of the amended segment (prompt style `linked`) or a chat line's date line

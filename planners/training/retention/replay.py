@@ -19,10 +19,10 @@ LABEL_ACTIONS = 5  # number of next actions whose arguments make a token positiv
 
 @dataclass(frozen=True)
 class TurnExample:
-    """Training example of one turn: features and labels of the rows that may be evicted. A positive row is needed soon."""
+    """Training example of one turn: features and labels of the evictable rows. A positive row is needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
-    span: torch.Tensor  # (n, head_dim) keys of the n tokens of instruction and query, each the mean over layers and KV heads
+    span: torch.Tensor  # (n, head_dim) keys of instruction and query (n tokens), means over layers and KV heads
     rule: torch.Tensor  # (rows,) scores of IntentKV's rule
     labels: torch.Tensor  # (rows,) bool, whether the row is needed soon
     norm: torch.Tensor  # () norm of the decayed sum of query states, a mean over layers and heads
