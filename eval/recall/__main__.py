@@ -4,8 +4,9 @@ A probe is a memory and one question about it. Probes in planner-tiny's language
 `recall_probes`) have a line per segment; some answers need several lines. The question comes before the lines, after
 them, or both (the cue: before, after, both), and the answer must match exactly. RULER's tasks (kinds mq_niah, vt, cwe,
 fwe: `eval/recall/ruler.py`) suit any model; there a segment is a document, and the score is the share of the expected
-words in the answer. All methods get the same probes and decode greedily. Methods that reuse rows of earlier prompts
-get the segments in an earlier turn: with layout `append` in one turn, SparseX in one turn per segment.
+words in the answer. All methods get the same probes and decode greedily. Two kinds of methods reuse rows of earlier
+prompts, so they get the segments before the question: layout `append` in one earlier turn, SparseX as one pinned block
+per segment.
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
