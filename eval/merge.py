@@ -60,9 +60,9 @@ def load_shard(path: Path) -> ShardRun:
         lacks = f" lacks {_episode_names(missing)} and" if missing else ""
         raise DataError(f"{path}, shard {shard},{lacks} is not finished; continue with eval.resume={path}")
     if repeated := [index for index, count in counts.items() if count > 1]:
-        raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play it again")
+        raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play the shard again")
     if extra := sorted(counts.keys() - set(indices)):
-        raise DataError(f"{path}, shard {shard}, has {_episode_names(extra)} of other shards; play it again")
+        raise DataError(f"{path}, shard {shard}, has {_episode_names(extra)} of other shards; play the shard again")
     return ShardRun(path, config, shard, results, run_folder.read_summary(path))
 
 

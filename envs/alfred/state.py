@@ -51,7 +51,7 @@ class Thing:
     id: str
     type: str
     position: Position  # for a held thing, where it was picked up; in AI2-THOR, where the hand is
-    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture in none
+    parent: str | None = None  # id of its receptacle; None: on the floor, in the hand, or a fixture outside receptacles
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
     is_on: bool = False

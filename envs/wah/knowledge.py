@@ -74,7 +74,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
                 self._explore(thing)
-        self._see(filter(self._in_explored_room, home.changed))  # such as things that a taken box left behind
+        self._see(filter(self._in_explored_room, home.changed))  # a grabbed box leaves its content in the room
         self._see(home.inventory)
 
     def _in_explored_room(self, thing: int) -> bool:

@@ -127,8 +127,8 @@ class Shape:
 class Roofline:
     """Roofline: each part of a layer takes max(FLOPs / rate, bytes / bandwidth) / ``attainable``, a share of the peaks.
 
-    Bytes are the weights (``weight_bits`` each; computing uses the shape's dtype), the keys and values read, and the
-    input and output rows. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last
+    Bytes are the weights (``weight_bits`` each), and the keys and values read and the input and output rows, in the
+    shape's dtype. Norms, RoPE and kernel launches are ignored, so times are too short for few rows. The last
     layer computes keys and values of its active rows, and everything else for the last row alone.
     """
 

@@ -83,7 +83,7 @@ class Prober:
             answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
         finally:  # free this method's memory before the next method runs
             session.reset()
-            if _can_pin(session):  # pinned blocks survive a reset, and would evict the next probe's lines
+            if _can_pin(session):  # pinned blocks survive a reset, and outlast the next probe's lines
                 for fact in probe.facts:
                     session.unpin(self._format.line(fact.text))
         counts, grade = prefill.counts, probe.grade(self._format.decode(answer))
@@ -99,7 +99,7 @@ class Prober:
         for fact in probe.facts:
             session.store.put(fact.id, "object", fact.text, fact.parent)
         front, question = (self._format.line(text) for text in (probe.front, probe.question))
-        if session.method.layout == "append":  # these methods reuse rows of earlier prompts
+        if session.method.layout == "append":  # an earlier prompt stores the lines
             session.prefill("", self._format.line("\n"))
         elif _can_pin(session):
             for fact in probe.facts:

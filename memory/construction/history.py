@@ -122,7 +122,7 @@ class HistoryBuilder(PromptBuilder):
         if self._choice is not None:
             numbers, token_layers = self._choice.choose(context, new, timer)
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
-        return latest_first[::-1], token_layers  # newest read first, so that they are evicted first (LRU)
+        return latest_first[::-1], token_layers  # the newest was read first, so that LRU evicts it first
 
     def _retrieved_rows(self, start: int) -> RetrievedRows | None:
         """Return rows for the blocks that each layer chooses; None if layers do not choose, or no block is stored."""

@@ -16,7 +16,7 @@ from memory.stages import LatentRetrieval
 
 
 class BlockChoice:
-    """Choice among the blocks of one builder, by the bounding boxes of their keys.
+    """Choice among the blocks of one session, by the bounding boxes of their keys.
 
     Before the memory is chosen, a separate pass computes query states of the new rows, which attend to the context.
     """

@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions and tokens of an instruction. ``queries``: sum of the query states of its ``rows`` observed rows."""
+    """Positions and tokens of an instruction. ``queries`` is the sum of the query states of ``rows`` observed rows."""
 
     places: slice
     tokens: list[int]

@@ -96,7 +96,7 @@ class TurnsBuilder(PromptBuilder):
         """Share exact rows, then drop the rows that the retention stage does not keep."""
         cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
-        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # also of earlier transcripts
+        union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # or of earlier transcripts
         self._shared = [name for name in union if self._provider.shares(name)]
         if self._retention.budget is None:
             return

@@ -172,7 +172,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Give ``cache`` the shared rows of a prefix of ``ids`` if over ``more_than`` rows; returns how many, or 0."""
+        """Add the shared rows of a prefix of ``ids`` to ``cache`` if over ``more_than`` rows; return the number added."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -289,7 +289,7 @@ class Engine(Protocol):
         """Run ``work``, which may call the engine, on the worker; returns its result."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` after all queued `Priority.PLAN` work, and return at once."""
+        """Queue ``work`` with `Priority.PLAN`, behind queued work of that priority, and return at once."""
 
     def in_background(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` that runs only when no `Priority.PLAN` work is queued."""

@@ -94,7 +94,7 @@ class Latent:
     def _scores(self, bound: torch.Tensor) -> torch.Tensor:
         """Normalise ``bound`` (heads, tokens, blocks), sum over heads, and return the logarithm (tokens, blocks).
 
-        Logarithms still rank blocks whose softmax is rounded to zero.
+        Logarithms still rank blocks whose softmax would underflow to zero.
         """
         bound = _rounded(bound)
         if self.normalise == "softmax":

@@ -139,7 +139,7 @@ def _extent(room: Room) -> tuple[Pixel, Pixel]:
 
 
 def _boxes(room: Room) -> Iterator[_Box]:
-    """Yield the boxes to draw; the floor, cut things, and things behind a closed door are not drawn."""
+    """Yield the boxes to draw; the floor, things replaced by slices, and things behind a closed door are not drawn."""
     for entity in room.entities.values():
         if entity.type != "Floor" and not room.hidden(entity):
             yield _Box(entity.type, room.position(entity), size_of(entity.type), is_on(room, entity))

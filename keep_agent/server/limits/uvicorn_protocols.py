@@ -31,7 +31,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _update_deadline(self) -> None:
-        """Run the timer while headers arrive, or the rest of an answered request. uvicorn times idle connections."""
+        """Run the timer while headers arrive, or the rest of an answered request. Else uvicorn's own timer runs."""
         is_idle = self.conn.their_state is h11.IDLE
         is_draining = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
         is_waiting = (is_idle or is_draining) and not self.transport.is_closing()

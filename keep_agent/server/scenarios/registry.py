@@ -1,4 +1,4 @@
-"""Registry of running scenarios (scripted conversations of agents). Each token is shown only the turns it may read.
+"""Registry of running scenarios (scripted conversations of agents). Each access token reads only its agents' turns.
 
 A token for the id ``persist_{scenario}_{agent}`` reads the agent's transcript. Creating or deleting a scenario needs a
 token for all its agents; playing it needs a token for one of them. For other tokens the scenario does not exist (404).
@@ -157,7 +157,7 @@ class Scenarios:
         self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> RunningScenario:
-        """Create a scenario; no turn is played yet. ``limits.scenarios`` applies only to tokens for all agents.
+        """Create a scenario; no turn is played yet. ``limits.scenarios`` applies only to tokens for any agent.
 
         :raises Forbidden: the token is not for all agents of the scenario
         :raises CapacityError: too many scenarios are running

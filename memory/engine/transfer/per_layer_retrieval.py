@@ -29,7 +29,7 @@ class PrefetchedChoice:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection. A transfer thread, if any, prefetches a layer's choice for the next layer."""
+    """MemArt's per-layer selection. A transfer thread, if any, prefetches its blocks at the next layer, too."""
 
     layer_rows: PerLayerRows
     loader: TransferExecutor
