@@ -172,7 +172,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Add the shared rows of a prefix of ``ids`` to ``cache`` if over ``more_than`` rows; return the number added."""
+        """Add shared rows of a prefix of ``ids`` to ``cache`` if over ``more_than`` rows; return the number added."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
