@@ -230,5 +230,5 @@ def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
             "load this one as a saved memory"
         )
     if OWNER_KEY not in state and "journal" not in state:
-        raise DataError(f"{path} is a saved memory, not a memory file of a folder; open the agent, then load it")
+        raise DataError(f"{path} is a saved memory, not a memory file of a folder; load it with load()")
     return OWNER_KEY in state
