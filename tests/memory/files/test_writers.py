@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from keep_agent.errors import CapacityError, ConfigError, StorageError
-from memory.files import atomic
+from memory.files import atomic, json_lines
 from memory.files.atomic import create_folder, lock_folder, remove_temp, replace_file, write_atomic
 from memory.files.background_writer import Writer
 from memory.files.block_file import open_blocks, write_blocks
+from memory.files.json_lines import LineFile
 from tests.disk_log import log_of_disk
 from tests.memory.files.conftest import assert_holds, filled
 from tests.waiting import PATIENCE, until
@@ -255,3 +256,13 @@ def test_dropped_work_is_not_waited_for() -> None:
         until(waiting.done)
         gate.set()
     writer.close()
+
+
+def test_a_new_file_keeps_no_line_if_its_folder_is_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LineFile(tmp_path / "lines.jsonl")
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="cannot be written"):
+        patch.setattr(json_lines, "sync", Mock(side_effect=OSError(errno.EIO, "input/output error")))
+        file.append([{"n": 1}])
+    assert not file.path.read_bytes() and file.count == 0
+    file.append([{"n": 2}])
+    assert b'"n":2' in file.path.read_bytes().replace(b" ", b"") and file.count == 1
