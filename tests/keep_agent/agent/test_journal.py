@@ -100,7 +100,7 @@ def test_every_changed_bit_of_the_mark_is_noticed(journal: Path) -> None:
     whole = end.read_bytes()
     for place in range(len(whole)):
         end.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(CorruptError, match=r"journal\.end .*restore all files of the agent from one copy, or"):
+        with pytest.raises(CorruptError, match=r"journal\.end .*restore all files of the agent from one copy, or repl"):
             calls(journal)
 
 

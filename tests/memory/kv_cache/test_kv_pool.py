@@ -339,7 +339,8 @@ def test_a_wrong_reference_count_is_detected() -> None:
     append(cache, expected, [1, 0, 1])
     slot = int(cache.slot_map[1])
     pool.references[slot] += 1
-    with pytest.raises(ModelError, match=f"1 slots have a wrong .* count: slot {slot} has 1 references, .* is 2"):
+    message = f"1 slots have a wrong reference count: slot {slot} has 1 references, but its count is 2"
+    with pytest.raises(ModelError, match=message):
         pool.check_integrity()
     pool.references[slot] -= 1
     pool.check_integrity()

@@ -65,7 +65,7 @@ def test_blocks_in_use_by_a_prompt_are_not_evicted() -> None:
     pin(pool, "d")
     assert contained(pool) == "acd", "above the watermark, within the capacity"
     pool.find("d", prompt)
-    with pytest.raises(CapacityError, match=f"a block of {SIZE} bytes does not fit .* pool: {3 * SIZE} of its"):
+    with pytest.raises(CapacityError, match=f"of {SIZE} bytes does not fit into the pinned pool: {3 * SIZE} of its"):
         pin(pool, "e")
     prompt.release()
     pin(pool, "e")
