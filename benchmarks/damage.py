@@ -67,7 +67,7 @@ from memory.engine.scheduler.scheduler import Scheduler
 from memory.files.agent_files import entries
 from memory.files.block_file import open_blocks, write_blocks
 from memory.files.end_mark import end_of
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 
 END = end_of(Path(EPISODES)).name
 OUTCOMES = ("same", "recomputed", "cut off", "refused", "silent", "raw")

@@ -19,7 +19,8 @@ from statistics import median
 from typing import Any
 
 from keep_agent.errors import DataError, KeepError
-from planners.tiny.checkpoint import BUNDLED, HISTORY
+from planners.bundled import BUNDLED
+from planners.tiny.checkpoint import HISTORY
 
 KINDS = {
     "probe": "look-ups",

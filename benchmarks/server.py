@@ -31,7 +31,7 @@ from envs.outcome import Outcome
 from envs.worlds import make_world
 from keep_agent.agent.client import Client, RemoteAgent, ServerError
 from keep_agent.agent.memory_file import read_memory
-from planners.prompts.text import PlainStyle
+from planners.prompts.styles import PlainStyle
 
 
 @dataclass

@@ -30,7 +30,8 @@ from keep_agent.rollout.loop import run_episode
 from memory.prompt.layout import common_prefix
 from planners.base import Decision, ExpertPlanner, TaskResult
 from planners.kv_planner import KVPlanner
-from planners.prompts.text import FactView, entity_names
+from planners.prompts.styles import FactView
+from planners.prompts.text import entity_names
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 
 ACCEPTED_KEYS = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")

@@ -198,6 +198,15 @@ class MemorySession:
             cache.rewind(length, logits)
         return ids
 
+    def extend(self, prefill: Prefill, token_ids: Sequence[int]) -> None:
+        """Append given tokens to the prompt, which `score` and `generate` then continue.
+
+        :raises CapacityError: no position is left
+        """
+        if token_ids:
+            self._room_after(prefill, len(token_ids))
+            self.engine.append(prefill.cache, token_ids)
+
     def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Encode tokens, and keep their block beyond this session for all sessions that use the same extra key.
 

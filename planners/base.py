@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from memory.prompt.report import Prefill
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 
 POLICIES = ("score", "generate")  # ways in which a planner with a model chooses a skill

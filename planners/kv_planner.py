@@ -14,11 +14,14 @@ from memory.config.choices import REDUCTIONS
 from planners.base import DONE, POLICIES, Decision, TaskResult
 from planners.planner_state import PlannerState
 from planners.prompts import text
+from planners.prompts.styles import make_style
+from planners.prompts.task_log import TaskLog
 
 if TYPE_CHECKING:
     from memory.prompt.report import Prefill
     from memory.session import MemorySession
     from planners.prompts.formats import Format
+    from planners.prompts.styles import Edit, FactView
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
 GOAL_SEGMENTS = 40  # maximum memory segments in the prompt for a goal; 80 would change only 1 to 2 % of the goals
@@ -69,7 +72,7 @@ class KVPlanner:
 
     :param session: the agent's memory, which prefills and scores prompts
     :param format: encoder of a prompt's parts as token ids of the session's model
-    :param style: wording of facts, one of `planners.prompts.text.STYLES`
+    :param style: wording of facts, one of `planners.prompts.styles.STYLES`
     :param policy: ``score``: choose the admissible skill of highest log-likelihood, the first one in a tie;
         ``generate``: decode greedily, and fall back to ``score`` if the text is not an admissible skill
     :param reduce: ``sum`` or ``mean`` of the log-likelihoods of a skill's tokens
@@ -89,12 +92,12 @@ class KVPlanner:
         self._format, self._policy, self._reduce = format, policy, reduce
         self._max_new_tokens, self._retry = max_new_tokens, retry
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
-        self._style, self._appends = text.make_style(style, session.method.layout), session.method.layout == "append"
+        self._style, self._appends = make_style(style, session.method.layout), session.method.layout == "append"
         self._clear()
         self.begin("", "")
 
     def _clear(self) -> None:
-        self._log = text.TaskLog()
+        self._log = TaskLog()
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
         self._last_skill, self._last_focus = "", []
         self._edits: dict[str, str | None] = {}  # by segment id: text changed since the last decision; None: removed
@@ -142,10 +145,10 @@ class KVPlanner:
         self._instruction, self._skills, self.goal = instruction, skills, ""
         self._attempts = AttemptedSkills()
 
-    def observe(self, facts: Sequence[text.FactView]) -> None:
+    def observe(self, facts: Sequence[FactView]) -> None:
         self.write(self._style.edits(facts))
 
-    def write(self, edits: Sequence[text.Edit]) -> None:
+    def write(self, edits: Sequence[Edit]) -> None:
         """Write or remove memory segments. The line about the agent is not a segment: every query contains it."""
         store = self.session.store
         for edit in edits:
@@ -195,6 +198,7 @@ class KVPlanner:
         futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
         if count := self._format.focus(self._skills):
             focus = self.session.generate(prefill, count, self._format.stops(), keep=True)
+            self.session.extend(prefill, self._format.after_focus(self._skills))
         extra = {"focus": self._format.decode(focus)} if focus else {}
         skill, scores, tokens = self._best(prefill, admissible)
         if skill in futile or (skill == DONE and extra and not extra["focus"].strip().startswith(text.NO_TARGET)):
@@ -231,7 +235,7 @@ class KVPlanner:
         if not self._acting:
             self._acting = True
             self.session.advance()
-            self.write(self._log.archive(self._log.length + 1 - self._format.progress))
+            self.write(self._log.archive(self._log.length + 1 - self._format.progress, self._style))
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """Record the result of ``skill``. The focus is part of the turn only if this planner chose the skill."""
@@ -242,11 +246,11 @@ class KVPlanner:
         self._log.add(turn, self._format.progress)
         if self._appends:
             focus = self._last_focus if skill == self._last_skill else []
-            self.session.append_turn(self._format.answer(turn, focus))
+            self.session.append_turn(self._format.answer(self._skills, turn, focus))
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
         """End the task: write segments for its turns that are not yet in the memory, and for the task itself."""
-        self.write(self._log.finish(result.instruction, result.success, result.steps))
+        self.write(self._log.finish(result.instruction, result.success, result.steps, self._style))
         self.session.advance()  # segments of the next task come after the segments of this task
         self.begin(following or "", self._skills)
 
@@ -294,8 +298,8 @@ class KVPlanner:
         if not self._appends or self._restarted:
             return self._full_query()
         if self._log.length:
-            return self._format.cue(self._log.length + 1, self._agent_line)
-        return self.opening() + self._format.cue(1)
+            return self._format.cue(self._skills, self._log.length + 1, self._agent_line)
+        return self.opening() + self._format.cue(self._skills, 1)
 
     def _full_query(self) -> list[int]:
         """Return the token ids that state the task and its latest turns."""

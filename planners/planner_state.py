@@ -8,7 +8,8 @@ from typing import Any
 
 from keep_agent.errors import DataError
 from memory.segments.snapshot import Snapshot
-from planners.prompts.text import TaskLog, Turn
+from planners.prompts.task_log import TaskLog
+from planners.prompts.text import Turn
 
 
 @dataclass(frozen=True, slots=True)

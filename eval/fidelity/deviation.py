@@ -29,9 +29,9 @@ from memory.files.atomic import write_atomic
 from memory.prompt.report import Prefill
 from memory.segments.sentence_encoder import make_encoder
 from planners.base import Decision, TaskResult
+from planners.bundled import BUNDLED
 from planners.kv_planner import KVPlanner
-from planners.prompts.text import FactView
-from planners.tiny.checkpoint import BUNDLED
+from planners.prompts.styles import FactView
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,7 +13,7 @@ from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_epis
 from keep_agent.errors import DataError
 from keep_agent.rollout.loop import run_episode
 from planners.base import Decision, ExpertPlanner, TaskResult
-from planners.prompts.text import Edit, FactView, make_style
+from planners.prompts.styles import Edit, FactView, make_style
 
 
 @dataclass(frozen=True, slots=True)

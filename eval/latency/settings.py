@@ -22,7 +22,7 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device
 from memory.config.choices import DTYPES
 from memory.engine.models.model_shapes import SHAPES
-from planners.tiny.checkpoint import PLANNERS
+from planners.bundled import PLANNERS
 
 METHOD_STORAGE = "own"  # name of the tier in which each method keeps the storage of its preset
 LEAST_TOKENS = 8  # least latency.segment_tokens; lines cut to fewer tokens would become equal

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
 from eval.latency.scripts import Recordings, Script, ScriptStep, sample_candidates
-from planners.prompts.text import PROGRESS, Edit, clean, task_edit
+from planners.prompts.styles import Edit, PlainStyle
+from planners.prompts.text import PROGRESS
 
 REPLAYED = "alfred"  # churn value: replay recorded episodes
 OBJECT_TYPES = tuple(sorted(name.lower() for name in OBJECT_NAMES))
@@ -79,7 +80,7 @@ def _finished_tasks(number: int, recordings: Recordings) -> list[Edit]:
 
 
 def _task(index: int, steps: int, instructions: Sequence[str]) -> Edit:
-    edit = task_edit(index, clean(instructions[index % len(instructions)]), True, steps)
+    edit = PlainStyle().finished(index, instructions[index % len(instructions)], True, steps)
     return replace(edit, id=f"old_{edit.id}")
 
 

@@ -22,12 +22,13 @@ from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.trace import Entry, agent_entry, step_entry, step_numbers, task_entry
 from planners.base import DONE, TaskResult
 from planners.planner_state import PlannerState, read_state
-from planners.prompts.text import TYPE_LEVEL, UPDATE_SUFFIX, Edit, clean, entity_names
+from planners.prompts.styles import UPDATE_SUFFIX, Edit
+from planners.prompts.text import TYPE_LEVEL, clean, entity_names
 
 if TYPE_CHECKING:
     from envs.fact import Fact
     from planners.kv_planner import KVPlanner
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 log = logging.getLogger(__name__)
 

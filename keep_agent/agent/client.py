@@ -25,7 +25,7 @@ except ImportError as error:
     raise ConfigError("the client needs httpx: pip install 'keep-agent[server]'") from error
 
 if TYPE_CHECKING:
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 RETRY_STATUSES = (429, 503)  # statuses after which a retry may succeed
 TIMEOUT = 60.0  # seconds for one answer

@@ -21,7 +21,7 @@ from memory.files.end_mark import MarkedFile, end_of, read_marked
 from memory.files.json_lines import Chain
 
 if TYPE_CHECKING:
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
 OWNER_KEY = "agent"  # key of the agent's name in the memory file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 Ready = Callable[[dict[str, Any]], None]  # called with the cost of a prompt, between prefill and choice
 

@@ -16,7 +16,7 @@ from keep_agent.files import SURROGATE
 from planners.prompts.text import clean
 
 if TYPE_CHECKING:
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 MAX_TEXT = 2000  # maximum characters of an instruction or a message
 MAX_SKILL = 200  # maximum characters of a skill

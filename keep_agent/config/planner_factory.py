@@ -15,7 +15,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from keep_agent.config.compose import compose_agent
 from keep_agent.config.examples import make_examples
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, ModelError
+from keep_agent.files import read_json
 from keep_agent.options import usable_device
 from memory.config.component_names import METHOD, TARGET
 from memory.config.components import component
@@ -27,9 +28,10 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.method import MemoryMethod
 from memory.segments.sentence_encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
 from memory.session import MemorySession
+from planners.bundled import ABILITIES, ADAPTERS, BUNDLED, PLANNERS
 from planners.kv_planner import KVPlanner
 from planners.prompts.formats import Format, make_format
-from planners.tiny.checkpoint import BUNDLED, PLANNERS, SAYS_GOALS
+from planners.tiny.checkpoint import SAYS_GOALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,8 +99,21 @@ def format_of(
     goal = prompt.get("goal")  # missing in the configs of older runs
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, whose prompts have no goal; leave it out")
-    goals = bool(getattr(model.module.config, SAYS_GOALS, False)) if goal is None else goal
-    return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
+    abilities = _abilities(model)
+    goals = bool(abilities.get("says_goals")) if goal is None else goal
+    focus = prompt.get("focus") or abilities.get("focus", "words")
+    return make_format(prompt.format, tokenizer, examples, prompt.start, goals, focus)
+
+
+def _abilities(model: LoadedModel) -> dict[str, Any]:
+    """Return how a model's prompts differ from those of other models: from its adapter, else from its config.json."""
+    file = model.adapter.folder / ABILITIES if model.adapter else None
+    if file is None or not file.is_file():
+        return {"says_goals": getattr(model.module.config, SAYS_GOALS, False)}
+    values = read_json(file, "fetch the adapter again, or train it with keep-train-planner")
+    if not isinstance(values, dict):
+        raise ModelError(f"{file} is not a record of a planner's abilities; fetch the adapter again")
+    return values
 
 
 def make_resources(overrides: Sequence[str]) -> PlannerResources:
@@ -155,7 +170,9 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     disable_progress_bar()  # KEEP Agent shows its own
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are only about retries
     device = usable_device("model.device", model.device)
-    return load_model(_model_path(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
+    adapter = ADAPTERS.get(model.adapter, model.adapter) if model.get("adapter") else None  # older runs have no key
+    dtype = _dtype(model.dtype, device)
+    return load_model(_model_path(model), dtype, device, model.init, seed, model.quantization, adapter)
 
 
 def _dtype(name: str, device: str) -> str:

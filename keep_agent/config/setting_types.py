@@ -36,7 +36,8 @@ EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of it
     ValueKind.TEXT: (
         *("env.data", "env.record", "env.render", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),
-        *("eval.ray.address", "eval.resume", "eval.shard", "model.quantization", "model.tokenizer", "prompt.start"),
+        *("eval.ray.address", "eval.resume", "eval.shard", "model.adapter", "model.quantization", "model.tokenizer"),
+        *("prompt.focus", "prompt.start"),
         *("wandb.entity", "wandb.group", "wandb.name", "bertscore", "data", "overrides[]"),
     ),
     ValueKind.LIST: ("overrides",),  # a key of a run's saved config

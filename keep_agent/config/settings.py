@@ -17,8 +17,8 @@ from keep_agent.rollout.wandb_logging import MODES
 from memory.config.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
 from memory.config.component_names import check_classes
 from planners.base import POLICIES
-from planners.prompts.formats import FORMATS
-from planners.prompts.text import STYLES
+from planners.prompts.formats import FOCI, FORMATS
+from planners.prompts.styles import STYLES
 
 COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
 LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
@@ -33,9 +33,9 @@ WORDS = {  # words that a setting accepts
     "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),
     LAUNCHER: ("local", RAY), "memory.context": CONTEXTS, "memory.layout": LAYOUTS, "model.dtype": ("auto", *DTYPES),
     "model.init": INITS, "model.quantization": QUANTIZATIONS, "planner.policy": POLICIES, "planner.reduce": REDUCTIONS,
-    "prompt.format": FORMATS, "prompt.style": tuple(STYLES), "wandb.mode": MODES,
+    "prompt.focus": tuple(FOCI), "prompt.format": FORMATS, "prompt.style": tuple(STYLES), "wandb.mode": MODES,
 }  # fmt: skip
-NULLABLE_WORDS = ("eval.frames", "eval.launcher", "model.quantization")
+NULLABLE_WORDS = ("eval.frames", "eval.launcher", "model.quantization", "prompt.focus")
 
 
 def check_settings(

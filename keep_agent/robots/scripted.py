@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from envs.outcome import Outcome
 from keep_agent.agent.types import Decision
 from keep_agent.robots.symbolic import SymbolicExecutor
-from planners.prompts.text import FactView
+from planners.prompts.styles import FactView
 
 
 class ScriptedPlanning:

@@ -18,7 +18,7 @@ from keep_agent.robots.task.bounded_call import BoundedCall
 from keep_agent.robots.task.dialogue import PendingFacts, SinglePlans
 from keep_agent.robots.task.events import Event, EventWatcher, Finished, Limits, Started, TaskReport, combine_watchers
 from keep_agent.robots.task.run import Judge, TaskRun
-from planners.prompts.text import FactView
+from planners.prompts.styles import FactView
 
 T = TypeVar("T")
 TASK_RUNNING = "a task is running, and a robot does one at a time: wait for its end, or stop it"

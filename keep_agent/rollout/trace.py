@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envs.setting import Episode
     from memory.prompt.report import Prefill
     from planners.base import Decision
-    from planners.prompts.text import FactView
+    from planners.prompts.styles import FactView
 
 SCHEMA = 1
 Entry = dict[str, Any]  # one line of the trace

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = ("default", "lota")
+FOCI = {"none": 0, "words": texts.FOCUS, "line": 32}  # kinds of focus, with the maximum number of tokens
 Ids = list[int]
 Turns = Sequence[texts.Turn]
 PLACEHOLDER = "\u241f"  # text in place of the memory while a chat template is rendered; not in any prompt
@@ -89,17 +90,21 @@ class Format(Protocol):
         ``turns`` are the latest turns of the task, ``earlier_turns`` is the number of turns before them.
         """
 
-    def cue(self, number: int, agent_line: str = "") -> Ids:
+    def cue(self, skills: str, number: int, agent_line: str = "") -> Ids:
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
 
     def focus(self, skills: str) -> int:
-        """Return the number of focus tokens, which name the target, before each skill of the skill set ``skills``."""
+        """Return the maximum tokens of a focus, which names the target before each skill of the set ``skills``."""
         return 0
+
+    def after_focus(self, skills: str) -> Ids:
+        """Encode the text between a focus and its skill."""
+        return []
 
     def candidate(self, skill: str) -> Ids:
         """Encode a candidate skill and the newline or comma that ends it."""
 
-    def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
+    def answer(self, skills: str, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
         """Encode a turn of an `append` transcript without its cue: focus, skill, and the message of a failure."""
 
     def stops(self) -> set[int]:
@@ -111,15 +116,21 @@ class Format(Protocol):
 class PlainFormat(Format):
     """Format of planner-tiny: plain lines without a chat template.
 
-    Prompts begin with the token ``start``, by default the tokenizer's BOS token. With ``goals`` the model generates
-    the goal of an instruction before the first skill.
+    Prompts begin with the token ``start``, by default the tokenizer's BOS token.
+
+    :param goals: the model generates the goal of an instruction before the first skill
+    :param focus: ``words``: a focus of three tokens precedes an instance-level skill, as planner-tiny was trained;
+        ``line``: a focus has a line of its own, for tokenizers that split words; ``none``: no focus
     """
 
     name = "default"
     progress = texts.PROGRESS
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False) -> None:
-        self._splice, self._goals = Splicer(tokenizer), goals
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False, focus: str = "words"
+    ) -> None:
+        check_choice("prompt.focus", focus, FOCI)
+        self._splice, self._goals, self._focus = Splicer(tokenizer), goals, focus
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
     def context(self) -> Ids:
@@ -133,19 +144,25 @@ class PlainFormat(Format):
         return self._splice.lines(texts.task_line(skills, instruction) + agent_line)
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
-        return self._splice.lines(texts.query_text(skills, instruction, turns, agent_line))
+        return self._splice.lines(texts.query_text(skills, instruction, turns, agent_line)) + self.cue(skills, 1)
 
-    def cue(self, number: int, agent_line: str = "") -> Ids:
-        return self._splice.lines(agent_line + texts.CUE)
+    def cue(self, skills: str, number: int, agent_line: str = "") -> Ids:
+        return self._splice.lines(agent_line + (texts.TARGET if self._has_focus_line(skills) else texts.CUE))
 
     def focus(self, skills: str) -> int:
-        return 0 if skills == texts.TYPE_LEVEL else texts.FOCUS
+        return 0 if skills == texts.TYPE_LEVEL else FOCI[self._focus]
+
+    def after_focus(self, skills: str) -> Ids:
+        return self._splice.lines(f"\n{texts.CUE}") if self._has_focus_line(skills) else []
+
+    def _has_focus_line(self, skills: str) -> bool:
+        return self._focus == "line" and skills != texts.TYPE_LEVEL
 
     def candidate(self, skill: str) -> Ids:
         return self._splice.lines(texts.candidate_text(skill))
 
-    def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
-        return [*focus, *self._splice.lines(turn.text.removeprefix(texts.CUE))]
+    def answer(self, skills: str, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
+        return [*focus, *self.after_focus(skills), *self._splice.lines(turn.text.removeprefix(texts.CUE))]
 
     def stops(self) -> set[int]:
         return {self._splice.newline}
@@ -209,17 +226,17 @@ class LotaFormat(Format):
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier_turns: int = 0) -> Ids:
         ids = self.opening(skills, instruction, agent_line)
         for number, turn in enumerate(turns, earlier_turns + 1):
-            ids += self.cue(number) + self.answer(turn)
-        return ids + self.cue(earlier_turns + len(turns) + 1)
+            ids += self.cue(skills, number) + self.answer(skills, turn)
+        return ids + self.cue(skills, earlier_turns + len(turns) + 1)
 
-    def cue(self, number: int, agent_line: str = "") -> Ids:
+    def cue(self, skills: str, number: int, agent_line: str = "") -> Ids:
         news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a new line
         return news + self._splice.raw(f" {number}.")
 
     def candidate(self, skill: str) -> Ids:
         return self._splice.raw(f" {skill},")
 
-    def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
+    def answer(self, skills: str, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
         failure = "" if turn.ok else f" (this action failed: {texts.reason(turn.message)})"
         return [*focus, *self._splice.raw(f" {turn.skill}{failure},")]
 
@@ -241,6 +258,7 @@ def make_format(
     examples: Sequence[Example] = (),
     start: str | None = None,
     goals: bool = False,
+    focus: str = "words",
 ) -> Format:
     """Build a prompt format by name. Raises ConfigError for an unknown name, or examples that it cannot show."""
     check_choice("prompt.format", name, FORMATS)
@@ -250,4 +268,4 @@ def make_format(
         raise ConfigError(
             f"prompt=default shows no examples, but there are {len(examples)}; use prompt=lota, or 0 examples"
         )
-    return PlainFormat(tokenizer, start, goals)
+    return PlainFormat(tokenizer, start, goals, focus)

@@ -64,7 +64,7 @@ def pack_lessons(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: ra
     """Pack lessons as slots without memory, by length. A pack has up to ``tokens`` padded rows, or one longer slot."""
 
     def slot_of(text: str, goal: str) -> Slot:
-        return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)
+        return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f" {goal}\n", True)], encode)
 
     slots = sorted((slot_of(*lesson.draw(rng)) for lesson in lessons), key=lambda slot: len(slot.ids))
     first = 0

@@ -22,10 +22,11 @@ from functools import lru_cache
 from itertools import accumulate, takewhile
 
 from memory.segments.segment import Segment
-from planners.prompts.text import CUE, PROGRESS, TYPE_LEVEL, candidate_text, make_style, place_of, task_edit
+from planners.prompts.styles import make_style, place_of
+from planners.prompts.text import PROGRESS, TYPE_LEVEL, TextPart, decision
 from planners.training.recall_probes import KINDS, Question, make_scene
 from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
-from planners.training.task_replay import TaskMemory, TaskReplay, TextPart
+from planners.training.task_replay import TaskMemory, TaskReplay
 
 IGNORE = -100  # label of a row without a target
 Encode = Callable[[str], Sequence[int]]
@@ -89,10 +90,16 @@ class SlotMix:
 
 
 class Packer:
-    """Packer of rollouts: at most one pack starts at each task."""
+    """Packer of rollouts: at most one pack starts at each task.
 
-    def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0) -> None:
-        self.mix = mix
+    :param own_line: the focus has a line of its own, see `planners.prompts.text.decision`
+    :param focus_share: share of the slots whose instance-level skills have a focus
+    """
+
+    def __init__(
+        self, encode: Encode, mix: SlotMix, seed: int = 0, own_line: bool = False, focus_share: float = 1
+    ) -> None:
+        self.mix, self._own_line, self._focus_share = mix, own_line, focus_share
         self.random = random.Random(seed)
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
@@ -110,7 +117,7 @@ class Packer:
             memory.store.advance()
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered_turns += len(task.steps)
-            new_ids = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
+            new_ids = memory.apply([style.finished(number, task.instructions[0], task.success, len(task.steps))])
         # only single-object tasks are left out at random: models fail most in tasks with several objects
         share = self.mix.single_object_share
         starts = [
@@ -136,7 +143,7 @@ class Packer:
         return PackedExample(tuple(memory), tuple(slots))
 
     def _recall_slot(self, questions: Sequence[Question], as_pronoun: bool = False) -> Slot:
-        pairs = ([(question.text(as_pronoun), False), (f"{question.answer}\n", True)] for question in questions)
+        pairs = ([(question.text(as_pronoun), False), (f" {question.answer}\n", True)] for question in questions)
         return self._slot("recall", [part for pair in pairs for part in pair])
 
     def _pack(self, replays: Sequence[TaskReplay]) -> PackedExample:
@@ -147,7 +154,7 @@ class Packer:
             memory = self._sample_lines(replay.memory, replay.used_ids) if self.mix.after_memory else []
             kind, steps = "goal", []
             if replay.skills == TYPE_LEVEL and not self.mix.after_memory:
-                kind, steps = "plan", [part for step in self._steps(replay) for part in ((CUE, False), *step)]
+                kind, steps = "plan", [part for step in self._steps(replay, False) for part in step]
             slots = (self._slot(kind, [*replay.goal(wording), *steps]) for wording in wordings)
             return PackedExample(self._lines(memory), tuple(slots))
         joined_replays = self._fitting_replays(replays) if self.mix.trajectories else [replay]
@@ -204,28 +211,38 @@ class Packer:
     def _trajectory(self, replays: Sequence[TaskReplay]) -> Slot:
         """Build a trajectory. All tasks but the last use the first wording, as the segments of finished tasks do."""
         wordings = [*(replay.task.instructions[0] for replay in replays[:-1]), self._wording(replays[-1].task)]
-        tasks = (self._task(replay, wording) for replay, wording in zip(replays, wordings, strict=True))
+        focused = self._focused()
+        tasks = (self._task(replay, wording, focused) for replay, wording in zip(replays, wordings, strict=True))
         parts = [part for task in tasks for part in task]
         return self._slot("trajectory", parts[len(replays[0].new_lines) :])
 
-    def _task(self, replay: TaskReplay, wording: str) -> list[TextPart]:
+    def _focused(self) -> bool:
+        return self.random.random() < self._focus_share
+
+    def _task(self, replay: TaskReplay, wording: str, focused: bool = True) -> list[TextPart]:
         """Return a task's part of a transcript, beginning with the lines written since the previous task."""
         parts = [(line.text, False) for line in replay.new_lines] + replay.goal(wording)
-        for index, step in enumerate(self._steps(replay)):
-            parts += [(replay.agent_lines[index] + CUE, False), (replay.foci[index], True), *step]
+        for index, step in enumerate(self._steps(replay, focused)):
+            parts += [(replay.agent_lines[index], False), *step]
             parts += [(line.text, False) for line in replay.effects[index]]
         return parts
 
-    def _steps(self, replay: TaskReplay) -> Iterator[list[TextPart]]:
-        """Yield skill and failure of each step; a perturbed skill is not a target."""
-        for step, turn in zip(replay.task.steps, replay.turns, strict=True):
-            yield [(candidate_text(step.skill), step.skill == step.label), (turn.failure_line, False)]
+    def _steps(self, replay: TaskReplay, focused: bool) -> Iterator[list[TextPart]]:
+        """Yield decision and failure of each step; a perturbed skill is not a target."""
+        for step, turn, focus in zip(replay.task.steps, replay.turns, replay.foci, strict=True):
+            yield [
+                *self._decision(focus if focused else "", step.skill, step.skill == step.label),
+                (turn.failure_line, False),
+            ]
+
+    def _decision(self, focus: str, skill: str, is_target: bool = True) -> list[TextPart]:
+        return decision(focus, skill, is_target, self._own_line)
 
     def _step(self, wording: str, replay: TaskReplay, index: int, memory: set[str]) -> Slot:
         lines, hidden = replay.changed_lines[index]
         prompt = "".join(line.text for line in lines) + replay.query(wording, index)
-        answer = replay.foci[index] + candidate_text(replay.task.steps[index].label)
-        return self._slot("step", [(prompt, False), (answer, True)], hidden & memory)
+        answer = self._decision(replay.foci[index] if self._focused() else "", replay.task.steps[index].label)
+        return self._slot("step", [(prompt, False), *answer], hidden & memory)
 
     def _probe(self, task: TaskRecord, replay: TaskReplay, memory: set[str]) -> Slot | None:
         """Make a probe of the initial memory; one probe in four is about the changes up to a random step instead."""
@@ -237,7 +254,7 @@ class Packer:
             return None
         sample = self.random.sample(pairs, min(self.mix.questions, len(pairs)))
         parts = [(line.text, False) for line in lines]
-        parts += [part for question, answer in sample for part in ((question, False), (f"{answer}\n", True))]
+        parts += [part for question, answer in sample for part in ((question, False), (f" {answer}\n", True))]
         return self._slot("probe", parts, hidden & memory)
 
     def _slot(self, kind: str, parts: Sequence[TextPart], hidden: set[str] = frozenset()) -> Slot:

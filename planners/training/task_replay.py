@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
+from planners.prompts.styles import Edit, PromptStyle, place_of
 from planners.training.rollout_files import FactRecord, TaskRecord
 
 TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs of skills on a target; earlier steps lead to it
-TextPart = tuple[str, bool]  # (text, whether its tokens are targets)
 
 
 class TaskMemory:
@@ -20,7 +20,7 @@ class TaskMemory:
         self.store = SegmentStore()
         self.agent_line = ""
 
-    def apply(self, edits: Iterable[texts.Edit]) -> set[str]:
+    def apply(self, edits: Iterable[Edit]) -> set[str]:
         """Write edits; return the ids of the changed segments."""
         changed, store = set(), self.store
         for edit in edits:
@@ -56,12 +56,18 @@ class TaskReplay:
     """
 
     def __init__(
-        self, skills: str, task: TaskRecord, style: texts.PromptStyle, memory: TaskMemory, numbered_turns: int,
+        self, skills: str, task: TaskRecord, style: PromptStyle, memory: TaskMemory, numbered_turns: int,
         known: Mapping[str, FactRecord], new_ids: Collection[str],
     ) -> None:  # fmt: skip
         self.memory = memory.ordered()
         self.new_lines = [line for line in self.memory if line.id in new_ids]
-        self.skills, self.task, self._numbered_turns, self.known = skills, task, numbered_turns, dict(known)
+        self.skills, self.task, self._style, self._numbered_turns, self.known = (
+            skills,
+            task,
+            style,
+            numbered_turns,
+            dict(known),
+        )
         self.agent_lines: list[str] = []  # line about the agent before each step
         self.turns = [step.turn for step in task.steps]
         self.effects: list[list[Segment]] = []  # lines written by each step, in prompt order
@@ -78,19 +84,19 @@ class TaskReplay:
         self.foci = [""] * len(task.steps) if skills == texts.TYPE_LEVEL else self._make_focus_texts()
         self.used_ids = {id.split("/")[0] for id in changed} | _skill_entities(task)
 
-    def history(self, first: int, last: int) -> list[texts.Edit]:
+    def history(self, first: int, last: int) -> list[Edit]:
         """Return the history lines of turns ``first`` to ``last`` (exclusive) that did not fail."""
         first = max(0, first)
         turns = enumerate(self.turns[first : max(0, last)], self._numbered_turns + first + 1)
-        return [texts.history_edit(number, texts.entity_text(turn.skill)) for number, turn in turns if turn.ok]
+        return [self._style.history(number, texts.entity_text(turn.skill)) for number, turn in turns if turn.ok]
 
     def changes(self, index: int) -> dict[str, FactRecord]:
         """Return the facts changed by the steps before ``index``, in their latest version."""
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
 
-    def goal(self, wording: str) -> list[TextPart]:
+    def goal(self, wording: str) -> list[texts.TextPart]:
         """Return the query for the goal of the instruction, and the goal as its answer."""
-        return [(texts.goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
+        return [(texts.goal_query(self.skills, wording), False), (f" {self.task.goal}\n", True)]
 
     def query(self, wording: str, index: int) -> str:
         """Return the query of the prompt at step ``index``."""
@@ -112,8 +118,8 @@ class TaskReplay:
                 if fact is None or fact.gone:
                     words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [texts.NO_TARGET])]
                 else:
-                    words = [target[0], fact.id, texts.place_of(fact) or fact.id]
-            foci.append(" ".join(words) + " ")
+                    words = [target[0], fact.id, place_of(fact) or fact.id]
+            foci.append(" ".join(words))
             known |= {fact.id: fact for fact in step.facts}
         return foci
 

@@ -221,6 +221,9 @@ class DictatedSession:
     def prefill(self, *_: object, **__: object) -> None:
         """Return no prompt."""
 
+    def extend(self, _prefill: object, token_ids: list[int]) -> None:
+        assert token_ids == []  # only after a focus on a line of its own
+
     def generate(self, _prefill: object, tokens: int, _stops: object, keep: bool = False) -> list[int]:
         return [0] * tokens if keep else self._ids
 

@@ -14,7 +14,7 @@ from keep_agent.agent.validation import truncate_outcome
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import RobotError
 from planners.base import DONE
-from planners.prompts.text import FactView
+from planners.prompts.styles import FactView
 
 TASK_OVER = "the task is over; nothing is planned any more"
 

@@ -13,7 +13,8 @@ from envs.outcome import Outcome
 from keep_agent.agent.types import Decision
 from keep_agent.errors import ConfigError
 from planners.base import DONE
-from planners.prompts.text import UNEXPLAINED, FactView
+from planners.prompts.styles import FactView
+from planners.prompts.text import UNEXPLAINED
 
 MAX_LIMIT = 1_000_000  # seconds: eleven days
 

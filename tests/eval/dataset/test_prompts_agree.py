@@ -26,9 +26,10 @@ from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
 from planners.base import TaskResult
+from planners.bundled import BUNDLED
 from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
-from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
+from planners.tiny.checkpoint import TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
 from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix
 from planners.training.rollout_files import Rollout

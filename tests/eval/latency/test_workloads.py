@@ -11,9 +11,10 @@ from eval.latency.scripts import Recordings, Script, sample_candidates
 from eval.latency.workloads import NO_CANDIDATES, Workload, make_workload
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.store import SegmentStore
+from planners.bundled import BUNDLED
 from planners.prompts.formats import PlainFormat
-from planners.prompts.text import PROGRESS, history_edit
-from planners.tiny.checkpoint import BUNDLED
+from planners.prompts.styles import PlainStyle
+from planners.prompts.text import PROGRESS
 from tests.eval.latency.conftest import latency_config
 
 
@@ -33,7 +34,7 @@ def memories(script: Script) -> list[dict[str, str]]:
         store.put(edit.id, edit.category, edit.text)
     for number, step in enumerate(script.steps):
         if number > PROGRESS:
-            history = history_edit(number - PROGRESS, "skill")
+            history = PlainStyle().history(number - PROGRESS, "skill")
             store.put(history.id, history.category, history.text)
         for edit in step.edits:
             if edit.text is None:

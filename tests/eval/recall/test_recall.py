@@ -24,8 +24,8 @@ from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.prompt.report import Prefill
 from memory.session import MemorySession
+from planners.bundled import BUNDLED
 from planners.prompts.formats import make_format
-from planners.tiny.checkpoint import BUNDLED
 from planners.training.recall_probes import CUES, KINDS, MAX_LINES, MIN_LINES, make_probe, make_scene
 from tests.eval.recall.conftest import recall
 

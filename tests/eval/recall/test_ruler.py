@@ -24,7 +24,7 @@ from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 from planners.training.recall_probes import CUES
 from tests.eval.recall.conftest import recall
 

@@ -22,7 +22,7 @@ from keep_agent.errors import ConfigError, check_choice, did_you_mean
 from memory.config.choices import DTYPES, QUANTIZATIONS
 from memory.engine.models.load import parse_dtype
 from memory.engine.models.quantized_weights import AT_LOAD
-from planners.tiny.checkpoint import PLANNERS
+from planners.bundled import PLANNERS
 
 VALID = [
     "planner=keep,full_recompute memory/loading=serial,next_layer eval.seed=1,2",
@@ -103,7 +103,7 @@ def test_model_folders_need_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "run" / "config.json").write_text("{}")
     check_model("run")
     check_model(str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match="model=a.txt does not work: 'a.txt' is a file, and models are loaded from"):
+    with pytest.raises(ConfigError, match="model=a.txt does not work: 'a.txt' is a file; give a GGUF file"):
         (tmp_path / "a.txt").write_text("")
         check_model("a.txt")
 

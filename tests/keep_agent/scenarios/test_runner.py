@@ -31,7 +31,7 @@ from memory.engine.models.load import from_config
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 from tests.keep_agent.agent.playing import small_config
 
 TOKENIZERS = ("planner-tiny", "chat")

@@ -12,7 +12,7 @@ from keep_agent.rollout.trace import read_trace
 from keep_agent.viewer.runs import Run
 from keep_agent.viewer.step_model import StepView, step_json, step_view
 from keep_agent.viewer.trace_index import EpisodeIndex
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 from tests.keep_agent.viewer.traces import crash, end, opening, prompt, run_of, step, write
 
 

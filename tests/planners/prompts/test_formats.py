@@ -29,14 +29,31 @@ def test_the_agents_own_line_precedes_the_cue(tiny: Tokens) -> None:
     form, agent_line = PlainFormat(tiny), "mug cabinet_2\n"
     query = tiny.decode(form.query("lota", "Find a mug", TURNS[:1], agent_line))
     assert query == "task lota find a mug \n next find a mug \n mug cabinet_2 \n next"
-    assert tiny.decode(form.cue(2, agent_line)) == "mug cabinet_2 \n next"
+    assert tiny.decode(form.cue("lota", 2, agent_line)) == "mug cabinet_2 \n next"
 
 
 def test_a_focus_precedes_an_instance_level_skill(tiny: Tokens) -> None:
     form = PlainFormat(tiny)
     assert (form.focus("lota"), form.focus("grounded")) == (0, 3)
     focus = form.line("mug mug_1 cabinet_2")
-    assert tiny.decode(form.answer(Turn("open the cabinet 2"), focus)) == "mug mug_1 cabinet_2 open the cabinet_2 \n"
+    turn = Turn("open the cabinet 2")
+    assert tiny.decode(form.answer("grounded", turn, focus)) == "mug mug_1 cabinet_2 open the cabinet_2 \n"
+
+
+def test_a_focus_can_have_a_line_of_its_own(chat: Tokens) -> None:
+    form, focus = PlainFormat(chat, focus="line"), chat.encode(" mug mug_1 cabinet_2")
+    assert form.focus("grounded") > len(focus) and form.focus("lota") == 0
+    query, turn = form.query("grounded", "Find a mug", []), Turn("open cabinet 2")
+    assert chat.decode(query) == "task grounded find a mug\ntarget"
+    decided = query + form.answer("grounded", turn, focus)
+    assert chat.decode(decided) == "task grounded find a mug\ntarget mug mug_1 cabinet_2\nnext open cabinet_2\n"
+    after = [*query, *focus, *form.after_focus("grounded")]
+    assert decided == [*after, *form.candidate("open cabinet 2")]
+    assert chat.decode(form.query("lota", "Find a mug", [])) == "task lota find a mug\nnext"
+    none = PlainFormat(chat, focus="none")
+    assert none.focus("grounded") == 0 and chat.decode(none.query("grounded", "Find a mug", [])).endswith("\nnext")
+    with pytest.raises(ConfigError, match="prompt.focus"):
+        PlainFormat(chat, focus="two")
 
 
 def test_golden_lota_prompt(chat: Tokens) -> None:
@@ -53,14 +70,15 @@ def test_golden_lota_prompt(chat: Tokens) -> None:
 
 def test_a_failure_without_a_message_is_stated_in_every_format(tiny: Tokens, chat: Tokens) -> None:
     silent = Turn("open the Fridge", ok=False)
-    assert chat.decode(LotaFormat(chat).answer(silent)) == " open the Fridge (this action failed: it did not work),"
-    assert "failed it did not work" in tiny.decode(PlainFormat(tiny).answer(silent))
+    answer = chat.decode(LotaFormat(chat).answer("lota", silent))
+    assert answer == " open the Fridge (this action failed: it did not work),"
+    assert "failed it did not work" in tiny.decode(PlainFormat(tiny).answer("lota", silent))
 
 
 def test_golden_lota_transcript_of_two_tasks(chat: Tokens) -> None:
     form = LotaFormat(chat)
-    ids = form.opening("lota", "Get a mug") + form.cue(1) + form.answer(Turn("find a mug"))
-    ids += form.opening("lota", "Cool it", after_task=True) + form.cue(1)
+    ids = form.opening("lota", "Get a mug") + form.cue("lota", 1) + form.answer("lota", Turn("find a mug"))
+    ids += form.opening("lota", "Cool it", after_task=True) + form.cue("lota", 1)
     assert chat.decode(ids) == (
         "Human: get a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,<|im_end|>\n"
         "<|im_start|>user\nHuman: cool it<|im_end|>\n<|im_start|>assistant\nRobot: 1."
@@ -88,17 +106,18 @@ def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: Tok
     form = make_format(name, chat)
     appended = form.opening("lota", "cool a mug")
     for number, turn in enumerate(TURNS, 1):
-        appended += form.cue(number) + form.answer(turn)
-    assert appended + form.cue(3) == form.query("lota", "cool a mug", TURNS)
+        appended += form.cue("lota", number) + form.answer("lota", turn)
+    assert appended + form.cue("lota", 3) == form.query("lota", "cool a mug", TURNS)
 
 
 def test_the_agents_own_line_is_a_separate_line(chat: Tokens) -> None:
     form, agent_line = make_format("lota", chat), "agent at fridge_1\n"
-    text = chat.decode([*form.opening("lota", "cool a mug", agent_line), *form.cue(1), *form.answer(TURNS[0])])
+    turn = [*form.cue("lota", 1), *form.answer("lota", TURNS[0])]
+    text = chat.decode([*form.opening("lota", "cool a mug", agent_line), *turn])
     assert text.startswith(f"{agent_line}Human: cool a mug") and text.endswith(f"Robot: 1. {TURNS[0].skill},")
     opening = form.opening("lota", "cool a mug", agent_line)
-    assert form.query("lota", "cool a mug", [], agent_line) == [*opening, *form.cue(1)]
-    assert chat.decode(form.cue(2, agent_line)) == f"\n{agent_line} 2."
+    assert form.query("lota", "cool a mug", [], agent_line) == [*opening, *form.cue("lota", 1)]
+    assert chat.decode(form.cue("lota", 2, agent_line)) == f"\n{agent_line} 2."
 
 
 def test_no_candidate_is_a_prefix_of_another(tiny: Tokens) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from keep_agent.errors import ConfigError
-from planners.prompts.text import Edit, make_style
+from planners.prompts.styles import Edit, make_style
 from planners.training.rollout_files import FactRecord
 
 CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed", "unseen"))

@@ -19,7 +19,7 @@ from memory.agents.text_match import REPLACEMENT, TokenizerCoder, TokenText
 from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.models.tokenizer import load_tokenizer
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 
 TEXT = "go to 🙂 fridge_1, Ünïcödé 漢字\n\n  next 👩‍👩‍👧 done."
 
