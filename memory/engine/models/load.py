@@ -29,13 +29,17 @@ from keep_agent.files import LOAD_LOCK, loading, reason
 from memory.config.choices import DTYPES, INITS
 from memory.engine.attention.function import ATTENTION_NAME
 from memory.engine.cpu.allocator import return_freed_memory
+from memory.engine.models.adapter import adapter_files, merge_adapter
 from memory.engine.models.capacity import WeightSizes, check_capacity
+from memory.engine.models.gguf import converted
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
-from memory.engine.models.model_path import check_model_path, refuse_adapter
+from memory.engine.models.model_path import GGUF, check_model_path, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
+from memory.engine.models.packaged import PACKAGED
 from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, run_packed_layers
 from memory.engine.transformers.decoder import Decoder, prepack
+from memory.files.folder_versions import latest
 
 IGNORED_TENSORS = (  # parts of names of tensors that do not change the model's output
     ".rotary_emb.",  # computed from the config
@@ -51,6 +55,7 @@ class LoadedModel:
     name: str
     decoder: Decoder
     files: ModelFiles | None = None
+    adapter: ModelFiles | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -67,10 +72,13 @@ class LoadedModel:
 
 def load_model(
     name_or_path: str | Path, dtype: str | torch.dtype = "bfloat16", device: str | torch.device = "cpu",
-    init: str = "pretrained", seed: int = 0, quantization: str | None = None,
+    init: str = "pretrained", seed: int = 0, quantization: str | None = None, adapter: str | Path | None = None,
 ) -> LoadedModel:  # fmt: skip
-    """Load ``name_or_path`` (a folder, a hub name; with ``init="random"`` also a named shape or a config.json).
+    """Load ``name_or_path``: a folder, a GGUF file, a hub name, or a model that an installed package ships.
 
+    With ``init="random"`` it may also be a named shape or a config.json.
+
+    :param adapter: folder of a LoRA adapter (PEFT), which is merged into the weights
     :param quantization: ``"bnb-4bit"`` or ``"bnb-8bit"`` packs the weights of a full-precision checkpoint while they
         are read; AWQ, GPTQ and bitsandbytes checkpoints are packed already
     :raises ModelError: unsupported family, missing or corrupt weights
@@ -81,7 +89,9 @@ def load_model(
     check_choice("model.init", init, INITS)
     with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), return_freed_memory():
         if init == "pretrained":
-            return _pretrained(name, dtype, device, quantization)
+            return _pretrained(name, dtype, device, quantization, Path(adapter) if adapter else None)
+        if adapter:
+            raise ConfigError(f"model.adapter={adapter} is for pretrained weights; use model.init=pretrained.")
         config = AutoConfig.for_model(**SHAPES[name]) if name in SHAPES else _config(name)
         if find_packing(name, config, quantization):
             raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
@@ -101,12 +111,16 @@ def from_config(
     return _wrap(module, name, f"random:{seed}:{where.type}")
 
 
-def _wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
+def _wrap(
+    module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None,
+    adapter: ModelFiles | None = None,
+) -> LoadedModel:  # fmt: skip
     """Make the `LoadedModel` of a module with the engine's attention; ``revision`` names its weights."""
     module.eval().requires_grad_(False)
-    spec = make_spec(module, revision, files.key if files else "")
+    key = "+".join(part.key for part in (files, adapter) if part)
+    spec = make_spec(module, revision, key)
     prepack(module.model.layers)
-    return LoadedModel(name, Decoder(module, spec), files)
+    return LoadedModel(name, Decoder(module, spec), files, adapter)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -117,9 +131,31 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return getattr(torch, dtype)
 
 
-def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantization: str | None) -> LoadedModel:
+def _pretrained(
+    name: str, dtype: torch.dtype, device: torch.device, quantization: str | None, folder: Path | None
+) -> LoadedModel:
+    adapter = adapter_files(latest(folder)) if folder else None  # checked first: a base model can take minutes
+    module, files = read_module(name, dtype, device, quantization)
+    if adapter is None:
+        return _wrap(module, name, files.weights_key, files)
+    if getattr(module.config, "quantization_config", None):
+        raise ConfigError(
+            f"model.adapter={folder} cannot be merged into the quantised weights of {name!r}; load the model in full "
+            "precision, or merge the adapter first and quantise the result"
+        )
+    merged = merge_adapter(module, adapter, PACKAGED[name].hub_name if name in PACKAGED else name)
+    adapter.check_unchanged()
+    return _wrap(merged, name, f"{files.weights_key}+{adapter.weights_key}", files, adapter)
+
+
+def read_module(
+    name: str, dtype: torch.dtype, device: torch.device, quantization: str | None = None,
+    attention: str = ATTENTION_NAME,
+) -> tuple[PreTrainedModel, ModelFiles]:  # fmt: skip
+    """Read a pretrained model as transformers' module with the ``attention`` function, and its hashed files."""
     if name in SHAPES and not Path(name).exists():
         raise ModelError(f"{name!r} names a shape without weights; use model.init=random, or a folder or hub name.")
+    name = _resolved(name)
     config = _copy_config(_config(name))
     packing, skeleton = find_packing(name, config, quantization), _skeleton(config)
     if packing:
@@ -130,17 +166,16 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     refuse_adapter(folder)
     files = model_files(folder)
     with files.view() as view:
-        module, report = _read(view, files, dtype, device, packing)
+        module, report = _read(view, files, dtype, device, packing, attention)
     _check_report(files, report)
-    loaded = _wrap(module, name, files.weights_key, files)
     if packing:
         with packing.explain(folder, device):
             run_packed_layers(module, dtype)
-    return loaded
+    return module, files
 
 
 def _read(
-    view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
+    view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None, attention: str
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
     config = _copy_config(_config(str(view)))  # read again from the hashed files: the config read before may be older
@@ -151,7 +186,7 @@ def _read(
         state_dict=files.tensors(),
         generation_config=_generation(files.folder / GENERATION),
         dtype=dtype,
-        attn_implementation=ATTENTION_NAME,
+        attn_implementation=attention,
         trust_remote_code=False,
         ignore_mismatched_sizes=True,  # `_check_report` raises an error with their names instead
         output_loading_info=True,
@@ -196,7 +231,8 @@ def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
 
 
 def _config(name: str) -> PretrainedConfig:
-    """Read the configuration of a folder, a config.json or a hub name."""
+    """Read the configuration of a folder, a config.json, a GGUF file, a packaged model or a hub name."""
+    name = _resolved(name)
     path = Path(name)
     check_model_path(name)
     try:
@@ -232,6 +268,13 @@ def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | N
     if packing is None:
         return WeightSizes(count, count * dtype.itemsize, plain)
     return WeightSizes(count, packing.stored_bytes(skeleton, dtype), f"{packing} and {plain}")
+
+
+def _resolved(name: str) -> str:
+    """Return the folder of a packaged model or a GGUF file; other names are unchanged."""
+    if name in PACKAGED and not Path(name).exists():
+        return str(PACKAGED[name].folder())
+    return str(converted(Path(name))) if name.endswith(GGUF) and Path(name).is_file() else name
 
 
 def _folder(name: str) -> Path:

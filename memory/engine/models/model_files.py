@@ -7,7 +7,7 @@ hashed files only, and the weights' tensors one by one. No file is memory-mapped
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from keep_agent.errors import ModelError
-from memory.engine.models.model_path import CONFIG
+from memory.engine.models.model_path import CONFIG, GGUF
 from memory.files.checksums import CHECKSUMS, check_sums, digests_of, read_sums, sha256
 from memory.files.tensor_file import open_tensors
 
@@ -27,7 +27,8 @@ OTHER_FILES = (  # patterns of files that are loaded with the weights
     CONFIG, GENERATION, INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
     "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
 )  # fmt: skip
-OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
+OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pt")  # weights in formats that are not loaded from a folder
+CONVERT = "convert it to safetensors first"
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,15 @@ def model_files(folder: Path) -> ModelFiles:
 
     :raises ModelError: weights are missing, ambiguous or corrupt, or a file has another checksum
     """
-    weights = weight_files(folder)
     beside = (path for pattern in OTHER_FILES for path in sorted(folder.glob(pattern)) if path.is_file())
+    return hashed_files(folder, weight_files(folder), beside)
+
+
+def hashed_files(folder: Path, weights: Sequence[Path], beside: Iterable[Path]) -> ModelFiles:
+    """Hash weights and other files, and check all against ``SHA256SUMS`` if the folder has one.
+
+    :raises ModelError: weights are corrupt, or a file has another checksum
+    """
     loaded = list(dict.fromkeys([*weights, *beside]))
     stamps = {path: _stamp(path) for path in loaded}
     digests = digests_of([*loaded, *read_sums(folder / CHECKSUMS)])
@@ -115,7 +123,9 @@ def weight_files(folder: Path) -> list[Path]:
     if single.is_file():
         return [single]
     foreign = [path.name for pattern in OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
-    hint = f" (found {foreign[0]}: convert it to safetensors first)" if foreign else ""
+    hint = (
+        f" (found {foreign[0]}: {'name this file itself' if foreign[0].endswith(GGUF) else CONVERT})" if foreign else ""
+    )
     raise ModelError(f"{folder} has no {WEIGHTS}{hint}; only safetensors weights are loaded.")
 
 

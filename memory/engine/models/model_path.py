@@ -7,18 +7,18 @@ from pathlib import Path
 
 from keep_agent.errors import ModelError
 
-CONFIG, ADAPTER = "config.json", "adapter_config.json"
+CONFIG, ADAPTER, GGUF = "config.json", "adapter_config.json", ".gguf"
 
 
 def check_model_path(name: str) -> None:
     """Raise ModelError for a path that does not exist or is not a model."""
     path = Path(name)
-    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
+    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix in (".json", GGUF)):
         raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
-    if path.suffix == ".gguf" or (path.is_file() and path.suffix != ".json"):
+    if path.is_file() and path.suffix not in (".json", GGUF):
         raise ModelError(
-            f"{name!r} is a file, and models are loaded from folders with config.json, safetensors weights and a "
-            "tokenizer (GGUF is not supported); give such a folder, or a hub name."
+            f"{name!r} is a file; give a GGUF file, a folder with config.json, safetensors weights and a tokenizer, or "
+            "a hub name."
         )
     if path.is_dir() and not (path / CONFIG).is_file():
         refuse_adapter(path)
@@ -34,8 +34,8 @@ def refuse_adapter(folder: Path) -> None:
         base = repr(json.loads(file.read_text("utf-8"))["base_model_name_or_path"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         base = "a model that it does not name"
-    remedy = f"; or remove {ADAPTER} to load {folder} without it" if (folder / CONFIG).is_file() else ""
+    remedy = f", or remove {ADAPTER} to load {folder} without it" if (folder / CONFIG).is_file() else ""
     raise ModelError(
-        f"{folder} holds an adapter of {base} ({ADAPTER}), and adapters are not applied here; merge it into its base "
-        f"model (in peft: merge_and_unload, then save_pretrained) and load the result{remedy}."
+        f"{folder} holds an adapter of {base} ({ADAPTER}); give its base model, and the adapter beside it: model=BASE "
+        f"model.adapter={folder}{remedy}."
     )

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from memory.agents.text_match import TokenizerCoder
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 from planners.tiny.tokenizer import load_tokenizer
 
 SENTENCES = [

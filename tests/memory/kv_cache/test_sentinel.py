@@ -23,7 +23,7 @@ from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import SENTINEL, KVPool
 from memory.kv_cache.paged import PagedCache
-from planners.tiny.checkpoint import BUNDLED
+from planners.bundled import BUNDLED
 from tests.laws.prompts import relative, tokens
 from tests.references.isolated import dense_mask
 

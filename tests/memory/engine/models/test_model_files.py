@@ -225,17 +225,21 @@ def test_the_refusal_of_an_adapter_names_its_base(folder: Path, tmp_path: Path) 
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
-    assert "or remove" not in refusal(r"holds an adapter of 'some/base' .*; merge it into its base", adapter)
+    assert "or remove" not in refusal(
+        r"holds an adapter of 'some/base' .*; give its base model, .*: model=BASE model.adapter=", adapter
+    )
     (folder / "adapter_config.json").write_bytes(b"\xff")
-    refusal(r"a model that it does not name .*; or remove adapter_config\.json", folder)
+    refusal(r"a model that it does not name .*, or remove adapter_config\.json", folder)
 
 
 def test_the_refusal_of_another_format_names_the_supported_one(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF\x03")
-    refusal("safetensors weights and a tokenizer .GGUF is not supported.; give such", tmp_path / "model.gguf")
+    (tmp_path / "model.bin").write_bytes(b"")
+    refusal("is a file; give a GGUF file, a folder with config.json, safetensors weights", tmp_path / "model.bin")
+    (tmp_path / "model.bin").unlink()
     refusal(r"has no config\.json", tmp_path)
     (tmp_path / "config.json").write_text(tiny_model("qwen2", layers=2).module.config.to_json_string())
-    refusal(r"found model\.gguf: convert it", tmp_path)
+    refusal(r"found model\.gguf: name this file itself", tmp_path)
 
 
 GENERATION = r"cannot load .*generation_config\.json .*; fetch it again"
