@@ -30,7 +30,9 @@ NUMBERS = (
     Option("accumulate", int, 3, (1, NO_LIMIT), "batches per optimiser step, divided among the processes"),
     Option("apart", float, 0.0, (0, 1), "share of batches whose memory lines are encoded separately, as in KV blocks"),
     Option("deepen", int, 0, (0, 1024), "number of layers after identity layers are added to --init; 0 adds none"),
+    Option("rank", int, 16, (1, 1024), "rank of a new adapter, with --base"),
     Option("lr", float, 6e-4, None, "learning rate"),
+    Option("warmup", int, 100, (1, NO_LIMIT), "steps in which the learning rate rises; at most 20 after a resume"),
     Option("decay", float, 0.4, (0, 1), "share of the time, at its end, in which the learning rate decays"),
     Option("average", float, 0.998, (0, 1), "decay of the weights' running mean, which is the published model"),
     Option("seed", int, 0, SEEDS, "seed of the model and the batches"),
@@ -50,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     p = options.make_parser(__doc__)
     p.add_argument("--data", required=True, help="folder with *.jsonl.gz rollouts, written by eval.dataset")
     p.add_argument("--init", default="", help="planner folder to start from, instead of a new seeded model")
+    p.add_argument("--base", default="", help="pretrained model (folder or hub name) for which an adapter is trained")
     p.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="muon needs torch 2.9 or newer")
     p.add_argument("--precision", choices=PRECISIONS, default="auto", help="dtype of matrix products; auto: the faster")
     options.add_numbers(p, NUMBERS)
@@ -63,7 +66,9 @@ def check_options(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--init {args.init} is not a planner's folder: it has no {HISTORY}; name another, or leave --init out"
         )
-    if not args.init and not is_planner(Path(args.out)):  # a new model
+    if args.base and (args.init or args.deepen):
+        raise ConfigError("--base trains an adapter of a pretrained model; leave --init and --deepen out")
+    if not args.base and not args.init and not is_planner(Path(args.out)):  # a new model
         Shape(args.hidden, args.layers, args.heads, args.intermediate).check()
     rollout_files(Path(args.data))
 

@@ -17,7 +17,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 import keep_agent
-from planners.tiny.checkpoint import PLANNERS
+from planners.bundled import PLANNERS
 from tests.test_imports import ROOMS, ROOT
 
 ALONE = """

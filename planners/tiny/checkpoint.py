@@ -24,9 +24,6 @@ from planners.tiny.shape import HISTORY
 from planners.tiny.tokenizer import BOS, PAD, UNK, load_tokenizer
 from planners.training import packed_attention
 
-BUNDLED = Path(__file__).parents[1] / "planner_tiny"
-LONG = Path(__file__).parents[1] / "planner_tiny_long"  # trained on transcripts of up to 3,800 tokens
-PLANNERS = MappingProxyType({"planner-tiny": BUNDLED, "planner-tiny-long": LONG})
 TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "pad_token": PAD, "unk_token": UNK,
     "clean_up_tokenization_spaces": False,
@@ -54,17 +51,22 @@ def new_checkpoint(folder: Path, step: int) -> AbstractContextManager[Path]:
 def write_planner(
     model: Qwen2ForCausalLM,
     tokenizer: Tokenizer,
-    history: dict,
+    history: Mapping[str, object],
     folder: Path,
     more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
+    weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> None:
-    """Write weights (bf16), config, tokenizer, training record, and tensor files (``more``: tensors by file name)."""
-    _write(folder, CHECKSUMS, _model_contents(model, tokenizer))
-    state = chain([(HISTORY, _json(history))], ((name, save(dict(tensors))) for name, tensors in more.items()))
-    _write(folder, STATE_CHECKSUMS, state)
+    """Write weights (bf16), config, tokenizer, training record, and tensor files (``more``: tensors by file name).
+
+    :param weights: tensors that replace those of the model, by name
+    """
+    write_files(folder, CHECKSUMS, _model_contents(model, {**model.state_dict(), **weights}, tokenizer))
+    state = chain([(HISTORY, json_bytes(history))], ((name, save(dict(tensors))) for name, tensors in more.items()))
+    write_files(folder, STATE_CHECKSUMS, state)
 
 
-def _write(folder: Path, sums: str, contents: Iterable[tuple[str, bytes]]) -> None:
+def write_files(folder: Path, sums: str, contents: Iterable[tuple[str, bytes]]) -> None:
+    """Write files by name and content, and their checksums into the file ``sums``."""
     digests = {}
     for name, content in contents:
         (folder / name).write_bytes(content)
@@ -83,21 +85,23 @@ def _convert_old_checkpoint(folder: Path) -> None:
         write_sums(new / STATE_CHECKSUMS, {name: digest for name, digest in digests.items() if name not in MODEL_FILES})
 
 
-def _model_contents(model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> Iterator[tuple[str, bytes]]:
+def _model_contents(
+    model: Qwen2ForCausalLM, weights: Mapping[str, torch.Tensor], tokenizer: Tokenizer
+) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file of a Hugging Face folder."""
-    tensors = model.state_dict().items()
-    state = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors}
+    state = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in weights.items()}
     state.pop("lm_head.weight", None)  # tied to the embedding
-    config = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
-    config.pop("_attn_implementation", None)
-    config.pop("attn_implementation", None)
-    yield "config.json", _json(config)
+    values = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
+    values.pop("_attn_implementation", None)
+    values.pop("attn_implementation", None)
+    yield "config.json", json_bytes(values)
     yield WEIGHTS, save(state, {"format": "pt"})
     yield TOKENIZER, tokenizer.to_str(pretty=True).encode()
-    yield "tokenizer_config.json", _json(TOKENIZER_CONFIG)
+    yield "tokenizer_config.json", json_bytes(TOKENIZER_CONFIG)
 
 
-def _json(value: dict) -> bytes:
+def json_bytes(value: Mapping[str, object]) -> bytes:
+    """Return the content of a JSON file."""
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
 

@@ -18,7 +18,7 @@ from planners.prompts.text import TYPE_LEVEL
 from planners.training.lessons import endless_lessons, pack_lessons
 from planners.training.options import TRANSCRIPT_TOKENS
 from planners.training.packed_attention import PackedBatch, collate
-from planners.training.packing import Encode, PackedExample, Packer, SlotMix, rounded
+from planners.training.packing import IGNORE, Encode, PackedExample, Packer, Slot, SlotMix, rounded
 from planners.training.recall_probes import MIN_LINES
 from planners.training.rollout_files import Rollout, read_rollouts
 
@@ -43,6 +43,11 @@ LEVELS = (
     Level(36, ("plain", "linked"), 0.1, 0.2, 60, "step", 0.72),
     Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
     Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
+)
+ADAPTER_LEVELS = (  # for pretrained models, which can look up words from the start
+    Level(20, ("natural", "plain", "linked"), 0.1, 0.25, 20, "step", 0.5),
+    Level(36, ("natural", "natural", "plain", "linked"), 0.04, 0.2, 40, "step", 0.7),
+    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.2, 60, "step", 2.0),
 )
 RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
 LESSON_SHARE = 0.2  # share of windows with lessons, if there are any
@@ -89,17 +94,21 @@ class BatchSource:
 
     :param transcript: maximum tokens of a trajectory
     :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
+    :param own_line: see `planners.training.packing.Packer`, as for ``focus_share``
+    :param is_limit: packs with more than ``tokens`` rows are shortened; else each is a batch by itself
     """
 
     def __init__(
         self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0,
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
+        levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
+        is_limit: bool = False,
     ) -> None:  # fmt: skip
-        self.level = level
+        self.level, self._levels, self._is_limit = level, levels, is_limit
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
-        self._packer = Packer(encode, LOOKUPS, seed + 2)
+        self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share)
         self._encode, self._separate_share = encode, separate_share
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
@@ -129,7 +138,7 @@ class BatchSource:
                 batches: list[tuple[int, list[PackedExample]]] = []
                 for _ in range(SHUFFLED_WINDOWS):
                     level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
-                    batches += [(level, packs) for packs in self._batches(self._window(LEVELS[level]))]
+                    batches += [(level, packs) for packs in self._batches(self._window(self._levels[level]))]
                 self._rng.shuffle(batches)
                 for level, packs in batches:
                     separate = self._rng.random() < self._separate_share
@@ -153,8 +162,11 @@ class BatchSource:
             rollout = next(self._source)
             if not self._skips(rollout, mix):
                 style = self._rng.choice(level.styles)
-                packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
+                packs += [pack for pack in map(self._fitted, self._packer.packs(rollout, style)) if pack.slots]
         return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
+
+    def _fitted(self, pack: PackedExample) -> PackedExample:
+        return fitted(pack, self._tokens) if self._is_limit else pack
 
     def _skips(self, rollout: Rollout, mix: SlotMix) -> bool:
         if mix.wordings:
@@ -179,6 +191,20 @@ class BatchSource:
                 batches.append([])
             batches[-1].append(pack)
         return batches
+
+
+def fitted(pack: PackedExample, rows: int) -> PackedExample:
+    """Return the pack with at most ``rows`` rows: slots without room are left out, longer ones are cut."""
+    room = rows - rounded(1 + pack.memory_tokens)
+    slots: list[Slot] = []
+    width = 0
+    for slot in pack.slots:
+        cut = replace(slot, ids=slot.ids[: max(0, room)], labels=slot.labels[: max(0, room)])
+        wider = max(width, rounded(len(cut.ids)))
+        if (len(slots) + 1) * wider <= room and any(label != IGNORE for label in cut.labels):
+            slots.append(cut)
+            width = wider
+    return replace(pack, slots=tuple(slots))
 
 
 def _width(pack: PackedExample) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from transformers import Qwen2ForCausalLM
+from transformers import PreTrainedModel
 
 from memory.engine.attention.kernels import onednn_multiplies
 from planners.training.packed_attention import PackedBatch
@@ -30,7 +30,7 @@ class Exactness:
 
 
 def forward(
-    model: Qwen2ForCausalLM, batch: PackedBatch, precision: torch.dtype = torch.bfloat16
+    model: PreTrainedModel, batch: PackedBatch, precision: torch.dtype = torch.bfloat16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return logits (n, vocab), labels (n,) and indices (n,) of the n rows with a target in the flattened batch."""
     device = batch.ids.device.type
@@ -41,7 +41,6 @@ def forward(
         hidden = model.model(
             input_ids=batch.ids,
             position_ids=batch.positions,
-            attention_mask={"full_attention": None},
             use_cache=False,
             pack=batch,
         ).last_hidden_state

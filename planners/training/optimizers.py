@@ -24,7 +24,7 @@ class Optimizers:
         check_choice("--optimizer", kind, OPTIMIZERS)
         if kind == "muon" and not hasattr(torch.optim, "Muon"):
             raise ConfigError(f"--optimizer muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw")
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._names = {value: name for name, value in model.named_parameters() if value.requires_grad}
         hidden, matrices, vectors = [], [], []
         for parameter, name in self._names.items():
             is_layer_matrix = parameter.ndim == 2 and "embed" not in name

@@ -111,10 +111,11 @@ def packed_attention(
     pack: PackedBatch | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention in a model of transformers with as many KV heads as heads; the model's call passes ``pack``."""
+    """Compute attention in a model of transformers; the model's call passes ``pack``."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    group = query.shape[1] // key.shape[1]  # GQA: each KV head serves a group of heads
+    query, key, value = query.to(dtype), _repeated(key.to(dtype), group), _repeated(value.to(dtype), group)
     attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels do not store the attention weights
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
@@ -131,6 +132,11 @@ def packed_attention(
     matmul = device == "cpu" and dtype is torch.bfloat16 and sizes[1] // pack.slots <= MATMUL_ROWS
     slot_out = (_matmul_attention if matmul else _kernel_attention)(slot_query, keys, values, pack, scaling)
     return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None
+
+
+def _repeated(states: torch.Tensor, times: int) -> torch.Tensor:
+    """Repeat each KV head: (B, KV heads, rows, D) -> (B, KV heads * times, rows, D)."""
+    return states if times == 1 else states.repeat_interleave(times, 1)
 
 
 def _with_memory(memory: torch.Tensor, row: torch.Tensor, slots: int) -> torch.Tensor:

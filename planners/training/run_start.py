@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, ModelError
-from planners.prompts.text import clean, make_style
+from planners.prompts.styles import make_style
+from planners.prompts.text import clean
 from planners.tiny.checkpoint import (
     RESTORE,
+    SAYS_GOALS,
     build,
     latest_checkpoint,
     load_planner,
     load_weights,
     read_tensors,
     weights_hash,
+    write_planner,
 )
 from planners.tiny.growth import add_embeddings, deepen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
-from planners.tiny.tokenizer import extend_tokenizer, train_tokenizer
+from planners.tiny.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
+from planners.training.batches import LEVELS, Level
 from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
+from planners.training.packing import Encode
 from planners.training.rollout_files import Rollout, read_rollouts
 
 MASTER_WEIGHTS = "master.safetensors"  # file of the float32 weights
@@ -80,24 +87,86 @@ class Progress:
     curve: list[dict] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class SlotWording:
+    """How a model's training slots are worded."""
+
+    levels: Sequence[Level] = LEVELS
+    own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`
+    focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
+    is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
+
+
 @dataclass
-class RunStart:
-    """A model with its tokenizer and training record; ``checkpoint`` is the folder that the run resumes from."""
+class RunStart(ABC):
+    """A model with its vocabulary and training record; ``checkpoint`` is the folder that the run resumes from.
 
-    model: Qwen2ForCausalLM
+    Only the parameters that require gradients are trained.
+    """
+
+    model: PreTrainedModel
+    encode: Encode
+    bos: int
+    pad: int
+    wording: SlotWording
+    progress: Progress
+    calls: list[dict]  # settings of earlier training calls
+    checkpoint: Path | None
+
+    @abstractmethod
+    def shape(self) -> dict[str, Any]:
+        """Return the values of command-line options that describe the model."""
+
+    @abstractmethod
+    def write(
+        self, folder: Path, tensors: Mapping[str, torch.Tensor], history: dict[str, Any],
+        more: Mapping[str, Mapping[str, torch.Tensor]],
+    ) -> None:  # fmt: skip
+        """Write a model folder with the trained ``tensors``, the training record, and more files of tensors."""
+
+
+@dataclass
+class PlannerStart(RunStart):
+    """A small planner, of which all parameters are trained, and its tokenizer."""
+
     tokenizer: Tokenizer
-    progress: Progress = field(default_factory=Progress)
-    calls: list[dict] = field(default_factory=list)  # settings of earlier training calls
-    checkpoint: Path | None = None
 
-    def shape(self) -> dict[str, int]:
+    def shape(self) -> dict[str, Any]:
         """Return the model's sizes by command-line option; ``vocab`` is the value of --vocab in the first call."""
         shape = asdict(Shape.of(self.model.config))
         del shape["positions"]
         return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})
 
+    def write(
+        self, folder: Path, tensors: Mapping[str, torch.Tensor], history: dict[str, Any],
+        more: Mapping[str, Mapping[str, torch.Tensor]],
+    ) -> None:  # fmt: skip
+        setattr(self.model.config, SAYS_GOALS, True)
+        record = {**history, "shape": asdict(Shape.of(self.model.config))}
+        write_planner(self.model, self.tokenizer, record, folder, more, tensors)
 
-def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
+
+def load_trained(target: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor], where: Path) -> None:
+    """Copy tensors into ``target``, by name. Raises ModelError, naming ``where``, for tensors that do not fit."""
+    odd = sorted(name for name in {*target, *state} if name not in state or name not in target)
+    odd += [name for name in target if name in state and target[name].shape != state[name].shape]
+    if odd:
+        raise ModelError(f"the tensors of {where} do not fit the model, for example {odd[0]}; {RESTORE}")
+    for name, tensor in target.items():
+        tensor.copy_(state[name])
+
+
+def _planner_start(
+    model: Qwen2ForCausalLM, tokenizer: Tokenizer, progress: Progress, calls: list[dict], checkpoint: Path | None
+) -> PlannerStart:
+    ids = (tokenizer.token_to_id(name) for name in (BOS, PAD))
+    encode = tokenizer.encode
+    return PlannerStart(
+        model, lambda text: encode(text).ids, *ids, SlotWording(), progress, calls, checkpoint, tokenizer
+    )
+
+
+def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence[Path]) -> PlannerStart:
     """Resume the run in ``--out``, else extend the planner of ``--init``, else build a new model.
 
     :raises ConfigError: an option does not fit the existing model
@@ -110,11 +179,11 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
         tokenizer = train_tokenizer(*corpus(files, args.corpus, lessons), args.vocab)
         model = build(Shape(args.hidden, args.layers, args.heads, args.intermediate).config(tokenizer))
         seed_induction(model, args.seed)
-        return RunStart(model, tokenizer)
+        return _planner_start(model, tokenizer, Progress(), [], None)
     source = checkpoint or Path(args.init)
     model, tokenizer, history = load_planner(source)
     try:
-        start = RunStart(model, tokenizer, Progress(**history["progress"]), history["calls"], checkpoint)
+        start = _planner_start(model, tokenizer, Progress(**history["progress"]), history["calls"], checkpoint)
     except (LookupError, TypeError) as error:
         raise ModelError(f"{source / HISTORY} is not a training record ({error!r}); {RESTORE}") from error
     if checkpoint:

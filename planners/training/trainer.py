@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from keep_agent.errors import ModelError, check_rate
 from keep_agent.files import read_json
 from keep_agent.options import usable_device
-from planners.tiny.checkpoint import SAYS_GOALS, load_weights, new_checkpoint, read_tensors, weights_hash, write_planner
-from planners.tiny.shape import Shape
-from planners.tiny.tokenizer import BOS, PAD
-from planners.training.batches import LEVELS, BatchSource
+from planners.tiny.checkpoint import new_checkpoint, read_tensors, weights_hash
+from planners.training.batches import BatchSource
 from planners.training.forward import Exactness, exactness, faster_precision, forward
 from planners.training.lessons import lesson_files
 from planners.training.optimizers import Optimizers
@@ -31,7 +27,7 @@ from planners.training.options import exit_codes
 from planners.training.packed_attention import PackedBatch
 from planners.training.parallel import SINGLE_PROCESS, ProcessGroup
 from planners.training.rollout_files import rollout_files
-from planners.training.run_start import MASTER_WEIGHTS, start_run
+from planners.training.run_start import MASTER_WEIGHTS, RunStart, load_trained, start_run
 
 STATE = "optimizer.safetensors"  # file of the optimisers' state
 AVERAGE = "average.safetensors"  # file of the float32 running mean of the weights
@@ -56,26 +52,31 @@ class Trainer:
         self.out = Path(args.out)
         data = Path(args.data)
         files, lessons = rollout_files(data), lesson_files(data)
-        self.start = start_run(args, files, lessons)
-        self.model, self.tokenizer, self.progress = self.start.model, self.start.tokenizer, self.start.progress
-        self.checkpoint = self.start.checkpoint
-        self.calls = [*self.start.calls, self._call(data)]
-        setattr(self.model.config, SAYS_GOALS, True)
+        self.start = start = self._start(files, lessons)
+        self.model, self.progress, self.checkpoint = start.model, start.progress, start.checkpoint
+        self.levels = start.wording.levels
+        self.calls = [*start.calls, self._call(data)]
         self.model.to(self.device).train()
+        self.trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
         self.precision = self._precision()
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         if self.checkpoint:
             self.optimizers.load(read_tensors(self.checkpoint / STATE))
-        self.average = copy.deepcopy(self.model).eval().requires_grad_(False)  # running mean of the weights
+        self.average = {name: value.detach().clone() for name, value in self.trained.items()}  # running mean
         if self.checkpoint and (file := self.checkpoint / AVERAGE).exists():
-            load_weights(self.average, read_tensors(file), file)
-        encode = self.tokenizer.encode
-        ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
+            load_trained(self.average, read_tensors(file), file)
         self.source = BatchSource(
-            files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
+            files, start.encode, start.bos, start.pad, args.batch_tokens,
             args.seed + self.progress.step + 7919 * group.rank, self.progress.level, args.transcript,
-            lessons, args.apart,
+            lessons, args.apart, **vars(start.wording),
         )  # fmt: skip
+
+    def _start(self, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
+        if not self.args.base:
+            return start_run(self.args, files, lessons)
+        from planners.training.adapter_start import start_adapter  # lazy: only adapters need peft
+
+        return start_adapter(self.args)
 
     def _call(self, data: Path) -> dict:
         """Return the record of this call: its settings, the shape of the model, and the data."""
@@ -95,18 +96,18 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint: the running mean in bf16 and float32, the weights, and the optimiser's state."""
-        shape = asdict(Shape.of(self.model.config))
-        history = {"calls": self.calls, "shape": shape, "progress": vars(self.progress)}
-        more = {MASTER_WEIGHTS: _tensors(self.model), AVERAGE: _tensors(self.average), STATE: self.optimizers.state()}
+        history = {"calls": self.calls, "progress": vars(self.progress)}
+        master, average = _on_host(self.trained), _on_host(self.average)
+        more = {MASTER_WEIGHTS: master, AVERAGE: average, STATE: self.optimizers.state()}
         with new_checkpoint(self.out, self.progress.step) as folder:
-            write_planner(self.average, self.tokenizer, history, folder, more)
+            self.start.write(folder, average, history, more)
 
     def rate(self, share: float, steps: int) -> float:
         """Return the learning rate after a ``share`` of this call's time and ``steps`` steps of this call.
 
         The rate warms up (faster after a resume), stays constant, then falls to 2 % over the last ``--decay`` share.
         """
-        warm = min(1.0, (steps + 1) / (20 if self.checkpoint else 100))
+        warm = min(1.0, (steps + 1) / min(self.args.warmup, 20 if self.checkpoint else self.args.warmup))
         decay = self.args.decay
         tail = 1.0 if share < 1 - decay else max(0.02, (1 - share) / decay)
         return self.args.lr * warm * tail
@@ -154,8 +155,8 @@ class Trainer:
             (loss / len(batches)).backward()
             results.append((loss.item(), exactness(logits.detach(), labels, rows, batch)))
             self.progress.tokens += batch.ids.numel() * self.group.size
-        self.group.average(self.model.parameters())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
+        self.group.average(self.trained.values())
+        norm = torch.nn.utils.clip_grad_norm_(self.trained.values(), 0.5).item()
         if not math.isfinite(norm):
             raise ModelError(
                 f"the gradient of step {self.progress.step + 1} is not finite in {self.precision}; go on from the last "
@@ -171,16 +172,21 @@ class Trainer:
     def _update_average(self) -> None:
         """Move the running mean towards the weights; in the first steps it is the plain mean of all weights so far."""
         share = max(1 - self.args.average, 1 / (self.progress.step + 1))
-        for mean, parameter in zip(self.average.parameters(), self.model.parameters(), strict=True):
-            mean.lerp_(parameter, share)
+        for name, mean in self.average.items():
+            mean.lerp_(self.trained[name], share)
 
     def _advance(self, level: int, exact: Exactness) -> None:
         """Update the running accuracy; begin the next level once it passes the mark. Only the leader does this."""
-        progress, judge = self.progress, LEVELS[level].judged_kind
-        if not self.group.is_leader or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
+        progress, judge = self.progress, self.levels[level].judged_kind
+        if (
+            not self.group.is_leader
+            or level != progress.level
+            or level + 1 == len(self.levels)
+            or not exact.total[judge]
+        ):
             return
         progress.mark = 0.95 * progress.mark + 0.05 * exact.rate(judge)
-        if progress.mark > LEVELS[level].pass_mark:
+        if progress.mark > self.levels[level].pass_mark:
             progress.level, progress.mark = level + 1, 0.3
             self.source.level = progress.level
             print(f"-- level {progress.level} at step {progress.step}, {progress.seconds:.0f} s", flush=True)
@@ -197,8 +203,8 @@ class Trainer:
         print(json.dumps(row), flush=True)
 
 
-def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+def _on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def train(group: ProcessGroup, args: argparse.Namespace) -> None:

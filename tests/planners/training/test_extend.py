@@ -9,7 +9,8 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
-from planners.tiny.checkpoint import BUNDLED, load_planner
+from planners.bundled import BUNDLED
+from planners.tiny.checkpoint import load_planner
 from planners.tiny.growth import add_embeddings
 from planners.tiny.tokenizer import MIN_COUNT, extend_tokenizer
 from planners.train import parser
@@ -77,13 +78,13 @@ def test_a_new_run_extends_its_planner_and_a_resumed_one_does_not(tmp_path: Path
 
     old = trainer(first, "old")
     old.run()
-    assert old.tokenizer.token_to_id("zyzzogeton_1") is None
+    assert old.start.tokenizer.token_to_id("zyzzogeton_1") is None
     new = trainer(second, "new", "--init", str(tmp_path / "old"))
-    assert new.tokenizer.token_to_id("zyzzogeton_1") is not None
+    assert new.start.tokenizer.token_to_id("zyzzogeton_1") is not None
     new.run()
     for more in ((), ("--init", str(tmp_path / "old"))):  # the same command resumes, too
         again = trainer(first, "new", *more)
-        assert again.tokenizer.get_vocab_size() == new.tokenizer.get_vocab_size()
+        assert again.start.tokenizer.get_vocab_size() == new.start.tokenizer.get_vocab_size()
         assert again.progress.step == new.progress.step
         again.close()
     (tmp_path / "old").rename(tmp_path / "elsewhere")

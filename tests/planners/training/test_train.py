@@ -169,7 +169,7 @@ def test_the_saved_folder_is_a_plain_hugging_face_model(trained: Trainer, tmp_pa
     packed, tokenizer, _ = load_planner(tmp_path / "run")
     for (name, a), (_, b) in zip(plain.named_parameters(), packed.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-    assert tokenizer.get_vocab() == trained.tokenizer.get_vocab()
+    assert tokenizer.get_vocab() == trained.start.tokenizer.get_vocab()
 
 
 @pytest.mark.parametrize("trajectories", [1, 2])
@@ -259,18 +259,18 @@ def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) 
 def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     trainer = Trainer(arguments(data, run, 3))
-    before = [p.detach().clone() for p in trainer.average.parameters()]
+    before = [p.clone() for p in trainer.average.values()]
     trainer.run()
     trainer.close()
     master, mean = (load_file(run / name) for name in ("master.safetensors", "average.safetensors"))
     shipped = load_file(run / "model.safetensors")
-    changed = [not torch.equal(a, b) for a, b in zip(before, trainer.average.parameters(), strict=True)]
-    assert all(changed) and not any(p.requires_grad for p in trainer.average.parameters())
+    changed = [not torch.equal(a, b) for a, b in zip(before, trainer.average.values(), strict=True)]
+    assert all(changed) and not any(p.requires_grad for p in trainer.average.values())
     for name, tensor in mean.items():
         assert torch.equal(shipped[name], tensor.bfloat16()) and not torch.equal(tensor, master[name])
     resumed = Trainer(arguments(data, run, 1))
     resumed.close()
-    assert all(torch.equal(p, mean[name]) for name, p in resumed.average.named_parameters())
+    assert all(torch.equal(p, mean[name]) for name, p in resumed.average.items())
 
 
 @pytest.mark.parametrize(
