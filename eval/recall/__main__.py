@@ -2,11 +2,11 @@
 
 A probe is a memory and one question about it. Probes in planner-tiny's language (kinds needle, two_hop, tracking:
 `recall_probes`) have a line per segment; some answers need several lines. The question comes before the lines, after
-them, or both (the cue: before, after, both), and the answer must match exactly. RULER's tasks (kinds mq_niah, vt, cwe,
-fwe: `eval/recall/ruler.py`) suit any model; there a segment is a document, and the score is the share of the expected
-words in the answer. All methods get the same probes and decode greedily. Two kinds of methods reuse rows of earlier
-prompts, so they get the segments before the question: layout `append` in one earlier turn, SparseX as one pinned block
-per segment.
+them, or both (the cue: before, after, both), and the answer must match exactly. RULER's tasks (kinds s_niah, mk_niah,
+mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model; there a segment is a document, and the score is the share
+of the expected words in the answer. All methods get the same probes and decode greedily. Two kinds of methods reuse
+rows of earlier prompts, so they get the segments before the question: layout `append` in one earlier turn, SparseX as
+one pinned block per segment.
 
 A method may have its own overrides and label:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0

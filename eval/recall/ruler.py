@@ -1,14 +1,14 @@
-"""Four tasks of RULER (arXiv 2404.06654), implemented from its description: synthetic texts with a question.
+"""Six tasks of RULER (arXiv 2404.06654), implemented from its description: synthetic texts with a question.
 
-SparseX reports these four (its section 5.2): mq_niah, vt, cwe and fwe. No single document contains the answer. Unlike
-RULER, mq_niah hides more keys than the question names, and vt has a second chain.
+SparseX reports four of them (its section 5.2): mq_niah, vt, cwe and fwe, in which no single document contains the
+answer. Unlike RULER, mq_niah hides more keys than the question names, and vt has a second chain.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, Protocol
@@ -23,6 +23,19 @@ NOISE = (
     "The baker counts the loaves and opens the door.",
     "Birds came back to the roof as they do each spring.",
     "There was not much to see from the far side of the bridge.",
+)  # fmt: skip
+ADJECTIVES = (
+    "amber", "brave", "calm", "clever", "cold", "crisp", "dark", "dusty", "early", "empty", "faint", "fancy", "gentle",
+    "golden", "green", "happy", "heavy", "hollow", "honest", "humble", "icy", "jolly", "kind", "large", "late",
+    "lively", "lonely", "lucky", "mellow", "modern", "narrow", "noble", "odd", "pale", "plain", "polite", "proud", "quiet",
+    "rapid", "rough", "royal", "rusty", "shiny", "silent", "small", "steady", "sunny", "tall",
+)  # fmt: skip
+NOUNS = (
+    "anchor", "apple", "basket", "blanket", "bridge", "bucket", "button", "candle", "castle", "cloud", "compass",
+    "desert", "dragon", "engine", "feather", "forest", "garden", "guitar", "hammer", "honey", "island", "jacket",
+    "kitten", "ladder", "lemon", "marble", "mirror", "mountain", "needle", "ocean", "orchard", "pencil", "piano",
+    "pillow", "planet", "ribbon", "river", "rocket", "saddle", "silver", "stone", "table", "tiger", "tunnel", "turtle",
+    "velvet", "walnut", "window",
 )  # fmt: skip
 CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
@@ -60,6 +73,25 @@ class RulerTask(Protocol):
 
 
 @dataclass(frozen=True)
+class SingleNeedle:
+    """s_niah and mk_niah: a needle (a sentence) gives a key its magic number; the question asks for one key's number.
+
+    :param only_needles: every sentence is a needle, as in RULER's multi-key task; else one needle lies among noise
+    """
+
+    only_needles: bool = False
+    about: ClassVar[str] = "Magic numbers are hidden in the documents below."
+    reminder: ClassVar[str] = "Give the magic number of the key that was asked for."
+    answer_start: ClassVar[str] = "The magic number is"
+
+    def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
+        magic = _magic_numbers(count if self.only_needles else 1, rng)
+        key = rng.choice(list(magic))
+        question = f"What is the magic number of the {key} in the documents?"
+        return TaskInstance(hide_needles(_needles(magic), count, rng), question, (magic[key],))
+
+
+@dataclass(frozen=True)
 class MultiQuery:
     """mq_niah: each needle (a sentence) gives a key its magic number; the question asks for several keys' numbers."""
 
@@ -70,13 +102,22 @@ class MultiQuery:
     answer_start: ClassVar[str] = "The magic numbers are"
 
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
-        words = WordSource(rng)
-        numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden_keys / documents))
-        magic = {words.draw(): str(number) for number in numbers}
+        magic = _magic_numbers(documents * math.ceil(self.hidden_keys / documents), rng)
         keys = rng.sample(list(magic), self.queries)
-        needles = [f"The magic number of {key} is {number}." for key, number in magic.items()]
-        question = f"What are the magic numbers of {', '.join(keys[:-1])} and {keys[-1]} in the documents?"
-        return TaskInstance(hide_needles(needles, count, rng), question, tuple(magic[key] for key in keys))
+        first, last = ", ".join(f"the {key}" for key in keys[:-1]), f"the {keys[-1]}"
+        question = f"What are the magic numbers of {first} and {last} in the documents?"
+        return TaskInstance(hide_needles(_needles(magic), count, rng), question, tuple(magic[key] for key in keys))
+
+
+def _magic_numbers(count: int, rng: random.Random) -> dict[str, str]:
+    """Draw keys of two English words (three if there are too few pairs), and a number for each."""
+    words = [ADJECTIVES, NOUNS] if count <= len(ADJECTIVES) * len(NOUNS) else [ADJECTIVES, NOUNS, NOUNS]
+    keys = rng.sample(list(map(" ".join, product(*words))), count)
+    return dict(zip(keys, map(str, rng.sample(range(10**6, 10**7), count)), strict=True))
+
+
+def _needles(magic: Mapping[str, str]) -> list[str]:
+    return [f"The magic number of the {key} is {number}." for key, number in magic.items()]
 
 
 @dataclass(frozen=True)
@@ -169,5 +210,6 @@ def _require(condition: bool, need: str, count: int) -> None:
 
 
 TASKS: dict[str, RulerTask] = {
-    "mq_niah": MultiQuery(), "vt": VariableTracking(), "cwe": CommonWords(), "fwe": FrequentWords(),
+    "s_niah": SingleNeedle(), "mk_niah": SingleNeedle(only_needles=True), "mq_niah": MultiQuery(),
+    "vt": VariableTracking(), "cwe": CommonWords(), "fwe": FrequentWords(),
 }  # fmt: skip

@@ -29,6 +29,7 @@ from planners.training.recall_probes import CUES
 from tests.eval.recall.conftest import recall
 
 TOKENS = 1024
+NEEDLE = r"magic number of the (\w+ \w+) is (\d+)\."
 DOCUMENTS = 3
 
 
@@ -73,14 +74,24 @@ def test_answers_are_unique_and_depend_on_the_seed(ruler: Ruler, kind: str) -> N
     assert cell.probe(3, 1, ruler.make) == cell.probe(3, 1, ruler.make) != cell.probe(4, 1, ruler.make)
 
 
+@pytest.mark.parametrize("kind", ["s_niah", "mk_niah"])
+def test_the_number_of_one_key_is_hidden_among_noise_or_among_other_needles(ruler: Ruler, kind: str) -> None:
+    probe = probe_of(ruler, kind)
+    numbers = dict(re.findall(NEEDLE, text(probe)))
+    key = re.search(r"magic number of the (\w+ \w+) in the documents", probe.question)[1]
+    assert probe.answers == (numbers[key],)
+    noise = sum(text(probe).count(sentence) for sentence in NOISE)
+    assert (len(numbers), noise > 0) == (1, True) if kind == "s_niah" else (len(numbers) > 50, noise) == (True, 0)
+
+
 @pytest.mark.parametrize(("documents", "count"), [(1, 8), (3, 3), (4, 2), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)])
 def test_every_document_hides_numbers_and_the_question_names_several(ruler: Ruler, documents: int, count: int) -> None:
     probe = probe_of(ruler, "mq_niah", documents=documents)
-    hidden = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
+    hidden = [dict(re.findall(NEEDLE, fact.text)) for fact in probe.facts]
     assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden_keys
     numbers = {key: number for document in hidden for key, number in document.items()}
     assert len(set(numbers.values())) == sum(map(len, hidden))
-    keys = re.findall(r"\w+", re.search(r"numbers of (.*) in the documents", probe.question)[1].replace(" and ", ","))
+    keys = re.findall(r"the (\w+ \w+)", re.search(r"numbers of (.*) in the documents", probe.question)[1])
     assert len(keys) == MultiQuery().queries and tuple(numbers[key] for key in keys) == probe.answers
 
 
