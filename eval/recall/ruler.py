@@ -27,8 +27,8 @@ NOISE = (
 ADJECTIVES = (
     "amber", "brave", "calm", "clever", "cold", "crisp", "dark", "dusty", "early", "empty", "faint", "fancy", "gentle",
     "golden", "green", "happy", "heavy", "hollow", "honest", "humble", "icy", "jolly", "kind", "large", "late",
-    "lively", "lonely", "lucky", "mellow", "modern", "narrow", "noble", "odd", "pale", "plain", "polite", "proud", "quiet",
-    "rapid", "rough", "royal", "rusty", "shiny", "silent", "small", "steady", "sunny", "tall",
+    "lively", "lonely", "lucky", "mellow", "modern", "narrow", "noble", "odd", "pale", "plain", "polite", "proud",
+    "quiet", "rapid", "rough", "royal", "rusty", "shiny", "silent", "small", "steady", "sunny", "tall",
 )  # fmt: skip
 NOUNS = (
     "anchor", "apple", "basket", "blanket", "bridge", "bucket", "button", "candle", "castle", "cloud", "compass",

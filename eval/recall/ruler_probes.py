@@ -55,7 +55,7 @@ class TextFormat:
 
 SEGMENT_TOKENS = 4096  # segment size in SparseX
 MIN_PIECE_TOKENS = 4  # approximate tokens of the shortest sentence or list entry
-TOLERANCE = 0.05  # relative error of a document's size
+TOLERANCE = 0.05  # relative error of a document's size; half a sentence, if that is more
 TRIES = 12  # tries to reach that size; each is much closer than the previous one
 PHRASING_TOKENS = 48  # extra answer tokens for phrasing around the expected words
 
@@ -115,7 +115,7 @@ class Ruler:
             if better == size:
                 break
             size = better
-        if abs(tokens - self.segment_tokens) > TOLERANCE * self.segment_tokens:
+        if abs(tokens - self.segment_tokens) > max(TOLERANCE * self.segment_tokens, tokens / size / 2):
             raise ConfigError(
                 f"--segment-tokens {self.segment_tokens} is too small: a document of {kind} has {tokens:.0f} tokens; "
                 "use a larger value"
