@@ -61,6 +61,10 @@ class Probe(Protocol):
         """Return (segments,) attention from the query: mean over heads, query rows and a segment's tokens."""
         ...
 
+    def peak_from_query(self) -> torch.Tensor:
+        """Return (segments,) the greatest share, over heads and query rows, of a row's attention to all segments."""
+        ...
+
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """Return (len(segments), all segments): mean attention from each of ``segments``; 0 without active rows.
 

@@ -15,6 +15,7 @@ from memory.prompt.layout import Layout
 from memory.stages import SCHEDULES, Capabilities, Probe
 
 DIRECTIONS = ("causal", "both")
+IMPORTANCES = ("mean", "max")
 Array = NDArray[np.float64]
 
 
@@ -81,6 +82,10 @@ class MultiHop:
     selected segments c not before m. mass(c, m) is the mean attention from c to m, and end(c) the number of prompt rows
     up to the end of c. ``relative=false`` is the paper's mean.
 
+    ``importance=max`` replaces the query's mean attention to a segment by the greatest share, over heads and query
+    rows, that the segment has in a row's attention to all segments (times the number of segments, so that 1 is even):
+    a few heads look a segment up, and a mean over all heads hides it.
+
     ``limit`` is the share of a prompt's rows x layers that may be computed. The query, new rows and layer 0 come first;
     the schedule's average is lowered to what remains. So a short prompt, which is mostly query, recomputes a smaller
     share of its memory than a long one. If the limit does not cover layer 0, nothing is recomputed.
@@ -94,10 +99,12 @@ class MultiHop:
     relative: bool = True
     query_weight: float = 0.5
     limit: float | None = None
+    importance: str = "mean"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
 
     def __post_init__(self) -> None:
         check_choice("direction", self.direction, DIRECTIONS)
+        check_choice("importance", self.importance, IMPORTANCES)
         if self.max_hops < 0:
             raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
         if not 0 <= self.query_weight <= 1:
@@ -145,8 +152,8 @@ class MultiHop:
     def _select(self, count: int, probe: Probe) -> NDArray[np.int64]:
         """Return the sorted indices of the ``count`` most relevant segments."""
         mass = probe.mass_from_query().double().cpu().numpy()
-        selection = direct = self._top(mass, count)
-        direct_mass = mass * self._layout.rows if self._is_relative else mass  # if relative, 1: evenly spread
+        direct_mass = self._direct(mass, probe)
+        selection = direct = self._top(direct_mass, count)
         between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
@@ -160,6 +167,12 @@ class MultiHop:
             same, selection = np.array_equal(selection, following), following
         probe.report(hops, _edges(selection, direct, mass, between, known))
         return selection
+
+    def _direct(self, mass: Array, probe: Probe) -> Array:
+        """Return the query's importance of each segment; ``mass`` is its mean attention."""
+        if self.importance == "max":
+            return len(mass) * probe.peak_from_query().double().cpu().numpy()
+        return mass * self._layout.rows if self._is_relative else mass  # if relative, 1: evenly spread
 
     def _propagate(self, sources: NDArray[np.int64], between: Array) -> Array:
         """Return the (segments,) importance propagated from the segments ``sources``."""

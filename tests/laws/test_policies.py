@@ -68,7 +68,8 @@ def keep(module: torch.nn.Module, case: Case, stage: MultiHop) -> tuple[Outcome,
     competing = len(LENGTHS) - len(case.new) - case.exact
     counts = [max(1, round(share * competing)) for share in [1.0, *stage.schedule.ratios(LAYERS)]]
     causal = stage.direction == "causal"
-    return keep_prefill(case.memory(module), counts, stage.max_hops, causal, stage.relative, stage.query_weight)
+    peak = stage.importance == "max"
+    return keep_prefill(case.memory(module), counts, stage.max_hops, causal, stage.relative, stage.query_weight, peak)
 
 
 def epic(module: torch.nn.Module, case: Case, stage: FirstTokens) -> Outcome:
@@ -104,6 +105,15 @@ def test_law_6_multi_hop(
         expected, hops = keep(engine.model.module, case, stage)
         result = agree(engine, case, stage, expected)
         assert [h.hops for h in result.trace.hops] == hops
+
+
+@FAMILIES
+@CASES
+@pytest.mark.parametrize("max_hops", [0, 3])
+def test_law_6_multi_hop_by_maximum(family: str, case: Case, max_hops: int, engine_of: GetEngine) -> None:
+    engine, stage = engine_of(family, torch.float64), MultiHop(Schedule("step", 0.4), max_hops, importance="max")
+    expected, hops = keep(engine.model.module, case, stage)
+    assert [h.hops for h in agree(engine, case, stage, expected).trace.hops] == hops
 
 
 @FAMILIES
@@ -151,6 +161,10 @@ def test_the_cases_distinguish_all_options(engine_of: GetEngine) -> None:
     alone = sparsex(module, MIXED, SparseQuery(boundary=0.5, block=1, share=0.3, over="reused"))
     active = [str(outcome.active) for outcome in (*kinds, once, *votes, early, late, alone)]
     assert len(set(active)) == len(active)
+    linear = Schedule("linear", 0.5)
+    mean, peak = ([keep(module, case, MultiHop(linear, 0, importance=kind))[0].active for case in (PLAIN, MIXED, BARE)]
+                  for kind in ("mean", "max"))  # fmt: skip
+    assert mean != peak
 
 
 @FAMILIES

@@ -59,6 +59,9 @@ class MatrixProbe:
             masses.append(total / len(rows) / (span.stop - span.start))
         return torch.tensor(masses, dtype=torch.float64)
 
+    def peak_from_query(self) -> torch.Tensor:
+        return self.mass_from_query() / self.mass_from_query().sum()
+
     def mass_from_query(self) -> torch.Tensor:
         return self._mass(range(self.layout.query, self.layout.rows), self.weights)
 

@@ -13,7 +13,8 @@ from tests.references.dense import LayerState, Memory, Outcome, Set, prefill
 
 
 def keep_prefill(
-    memory: Memory, counts: Sequence[int], max_hops: int, causal: bool, relative: bool, query_weight: float
+    memory: Memory, counts: Sequence[int], max_hops: int, causal: bool, relative: bool, query_weight: float,
+    peak: bool = False,
 ) -> tuple[Outcome, list[int]]:
     """Prefill with ``counts[l]`` segments (one per unit) active at layer l; also return the hops of each selection.
 
@@ -29,7 +30,7 @@ def keep_prefill(
             later = state.weights if causal else memory.model.attend(state.q, state.k, rows, causal=False)
             candidates, needed = choose(
                 state.weights, later, rows, memory.query_rows, memory.members, candidates, count, max_hops,
-                relative and causal, query_weight,
+                relative and causal, query_weight, peak,
             )  # fmt: skip
             hops.append(needed)
         return [row for m in candidates for row in memory.members[m]] + memory.fresh
@@ -39,13 +40,14 @@ def keep_prefill(
 
 def choose(
     weights: torch.Tensor, later: torch.Tensor, rows: Set, query_rows: Set, members: list[Set], candidates: Set,
-    count: int, max_hops: int, relative: bool, query_weight: float,
+    count: int, max_hops: int, relative: bool, query_weight: float, peak: bool = False,
 ) -> tuple[Set, int]:  # fmt: skip
     """Select segments by steps 1 to 4 of the paper's figure 6: from the query, then from segments until convergence.
 
     :param relative: average only over segments that can see the target, and multiply each one's importance by the
         number of rows up to its end, so that uniform attention gives 1
     :param query_weight: the query's share in every hop
+    :param peak: the query's importance is the largest share, over heads and query rows, of the attention to memory
     """
 
     def importance(matrix: torch.Tensor, sources: Set, target: int) -> float:
@@ -59,6 +61,14 @@ def choose(
         return mass / viewer_rows if viewers else 0.0
 
     def from_query(target: int) -> float:
+        if peak:
+            shares = [
+                float(weights[head, rows.index(row), members[target]].sum())
+                / sum(float(weights[head, rows.index(row), segment].sum()) for segment in members)
+                for head in range(len(weights))
+                for row in query_rows
+            ]
+            return len(members) * max(shares)
         return importance(weights, query_rows, target) * (rows[-1] + 1 if relative else 1)
 
     def from_hop(target: int, sources: Set) -> float:
@@ -68,7 +78,7 @@ def choose(
     def top(scores: dict[int, float]) -> Set:
         return sorted(sorted(scores, key=lambda m: (-scores[m], m))[:count])
 
-    relevant = top({m: importance(weights, query_rows, m) for m in candidates})
+    relevant = top({m: from_query(m) for m in candidates})
     hops = 0
     for _ in range(max_hops):
         sources = [row for m in relevant for row in members[m]]

@@ -108,6 +108,13 @@ class LayerProbe:
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self.prompt.averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
+    def peak_from_query(self) -> torch.Tensor:
+        self.used_mass = True
+        first = int(torch.searchsorted(self.active, self.prompt.layout.query))
+        weights = self._head_weights(torch.arange(first, self.active.numel(), device=self.active.device), causal=True)
+        mass = weights.to(self.prompt.averaging.dtype) @ (self.prompt.averaging > 0).to(self.prompt.averaging.dtype)
+        return (mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)).amax((0, 1))
+
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
         self.used_mass = True
         owner = self.prompt.layout.segment_of[self.active]
@@ -223,6 +230,10 @@ class LayerProbe:
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
         """Compute weights (len(rows), prompt rows) of the active rows numbered ``rows``, averaged over heads."""
+        return self._head_weights(rows, causal).mean(0, dtype=self.prompt.averaging.dtype)
+
+    def _head_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
+        """Compute weights (heads, len(rows), prompt rows) of the active rows numbered ``rows``."""
         attention, params, layout = self.attention, self.attention.params, self.prompt.layout
         total, sources, places = layout.rows, self.active[rows], layout.positions
         visible = torch.arange(total, device=rows.device)[None] <= (sources[:, None] if causal else total)
@@ -232,7 +243,7 @@ class LayerProbe:
         block = MaskBlock(0, rows.numel(), 0, total, bias_of(visible, attention.query.dtype))
         queries, keys = attention.query[:, :, rows] * params.scale, self.prompt.cache.k[self.layer, :, :, :total]
         weights = block_probabilities(queries, keys.flatten(0, 1), block, params.softcap, params.sinks)
-        return weights.unflatten(0, (queries.shape[0], -1))[0].mean(0, dtype=self.prompt.averaging.dtype)
+        return weights.unflatten(0, (queries.shape[0], -1))[0]
 
 
 def join_parts(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

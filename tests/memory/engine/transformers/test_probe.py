@@ -49,6 +49,14 @@ def mass(weights: torch.Tensor, rows: slice, layout: Layout) -> torch.Tensor:
     return torch.stack([visible[s.start : s.stop].mean() for s in layout.segments])
 
 
+def test_the_peak_is_the_largest_share_of_a_rows_attention_to_the_segments(any_engine: Engine) -> None:
+    answers, layout = run(any_engine, lambda probe: probe.peak_from_query())
+    for answer, weights in zip(answers, eager_weights(any_engine, PROMPT.ids.tolist())[:-1], strict=True):
+        rows = weights[:, layout.query :]  # (heads, query rows, prompt rows)
+        mass = torch.stack([rows[:, :, s.start : s.stop].sum(-1) for s in layout.segments], -1)
+        assert relative(answer, (mass / mass.sum(-1, keepdim=True)).amax((0, 1))) < 1e-5
+
+
 @pytest.mark.parametrize("keeps_weights", [True, False])
 @pytest.mark.parametrize("by_mass", [True, False])
 def test_mass_is_the_attention_of_the_plain_model(
