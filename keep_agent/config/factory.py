@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from envs.rewording import reworded
 from envs.setting import Episode, Setting, demonstrate, goal_reached
 from envs.worlds import choices_of, make_world, spec_of
 from keep_agent.errors import check_choice
@@ -27,6 +28,8 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
         count = EMBEDDED_EPISODES
     limit = env.limit if env.data is not None else env.limit or count
     episodes = spec_of(env.id).episodes(env.data, env.split, env.stream, evaluation.seed, limit)
+    if kind := env.get("rewording"):  # missing in the configs of older runs
+        episodes = reworded(episodes, kind, evaluation.seed)
     return episodes[:count]
 
 

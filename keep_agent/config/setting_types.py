@@ -34,7 +34,7 @@ class ValueKind(StrEnum):
 
 EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of its default
     ValueKind.TEXT: (
-        *("env.data", "env.record", "env.render", "env.simulator"),
+        *("env.data", "env.record", "env.render", "env.rewording", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),
         *("eval.ray.address", "eval.resume", "eval.shard", "model.adapter", "model.quantization", "model.tokenizer"),
         *("prompt.focus", "prompt.start"),

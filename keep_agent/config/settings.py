@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from envs.rewording import REWORDINGS
 from envs.worlds import spec_of, without_simulator
 from keep_agent.config.model_names import check_encoder, check_model
 from keep_agent.config.setting_types import ValueKind, check_kinds
@@ -30,12 +31,13 @@ MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
 PATHS = (MODEL, ENCODER)  # settings that may name folders; with Ray the nodes have the folders, and check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {  # words that a setting accepts
-    "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(EXTENSIONS),
-    LAUNCHER: ("local", RAY), "memory.context": CONTEXTS, "memory.layout": LAYOUTS, "model.dtype": ("auto", *DTYPES),
-    "model.init": INITS, "model.quantization": QUANTIZATIONS, "planner.policy": POLICIES, "planner.reduce": REDUCTIONS,
-    "prompt.focus": tuple(FOCI), "prompt.format": FORMATS, "prompt.style": tuple(STYLES), "wandb.mode": MODES,
+    "engine.importance": IMPORTANCE, "env.rewording": tuple(REWORDINGS), "engine.transport": TRANSPORTS, "eval.frames":
+    tuple(EXTENSIONS), LAUNCHER: ("local", RAY), "memory.context": CONTEXTS, "memory.layout": LAYOUTS, "model.dtype":
+    ("auto", *DTYPES), "model.init": INITS, "model.quantization": QUANTIZATIONS, "planner.policy": POLICIES,
+    "planner.reduce": REDUCTIONS, "prompt.focus": tuple(FOCI), "prompt.format": FORMATS, "prompt.style": tuple(STYLES),
+    "wandb.mode": MODES,
 }  # fmt: skip
-NULLABLE_WORDS = ("eval.frames", "eval.launcher", "model.quantization", "prompt.focus")
+NULLABLE_WORDS = ("env.rewording", "eval.frames", "eval.launcher", "model.quantization", "prompt.focus")
 
 
 def check_settings(

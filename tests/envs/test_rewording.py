@@ -1,0 +1,64 @@
+"""Rewordings keep the task and change its words; the same instruction and seed give the same words."""
+
+from __future__ import annotations
+
+import pytest
+
+from envs.rewording import ASIDES, REWORDINGS, SYNONYMS, reword, reworded
+from envs.worlds import GENERATED
+from keep_agent.errors import ConfigError
+
+TEXT = "Wash the mug and put it in the fridge, then turn on the desk lamp."
+
+
+@pytest.mark.parametrize("kind", REWORDINGS)
+def test_a_rewording_depends_on_instruction_and_seed_only(kind: str) -> None:
+    assert reword(TEXT, kind) == reword(TEXT, kind) != TEXT
+    assert len({reword(TEXT, kind, seed) for seed in range(20)}) > 3
+
+
+def test_polite_requests_contain_the_instruction() -> None:
+    for seed in range(20):
+        assert TEXT[1:].rstrip(".") in reword(TEXT, "polite", seed)
+
+
+def test_typos_change_single_letters_of_a_few_long_words() -> None:
+    for seed in range(50):
+        old, new = TEXT.split(), reword(TEXT, "typos", seed).split()
+        changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+        assert len(changed) <= 1 and all(abs(len(a) - len(b)) <= 1 and a[0] == b[0] for a, b in changed)
+
+
+def test_synonyms_replace_whole_words() -> None:
+    for seed in range(20):
+        text = reword(TEXT, "synonyms", seed)
+        assert "fridge" not in text.replace("refrigerator", "") and " mug " in text
+        assert any(word in text for word in SYNONYMS["fridge"]) and any(word in text for word in SYNONYMS["lamp"])
+    assert reword("a lampshade", "synonyms") == "a lampshade"
+
+
+def test_several_sentences_follow_an_unrelated_one() -> None:
+    for seed in range(10):
+        text = reword(TEXT, "sentences", seed)
+        aside = next(aside for aside in ASIDES if text.startswith(aside))
+        assert text == f"{aside} Wash the mug. Put it in the fridge. Turn on the desk lamp."
+
+
+def test_all_draws_one_of_the_kinds() -> None:
+    kinds = [kind for kind in REWORDINGS if kind != "all"]
+    texts = [f"{TEXT} {number}" for number in range(40)]
+    assert len({text for text in texts if len(reword(text, "all")) > len(text)}) > 10
+    assert all(reword(text, "all") != text for text in texts) and len(kinds) == 4
+
+
+def test_episodes_keep_everything_else() -> None:
+    spec = GENERATED["alfred"].spec
+    episodes = spec.episodes(None, "valid", stream=2, limit=3)
+    new = reworded(episodes, "polite")
+    assert len(new) == len(new[:2]) + 1 == 3
+    for old, other in zip(episodes, new, strict=True):
+        assert [t.id for t in old.tasks] == [t.id for t in other.tasks]
+        assert all(a.instruction != b.instruction for a, b in zip(old.tasks, other.tasks, strict=True))
+        assert old.scene == other.scene
+    with pytest.raises(ConfigError, match="env.rewording"):
+        reworded(episodes, "rude")
