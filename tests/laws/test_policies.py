@@ -17,7 +17,7 @@ from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute
-from tests.laws.conftest import GetEngine
+from tests.laws.conftest import PRETRAINED, GetEngine
 from tests.laws.prompts import Prompt, RecordingStage, Script
 from tests.laws.prompts import relative as deviation
 from tests.references.cacheblend import cacheblend_prefill
@@ -27,7 +27,6 @@ from tests.references.multi_hop import keep_prefill
 from tests.references.sparsex import Options, sparsex_prefill
 
 LENGTHS = (9, 4, 13, 7, 6, 11, 5, 8)
-LAYERS = 6
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,13 @@ def agree(engine: Engine, case: Case, stage: Recompute, expected: Outcome) -> Pr
     return result
 
 
+def layers_of(module: torch.nn.Module) -> int:
+    return module.config.num_hidden_layers
+
+
 def keep(module: torch.nn.Module, case: Case, stage: MultiHop) -> tuple[Outcome, list[int]]:
     competing = len(LENGTHS) - len(case.new) - case.exact
-    counts = [max(1, round(share * competing)) for share in [1.0, *stage.schedule.ratios(LAYERS)]]
+    counts = [max(1, round(share * competing)) for share in [1.0, *stage.schedule.ratios(layers_of(module))]]
     causal = stage.direction == "causal"
     peak = stage.importance == "max"
     return keep_prefill(case.memory(module), counts, stage.max_hops, causal, stage.relative, stage.query_weight, peak)
@@ -78,14 +81,15 @@ def epic(module: torch.nn.Module, case: Case, stage: FirstTokens) -> Outcome:
 
 def cacheblend(module: torch.nn.Module, case: Case, stage: ValueDeviation) -> Outcome:
     memory, gradual = case.memory(module), stage.selection == "gradual"
-    shares = Schedule("linear", stage.ratio).ratios(LAYERS) if gradual else [stage.ratio] * (LAYERS - 1)
+    layers = layers_of(module)
+    shares = Schedule("linear", stage.ratio).ratios(layers) if gradual else [stage.ratio] * (layers - 1)
     counts = [max(1, round(share * len(memory.reused))) if share else 0 for share in [1.0, *shares]]
     return cacheblend_prefill(memory, counts, stage.deviation, gradual)
 
 
 def sparsex(module: torch.nn.Module, case: Case, stage: SparseQuery) -> Outcome:
     memory = case.memory(module)
-    dense, count = max(1, round(stage.boundary * LAYERS)), round(stage.share * len(memory.reused))
+    dense, count = max(1, round(stage.boundary * layers_of(module))), round(stage.share * len(memory.reused))
     only = stage.over == "reused"
     options = Options(dense, count, stage.block, stage.overflow, stage.tail, stage.probe_tail, only)
     return sparsex_prefill(memory, options)
@@ -165,6 +169,20 @@ def test_the_cases_distinguish_all_options(engine_of: GetEngine) -> None:
     mean, peak = ([keep(module, case, MultiHop(linear, 0, importance=kind))[0].active for case in (PLAIN, MIXED, BARE)]
                   for kind in ("mean", "max"))  # fmt: skip
     assert mean != peak
+
+
+@pytest.mark.parametrize("policy", ["keep", "keep_max", "epic", "cacheblend", "sparsex"])
+def test_law_6_on_pretrained_weights(policy: str, engine_of: GetEngine) -> None:
+    engine = engine_of(PRETRAINED, torch.float64)
+    stage, reference = {
+        "keep": (linear := MultiHop(Schedule("linear", 0.4)), lambda: keep(module, MIXED, linear)[0]),
+        "keep_max": (peak := MultiHop(Schedule("step", 0.4), importance="max"), lambda: keep(module, MIXED, peak)[0]),
+        "epic": (first := FirstTokens(3), lambda: epic(module, MIXED, first)),
+        "cacheblend": (values := ValueDeviation(0.4), lambda: cacheblend(module, MIXED, values)),
+        "sparsex": (sparse := SparseQuery(block=2), lambda: sparsex(module, MIXED, sparse)),
+    }[policy]
+    module = engine.model.module
+    agree(engine, MIXED, stage, reference())
 
 
 @FAMILIES
