@@ -138,6 +138,8 @@ class KVPlanner:
         self.session.reset()
         self._style.reset()
         self._clear()
+        examples = enumerate(self._format.examples, 1)
+        self.write([self._style.example(number, example.instruction, example.skills) for number, example in examples])
         self.begin(instruction, skills)
 
     def begin(self, instruction: str, skills: str) -> None:

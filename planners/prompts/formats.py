@@ -65,6 +65,7 @@ class Format(Protocol):
 
     name: str
     progress: int  # maximum turns in a query; earlier turns are memory segments
+    examples: Sequence[Example] = ()  # in-context examples that are memory segments, not part of the context
     _splice: Splicer
 
     def context(self) -> Ids:
@@ -121,16 +122,18 @@ class PlainFormat(Format):
     :param goals: the model generates the goal of an instruction before the first skill
     :param focus: ``words``: a focus of three tokens precedes an instance-level skill, as planner-tiny was trained;
         ``line``: a focus has a line of its own, for tokenizers that split words; ``none``: no focus
+    :param examples: in-context examples, which a planner writes into its memory
     """
 
     name = "default"
     progress = texts.PROGRESS
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False, focus: str = "words"
-    ) -> None:
+        self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False, focus: str = "words",
+        examples: Sequence[Example] = (),
+    ) -> None:  # fmt: skip
         check_choice("prompt.focus", focus, FOCI)
-        self._splice, self._goals, self._focus = Splicer(tokenizer), goals, focus
+        self._splice, self._goals, self._focus, self.examples = Splicer(tokenizer), goals, focus, examples
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
     def context(self) -> Ids:
@@ -195,7 +198,7 @@ class LotaFormat(Format):
     """
 
     tokenizer: PreTrainedTokenizerBase
-    examples: Sequence[Example] = ()
+    shown: Sequence[Example] = ()  # in-context examples, part of the context
     start: str | None = None
     name: str = "lota"
     progress: int = 16  # maximum turns in a query: many, since the examples show whole plans
@@ -208,9 +211,7 @@ class LotaFormat(Format):
         if not getattr(self.tokenizer, "chat_template", None):
             raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this model")
         self._splice = Splicer(self.tokenizer)
-        examples = "".join(
-            f"Human: {texts.clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples
-        )
+        examples = "".join(f"Human: {texts.clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.shown)
         first = f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
         self._prompt_start, self._turn_end = template_parts(self.tokenizer, first)
         _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", PLACEHOLDER, PLACEHOLDER)
@@ -260,12 +261,8 @@ def make_format(
     goals: bool = False,
     focus: str = "words",
 ) -> Format:
-    """Build a prompt format by name. Raises ConfigError for an unknown name, or examples that it cannot show."""
+    """Build a prompt format by name. Raises ConfigError for an unknown name."""
     check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)
-    if examples:
-        raise ConfigError(
-            f"prompt=default shows no examples, but there are {len(examples)}; use prompt=lota, or 0 examples"
-        )
-    return PlainFormat(tokenizer, start, goals, focus)
+    return PlainFormat(tokenizer, start, goals, focus, examples)

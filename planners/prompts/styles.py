@@ -19,7 +19,7 @@ from typing import Protocol
 
 from keep_agent.errors import check_choice
 from memory.segments.segment import Segment
-from planners.prompts.text import clean
+from planners.prompts.text import clean, entity_text
 
 UNSEEN, REMOVED = "unseen", "gone"
 UPDATE_SUFFIX = "/now"  # suffix of the id of a segment that updates an entity's first segment
@@ -71,8 +71,15 @@ class PromptStyle(Protocol):
         outcome = "succeeded" if success else "failed"
         return Edit(f"task_{number}", "task", self._task_line(clean(instruction), outcome, steps))
 
+    def example(self, number: int, instruction: str, skills: Sequence[str]) -> Edit:
+        """Return the segment of another robot's task, with the skills that carried it out."""
+        return Edit(f"example_{number}", "task", self._example_line(clean(instruction), list(map(entity_text, skills))))
+
     def _history_line(self, skill: str) -> str:
         return _line("did", skill)
+
+    def _example_line(self, instruction: str, skills: Sequence[str]) -> str:
+        return _line("example", instruction, *(f"did {skill}" for skill in skills))
 
     def _task_line(self, instruction: str, outcome: str, steps: int) -> str:
         return _line("finished", instruction, outcome, "after", str(steps), "steps")
@@ -184,6 +191,9 @@ class NaturalStyle(PlainStyle):
 
     def _history_line(self, skill: str) -> str:
         return f"In an earlier step the robot did this with success: {skill}.\n"
+
+    def _example_line(self, instruction: str, skills: Sequence[str]) -> str:
+        return f"In an example a robot was asked to do this: {instruction}; its steps were: {_enumeration(skills)}.\n"
 
     def _task_line(self, instruction: str, outcome: str, steps: int) -> str:
         return f"In an earlier task the robot was asked to do this: {instruction}; it {outcome} after {steps} steps.\n"

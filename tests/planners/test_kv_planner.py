@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +25,7 @@ from memory.segments.store import SegmentStore
 from memory.session import MemorySession
 from planners.base import Decision, TaskResult
 from planners.kv_planner import GOAL_TOKENS, KVPlanner
-from planners.prompts.formats import LotaFormat, PlainFormat
+from planners.prompts.formats import Example, LotaFormat, PlainFormat
 from planners.prompts.text import PROGRESS, Turn
 from planners.tiny.tokenizer import BOS, PAD, UNK, train_tokenizer
 from planners.training.rollout_files import FactRecord
@@ -64,10 +64,12 @@ def engine(tokenizer: Tokens) -> Iterator[Engine]:
 
 @pytest.fixture
 def make(engine: Engine, tokenizer: Tokens) -> Make:
-    def make(layout: str = "memory", goals: bool = False, **settings: object) -> KVPlanner:
+    def make(
+        layout: str = "memory", goals: bool = False, examples: Sequence[Example] = (), **settings: object
+    ) -> KVPlanner:
         stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
         method = MemoryMethod("test", All(), *stages, Serial(), layout=layout)
-        form = PlainFormat(tokenizer, goals=goals)
+        form = PlainFormat(tokenizer, goals=goals, examples=examples)
         session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
         return KVPlanner(session, form, **settings)
 
@@ -236,6 +238,14 @@ def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(tokenizer
         decision = planner.decide(SKILLS, {})
         tokens = form.focus("grounded") + len(ids)
         assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), tokens)
+
+
+def test_examples_are_part_of_the_memory_from_the_start_of_every_episode(make: Make, prompt: Prompt) -> None:
+    planner = make(examples=[Example("Get a cabinet.", ("go to cabinet 1", "open cabinet 1"))])
+    for _ in range(2):
+        lines = prompt(start(planner).decide(SKILLS, {}))
+        assert lines[0] == "example get a cabinet . did go to cabinet_1 did open cabinet_1"
+    assert planner.session.store.get("example_1").category == "task"
 
 
 def test_futile_skills_are_not_chosen_again_unless_retry_is_set(make: Make) -> None:

@@ -1,0 +1,57 @@
+"""Choices of text memories: KARMA's long and short memory, LLM-Planner's nearest examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from keep_agent.errors import ConfigError
+from memory.retrieval.long_short import LongShort
+from memory.retrieval.nearest_examples import NearestExamples
+from memory.segments.store import SegmentStore
+from tests.memory.houses import make_house, make_store
+
+
+def changed_house() -> SegmentStore:
+    """Make a house with 6 cabinets and 30 objects, of which ten change one after the other, and some actions."""
+    store = make_house(0, cabinets=6, objects=30)
+    for number in range(10):
+        store.advance()
+        store.put(f"mug_{number}", "object", f"mug mug_{number} moved {number}\n")
+        store.put(f"did_{number}", "history", f"did put mug_{number}\n")
+    store.graph.update(store)
+    return store
+
+
+def test_places_are_kept_and_only_the_latest_changes_compete() -> None:
+    store = changed_house()
+    chosen = LongShort(capacity=4, top_k=2, recent=3).select("mug_1 mug_7", store, 80)
+    assert set(store.of("receptacle")) <= set(chosen) and "agent" in chosen
+    assert [id for id in chosen if id in store.of("history")] == ["did_7", "did_8", "did_9"]
+    things = [id for id in chosen if id in store.of("object")]
+    assert len(things) == 2 and "mug_7" in things and set(things) <= {f"mug_{n}" for n in (6, 7, 8, 9)}
+
+
+def test_a_small_budget_leaves_out_places_first() -> None:
+    store = changed_house()
+    chosen = LongShort(capacity=4, top_k=4, recent=1).select("cabinet_2", store, 8)
+    assert len(chosen) == 8 and {f"mug_{n}" for n in (6, 7, 8, 9)} <= set(chosen)
+    assert "cabinet_2" in chosen
+    assert len(LongShort(capacity=4, top_k=4, recent=1).select("cabinet_2", store, 3)) == 3
+    with pytest.raises(ConfigError, match="top_k=5"):
+        LongShort(capacity=4, top_k=5)
+
+
+def test_examples_replace_the_facts_about_the_house() -> None:
+    store = make_store()
+    for number, thing in enumerate(("mug", "pan", "lamp", "book")):
+        store.put(f"example_{number}", "task", f"example put a {thing} on the desk did find a {thing}\n")
+    store.put("mug_1", "object", "mug mug_1 desk_1\n")
+    store.put("agent", "agent", "agent at desk_1\n")
+    store.put("did_1", "history", "did find a mug\n")
+    store.graph.update(store)
+    assert NearestExamples(top_k=1).select("put a pan on the desk", store, 10) == ["example_1", "did_1", "agent"]
+    every = NearestExamples().select("put a pan on the desk", store, 10)
+    assert "mug_1" not in every and {f"example_{n}" for n in range(4)} <= set(every)
+    assert len(NearestExamples().select("put a pan on the desk", store, 3)) == 3
+    with pytest.raises(ConfigError, match="top_k=-1"):
+        NearestExamples(top_k=-1)
