@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = ("default", "lota")
-FOCI = {"none": 0, "words": texts.FOCUS, "line": 32}  # kinds of focus, with the maximum number of tokens
+FOCI = {"none": 0, "words": texts.FOCUS, "line": 64}  # kinds of focus, with the maximum number of tokens
 Ids = list[int]
 Turns = Sequence[texts.Turn]
 PLACEHOLDER = "\u241f"  # text in place of the memory while a chat template is rendered; not in any prompt

@@ -1,9 +1,10 @@
-"""Prompts that planner-tiny was trained on are those that the planner makes, token by token."""
+"""Prompts that planners are trained on are those that the planner makes, token by token."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from planners.base import TaskResult
 from planners.bundled import BUNDLED
 from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
+from planners.prompts.styles import STYLES
 from planners.tiny.checkpoint import TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
 from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix
@@ -45,10 +47,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="module")
-def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
+def engine(tokenizer: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast) -> Iterator[Engine]:
     config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=8192,
+        vocab_size=max(len(tokenizer), len(chat)), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2**15,
     )  # fmt: skip
     with TransformersEngine(from_config(config, torch.float32, seed=1)) as engine:
         yield engine
@@ -88,7 +90,7 @@ def prompts(
     method = MemoryMethod("test", All(), *stages, Serial(), layout=layout, grouping=UNGROUPED)
     session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
     planner = KVPlanner(session, form, style)
-    prompt_ids, prefill = [], session.prefill
+    prompt_ids, prefill, (newline,) = [], session.prefill, form.stops()
 
     def record(*arguments: object, **options: object) -> Prefill:
         result = prefill(*arguments, **options)
@@ -103,9 +105,10 @@ def prompts(
         facts += task.facts
         task_prompts.append([])
         for step, answer in zip(task.steps, answers, strict=True):
-            goal = form.line(task.goal)
-            session.generate = lambda *arguments, answer=answer, goal=goal, keep=False: (
-                list(answer[: arguments[1]]) if keep else goal
+            goal = form.line(f" {task.goal}")
+            stop = answer.index(newline) if form.after_focus(rollout.skills) else len(answer)
+            session.generate = lambda *arguments, focus=answer[:stop], goal=goal, keep=False: (
+                list(focus[: arguments[1]]) if keep else goal
             )
             planner.observe(facts)
             planner.decide([step.skill], {})
@@ -118,18 +121,21 @@ def prompts(
     return task_prompts
 
 
-@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize(("style", "focus"), [("plain", "words"), ("linked", "words"), *product(STYLES, ["line"])])
 @pytest.mark.parametrize(("skills", "observability"), SETTINGS)
 @pytest.mark.parametrize("world", GENERATED)
 def test_trained_prompts_are_the_planners(
-    world: str, skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
-) -> None:
-    form, recorder = PlainFormat(tokenizer, goals=True), RolloutRecorder(skills, observability, 0.3, 1)
+    world: str, skills: str, observability: str, style: str, focus: str, tokenizer: PreTrainedTokenizerFast,
+    chat: PreTrainedTokenizerFast, engine: Engine,
+) -> None:  # fmt: skip
+    """A focus of words is for planner-tiny's tokenizer, one on its own line for tokenizers that split words."""
+    form = PlainFormat(tokenizer if focus == "words" else chat, goals=True, focus=focus)
+    recorder = RolloutRecorder(skills, observability, 0.3, 1)
     longest, spec = 0, GENERATED[world].spec
     for episode in spec.training(None, stream=3, limit=2 if world == "alfred" else 1):
         rollout = recorder.rollout(HouseEpisodes(spec, [episode]))
         mix = SlotMix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
-        packs = list(EveryStep(form.line, mix).packs(rollout, style))
+        packs = list(EveryStep(form.line, mix, own_line=focus == "line").packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)
         for pack, task_prompts in zip(packs, rebuilt, strict=True):
             steps = [slot for slot in pack.slots if slot.kind == "step"]
