@@ -85,7 +85,7 @@ class SingleNeedle:
     answer_start: ClassVar[str] = "The magic number is"
 
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
-        magic = _magic_numbers(count if self.only_needles else 1, rng)
+        magic = magic_numbers(count if self.only_needles else 1, rng)
         key = rng.choice(list(magic))
         question = f"What is the magic number of the {key} in the documents?"
         return TaskInstance(hide_needles(_needles(magic), count, rng), question, (magic[key],))
@@ -102,14 +102,14 @@ class MultiQuery:
     answer_start: ClassVar[str] = "The magic numbers are"
 
     def write(self, count: int, documents: int, rng: random.Random) -> TaskInstance:
-        magic = _magic_numbers(documents * math.ceil(self.hidden_keys / documents), rng)
+        magic = magic_numbers(documents * math.ceil(self.hidden_keys / documents), rng)
         keys = rng.sample(list(magic), self.queries)
         first, last = ", ".join(f"the {key}" for key in keys[:-1]), f"the {keys[-1]}"
         question = f"What are the magic numbers of {first} and {last} in the documents?"
         return TaskInstance(hide_needles(_needles(magic), count, rng), question, tuple(magic[key] for key in keys))
 
 
-def _magic_numbers(count: int, rng: random.Random) -> dict[str, str]:
+def magic_numbers(count: int, rng: random.Random) -> dict[str, str]:
     """Draw keys of two English words (three if there are too few pairs), and a number for each."""
     words = [ADJECTIVES, NOUNS] if count <= len(ADJECTIVES) * len(NOUNS) else [ADJECTIVES, NOUNS, NOUNS]
     keys = rng.sample(list(map(" ".join, product(*words))), count)

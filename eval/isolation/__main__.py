@@ -1,0 +1,127 @@
+"""Why lines that were encoded apart are hard to repair: ``python -m eval.isolation [KEY=VALUE ...]``.
+
+A memory of independent lines stands behind a context line; each question names one line. The lines' keys and values
+were computed apart: after nothing, after the BOS token, after the context line, or behind N neighbours. The command
+compares them with those of full recomputation, row by row and layer by layer. Then it answers the questions with these
+rows, after several repairs: nothing, the line with the answer, the first rows of every line, and the lines to which the
+query attends most, by the mean or by the maximum over heads and query rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import Progress
+
+from eval.common.options import command_parser
+from eval.common.plots import check_figure
+from eval.common.resume import use_threads
+from eval.common.tables import show
+from eval.common.variants import check_overrides, name_list
+from keep_agent.config.compose import compose_settings
+from keep_agent.config.model_names import expand_model
+from keep_agent.config.settings import check_settings
+from keep_agent.console import make_console
+from keep_agent.errors import ConfigError
+from keep_agent.guard import guarded
+from memory.files.atomic import write_atomic
+
+ENCODINGS = "nothing,bos,context,behind 1,behind 2,behind 4,behind 8,behind 16"
+REPAIRS = "none,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
+KEYS = ("model", "eval.threads", "eval.seed")
+KINDS = ("needles", "house")
+
+
+def parser() -> argparse.ArgumentParser:
+    p = command_parser(__doc__, "keep-eval-isolation")
+    add = p.add_argument
+    kinds = "needles: magic numbers, for any model; house: sentences about a house, for planner-smol"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}")
+    add("--texts", choices=KINDS, default="needles", help=kinds)
+    add("--lines", type=int, default=40, help="lines of the memory (default 40)")
+    add("--questions", type=int, default=40, help="questions, each about one line (default 40)")
+    add("--encodings", type=name_list, default=name_list(ENCODINGS), metavar="A,B", help=f"default {ENCODINGS}")
+    add("--repairs", type=name_list, default=name_list(REPAIRS), metavar="A,B", help=f"default {REPAIRS}")
+    add("--markdown", action="store_true", help="print the tables in Markdown")
+    add("--out", type=Path, metavar="FOLDER", help="folder for isolation.json and isolation.svg")
+    return p
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    for option, least in (("lines", 12), ("questions", 1)):
+        if getattr(arguments, option) < least:
+            raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use {least} or more")
+    known = {"encodings": ("nothing", "bos", "context", "behind N"),
+             "repairs": ("none", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
+    for option, names in known.items():
+        plain = {name for name in names if " " not in name}
+        counted = {name.split()[0] for name in names} - plain
+        for value in getattr(arguments, option):
+            kind, _, number = value.partition(" ")
+            if value not in plain and not (kind in counted and number.isdecimal() and int(number)):
+                raise ConfigError(f"--{option} {value!r} is unknown; choose from {', '.join(names)}")
+    check_overrides(arguments.overrides, KEYS, {})
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    check_options(arguments)
+    overrides = ["memory=full_reuse", *expand_model(arguments.overrides)]
+    config = compose_settings("alfred", overrides)
+    check_settings(config)
+    if arguments.out:
+        check_figure(arguments.out / "isolation.svg")
+    use_threads(config)
+    study(arguments, config, console)
+
+
+def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -> None:
+    """Measure, print the tables, and write them with the figure."""
+    from eval.isolation.measure import Isolation  # lazy, as below: options are checked before torch is loaded
+    from eval.isolation.report import answer_table, deviation_table, divergence_table, draw
+    from eval.isolation.texts import TEXTS
+    from keep_agent.config.planner_factory import make_model, make_tokenizer
+    from memory.engine.transformers.engine import TransformersEngine
+    from planners.prompts.formats import Splicer
+
+    seed = config.eval.seed
+    memory = TEXTS[arguments.texts](arguments.lines, random.Random(seed))
+    rng = random.Random(seed + 1)
+    questions = rng.sample(memory.questions, min(arguments.questions, len(memory.questions)))
+    with TransformersEngine(make_model(config.model, seed)) as engine, Progress(console=console, transient=True) as bar:
+        tokenizer = make_tokenizer(config.model, engine.model)
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos)
+        total = len(arguments.encodings) * len(questions) * len(arguments.repairs)
+        task, deviations, answers = bar.add_task("answers", total=total), {}, []
+        for encoding in arguments.encodings:
+            blocks = lines.encode(encoding)
+            deviations[encoding] = lines.deviation(blocks, skipped=arguments.lines // 4)
+            for answer in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):
+                answers.append(answer)
+                bar.advance(task)
+    show(deviation_table(deviations), arguments.markdown, console)
+    show(answer_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
+    show(divergence_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
+    if arguments.out:
+        rows = {name: {key: value.tolist() for key, value in vars(part).items()} for name, part in deviations.items()}
+        record = {"lines": len(memory.lines), "tokens": sum(map(len, lines.lines)), "deviations": rows}
+        record |= {"answers": list(map(asdict, answers))}
+        write_atomic(arguments.out / "isolation.json", json.dumps(record, indent=1) + "\n")
+        draw(deviations, answers, arguments.out / "isolation.svg")
+        console.print(f"written to {arguments.out}")
+
+
+def main() -> None:
+    arguments = parser().parse_intermixed_args()
+    sys.exit(guarded(lambda: report(arguments, make_console())))
+
+
+if __name__ == "__main__":
+    main()

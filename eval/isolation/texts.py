@@ -1,0 +1,80 @@
+"""Memories of independent lines, and questions that name one line: needles in English, and things in a house."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from envs.worlds import WORLDS
+from eval.recall.ruler import magic_numbers
+from keep_agent.errors import ConfigError
+from planners.prompts.styles import make_style, place_of
+
+CANDIDATES = 10  # answers among which a model chooses
+
+
+@dataclass(frozen=True, slots=True)
+class LineQuestion:
+    """A question, the number of the line that it names, and candidate answers, of which the first is right."""
+
+    text: str
+    line: int
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LineMemory:
+    """Lines behind a context line, and questions about them. All texts of lines end in a newline."""
+
+    context: str
+    lines: tuple[str, ...]
+    questions: tuple[LineQuestion, ...]
+
+
+def needles(count: int, rng: random.Random) -> LineMemory:
+    """Make lines that give a key its magic number. The answer depends on the named line alone."""
+    magic = magic_numbers(count, rng)
+    lines = tuple(f"The magic number of the {key} is {number}.\n" for key, number in magic.items())
+    questions = tuple(
+        LineQuestion(
+            f"What is the magic number of the {key} in the text?\nThe magic number of the {key} is",
+            place, _candidates(number, list(magic.values()), rng),
+        )
+        for place, (key, number) in enumerate(magic.items())
+    )  # fmt: skip
+    return LineMemory("Some magic numbers are hidden in the text below. Memorize them.\n", lines, questions)
+
+
+def house(count: int, rng: random.Random) -> LineMemory:
+    """Make sentences about the things and places of generated houses, and a planner's questions for places."""
+    style, texts, answers = make_style("natural"), {}, {}
+    episodes = WORLDS["alfred"].spec.episodes(None, "valid", seed=rng.randrange(10**5))
+    setting = WORLDS["alfred"].spec.setting("grounded", "full")
+    for episode in episodes:
+        known = setting.knowledge(setting.begin(episode)).update()
+        facts = [fact for fact in known if fact.category != "agent" and fact.id not in texts]
+        for fact, edit in zip(facts, style.edits(facts), strict=True):
+            texts[fact.id] = edit.text
+            if fact.category == "object":
+                answers[fact.id] = str(place_of(fact))
+        if len(texts) >= count:
+            break
+    ids = rng.sample(list(texts), count)
+    named = [id for id in ids if id in answers]
+    questions = tuple(
+        LineQuestion(f"where {id}", ids.index(id), _candidates(answers[id], list(answers.values()), rng))
+        for id in named
+    )
+    return LineMemory("", tuple(texts[id] for id in ids), questions)
+
+
+TEXTS: Mapping[str, Callable[[int, random.Random], LineMemory]] = MappingProxyType({"needles": needles, "house": house})
+
+
+def _candidates(right: str, answers: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+    wrong = sorted({answer for answer in answers if answer != right})
+    if len(wrong) < CANDIDATES - 1:
+        raise ConfigError(f"{len(wrong) + 1} different answers are too few; use more --lines")
+    return right, *rng.sample(wrong, CANDIDATES - 1)

@@ -1,0 +1,117 @@
+"""The study of lines encoded apart: encodings and repairs do what they say, and the command writes its findings."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from eval.isolation.__main__ import main
+from eval.isolation.measure import FixedLines, Isolation, QueryAttention, make_repair
+from eval.isolation.texts import TEXTS, LineMemory
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import TransformersEngine
+from memory.recompute.first_tokens import FirstTokens
+from planners.prompts.formats import Splicer
+
+LINES = 12
+
+
+@pytest.fixture(scope="module")
+def memory() -> LineMemory:
+    return TEXTS["needles"](LINES, random.Random(0))
+
+
+@pytest.fixture(scope="module")
+def study(memory: LineMemory, chat: PreTrainedTokenizerFast) -> Iterator[Isolation]:
+    model = tiny_model("llama", layers=4, vocab_size=len(chat), max_position_embeddings=4096)
+    with TransformersEngine(model) as engine:
+        yield Isolation(engine, memory, Splicer(chat).lines, [0])
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_questions_name_the_line_with_their_answer(kind: str) -> None:
+    memory = TEXTS[kind](40, random.Random(1))
+    assert len(memory.lines) == 40 and len(set(memory.lines)) == 40
+    for question in memory.questions:
+        line = memory.lines[question.line]
+        assert question.candidates[0] in line or question.candidates[0] == "hand"
+        assert len(set(question.candidates)) == 10
+        name = question.text.split("the ")[-1].removesuffix(" is") if kind == "needles" else question.text.split()[-1]
+        assert name in line and sum(name in other for other in memory.lines) == 1
+    assert memory == TEXTS[kind](40, random.Random(1)) != TEXTS[kind](40, random.Random(2))
+
+
+def test_behind_all_earlier_lines_the_rows_are_those_of_the_prompt(study: Isolation, memory: LineMemory) -> None:
+    blocks = study.encode(f"behind {LINES}")
+    deviation = study.deviation(blocks, 0)
+    assert max(float(deviation.keys.max()), float(deviation.values.max())) < 1e-5
+    answers = list(study.answers("x", blocks, memory.questions[:3], ["none", "named", "full"], random.Random(0)))
+    assert all(answer.same and abs(answer.divergence) < 1e-6 for answer in answers)
+    shares = {answer.repair: answer.computed for answer in answers}
+    assert shares["none"] < shares["named"] < shares["full"]
+
+
+def test_the_less_a_line_sees_the_more_its_rows_deviate(study: Isolation) -> None:
+    deviations = [study.deviation(study.encode(name), 3) for name in ("bos", "context", "behind 3")]
+    layer_0 = [float(deviation.values[0].max()) for deviation in deviations]
+    assert max(layer_0) < 1e-6, "values of layer 0 depend on the token alone"
+    means = [float(deviation.values[1:].mean()) for deviation in deviations]
+    assert means == sorted(means, reverse=True) and means[-1] > 1e-3
+
+
+def test_repairs_choose_the_lines_that_they_name(study: Isolation, memory: LineMemory) -> None:
+    asked = QueryAttention()
+    for layer in range(6):
+        asked.mean.append(torch.eye(LINES)[layer % 2])
+        asked.peak.append(torch.eye(LINES)[5 if layer else 7])
+    assert set(asked.ranking("mean")[:2]) == {0, 1} and asked.ranking("peak")[0] == 5
+    rng = random.Random(0)
+    assert make_repair("peak 1", asked, 3, LINES, rng) == FixedLines([5])
+    assert make_repair("named", asked, 3, LINES, rng) == FixedLines([3])
+    drawn = make_repair("random 4", asked, 3, LINES, rng)
+    assert drawn.lines[0] == 3 and len(set(drawn.lines)) == 4
+    assert make_repair("first 2", asked, 3, LINES, rng) == FirstTokens(2)
+
+
+def test_the_command_prints_tables_and_writes_its_findings(
+    tmp_path: Path, chat: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    tiny_model("llama", layers=4, vocab_size=len(chat), max_position_embeddings=4096).module.save_pretrained(folder)
+    chat.save_pretrained(folder)
+    options = (
+        f"model={folder} model.dtype=float32 --lines 12 --questions 2 --encodings context --out {tmp_path / 'out'}"
+    )
+    monkeypatch.setattr(sys, "argv", ["isolation", *options.split(), "--repairs", "none,peak 2,full"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 0
+    record = json.loads((tmp_path / "out" / "isolation.json").read_text())
+    assert len(record["answers"]) == 6 and len(record["deviations"]["context"]["values"]) == 4
+    assert "isolation.svg" in {file.name for file in (tmp_path / "out").iterdir()}
+    assert "right answers in %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--lines 3", "--lines 3 is too few"),
+        ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, behind N"),
+        ("--repairs last", "--repairs 'last' is unknown"),
+        ("planner=keep", "planner=keep is not read here"),
+    ],
+)
+def test_wrong_options_are_refused(
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["isolation", *options.split()])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 2 and message in capsys.readouterr().err
