@@ -59,7 +59,7 @@ def house(count: int, rng: random.Random) -> LineMemory:
             texts[fact.id] = edit.text
             if fact.category == "object":
                 answers[fact.id] = str(place_of(fact))
-        if len(texts) >= count:
+        if len(texts) >= count and len(set(answers.values())) >= CANDIDATES:
             break
     ids = rng.sample(list(texts), count)
     named = [id for id in ids if id in answers]
