@@ -1,4 +1,4 @@
-"""Why lines that were encoded apart are hard to repair: ``python -m eval.isolation [KEY=VALUE ...]``.
+"""Study of lines that were encoded apart, which are hard to repair: ``python -m eval.isolation [KEY=VALUE ...]``.
 
 A memory of independent lines stands behind a context line; each question names one line. The lines' keys and values
 were computed apart: after nothing, after the BOS token, after the context line, or behind N neighbours. The command
@@ -62,10 +62,10 @@ def check_options(arguments: argparse.Namespace) -> None:
              "repairs": ("none", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
     for option, names in known.items():
         plain = {name for name in names if " " not in name}
-        counted = {name.split()[0] for name in names} - plain
+        numbered = {name.split()[0] for name in names} - plain
         for value in getattr(arguments, option):
             kind, _, number = value.partition(" ")
-            if value not in plain and not (kind in counted and number.isdecimal() and int(number)):
+            if value not in plain and not (kind in numbered and number.isdecimal() and int(number)):
                 raise ConfigError(f"--{option} {value!r} is unknown; choose from {', '.join(names)}")
     check_overrides(arguments.overrides, KEYS, {})
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Ids = list[int]
 ROWS = 12  # first rows of a line whose deviation is measured one by one
 EARLY = 1 / 3  # share of layers, after layer 0, in which the query's attention ranks the lines
-ALONE, BOS, CONTEXT, BEHIND = "nothing", "bos", "context", "behind"
+ALONE, BOS, CONTEXT, NEIGHBOURS = "nothing", "bos", "context", "behind"
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class FixedLines:
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        chosen = torch.zeros(len(layout.segments) + 1, dtype=torch.bool, device=layout.fresh.device)
-        chosen[list(self.lines)] = True  # the last entry is for rows of no segment
-        return (layout.fresh | chosen[layout.segment_of]).nonzero()[:, 0]
+        selected = torch.zeros(len(layout.segments) + 1, dtype=torch.bool, device=layout.fresh.device)
+        selected[list(self.lines)] = True  # the last entry is for rows of no segment
+        return (layout.fresh | selected[layout.segment_of]).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         return active
@@ -101,7 +101,7 @@ class Isolation:
     def encode(self, encoding: str) -> list[KVBlock]:
         """Encode every line after nothing, BOS, the context, or (``behind N``) the context and the N lines before."""
         name, _, number = encoding.partition(" ")
-        if name != BEHIND:
+        if name != NEIGHBOURS:
             prefix = self._block({ALONE: [], BOS: self.bos, CONTEXT: self.context}[name])
             return self.engine.encode([(prefix, line) for line in self.lines])
         blocks = []
@@ -134,11 +134,11 @@ class Isolation:
         for number, question in enumerate(questions):
             query, candidates = self._encode(question.text), [self._encode(f" {text}") for text in question.candidates]
             layout = lay_out(self.context, placements, query, True, self.engine.device)
-            asked = QueryAttention()
-            self.engine.prefill(layout, asked, Serial(), context_block=self.context_block)
+            attention = QueryAttention()
+            self.engine.prefill(layout, attention, Serial(), context_block=self.context_block)
             full, _ = self._scores(layout, Full(), candidates)
             for repair in repairs:
-                stage = make_repair(repair, asked, question.line, len(blocks), rng)
+                stage = make_repair(repair, attention, question.line, len(blocks), rng)
                 scores, computed = self._scores(layout, stage, candidates)
                 divergence = float((full.exp() * (full - scores)).sum())
                 best = int(scores.argmax())
@@ -154,7 +154,7 @@ class Isolation:
 REPAIRS = "none, full, named, random N, first K, peak N, mean N"
 
 
-def make_repair(name: str, asked: QueryAttention, named: int, lines: int, rng: random.Random) -> Recompute:
+def make_repair(name: str, attention: QueryAttention, answer_line: int, lines: int, rng: random.Random) -> Recompute:
     """Make the recompute stage of a repair.
 
     ``named``: the line with the answer; ``random N``: N lines with this one among them; ``first K``: the first K rows
@@ -166,7 +166,9 @@ def make_repair(name: str, asked: QueryAttention, named: int, lines: int, rng: r
     if kind == "first":
         return FirstTokens(int(number))
     if kind == "named":
-        return FixedLines([named])
+        return FixedLines([answer_line])
     if kind == "random":
-        return FixedLines([named, *rng.sample([line for line in range(lines) if line != named], int(number) - 1)])
-    return FixedLines(asked.ranking(kind)[: int(number)])
+        return FixedLines(
+            [answer_line, *rng.sample([line for line in range(lines) if line != answer_line], int(number) - 1)]
+        )
+    return FixedLines(attention.ranking(kind)[: int(number)])

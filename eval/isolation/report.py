@@ -10,7 +10,7 @@ from rich.table import Table
 from eval.common.intervals import wilson
 from eval.common.plots import figure, style
 from eval.common.tables import table_of
-from eval.isolation.measure import BEHIND, Answer, Deviation
+from eval.isolation.measure import NEIGHBOURS, Answer, Deviation
 
 
 def deviation_table(deviations: Mapping[str, Deviation]) -> Table:
@@ -55,7 +55,7 @@ def divergence_table(answers: Sequence[Answer], encodings: Sequence[str], repair
 
 def draw(deviations: Mapping[str, Deviation], answers: Sequence[Answer], file: Path) -> None:
     """Draw the values' deviation by layer and by row, and right answers against the neighbours before a line."""
-    counts = [name for name in deviations if name.startswith(BEHIND)]
+    counts = [name for name in deviations if name.startswith(NEIGHBOURS)]
     with figure(file, 3, 3) as (by_layer, by_row, right):
         for number, (name, deviation) in enumerate(deviations.items()):
             by_layer.plot(deviation.values.mean(1), label=f"after {name}", **style(number))

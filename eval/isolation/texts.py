@@ -62,11 +62,11 @@ def house(count: int, rng: random.Random) -> LineMemory:
         if len(texts) >= count and len(set(answers.values())) >= CANDIDATES:
             break
     ids = rng.sample(list(texts), count)
-    named = [id for id in ids if id in answers]
+    places = list(answers.values())
     questions = tuple(
-        LineQuestion(f"where {id}", ids.index(id), _candidates(answers[id], list(answers.values()), rng))
-        for id in named
-    )
+        LineQuestion(f"where {id}", number, _candidates(answers[id], places, rng))
+        for number, id in enumerate(ids) if id in answers
+    )  # fmt: skip
     return LineMemory("", tuple(texts[id] for id in ids), questions)
 
 

@@ -39,7 +39,7 @@ class LongShort:
         nearest = [scores.ids[row] for row in (-scores.values).argsort(kind="stable")]
         things = sorted(map(store.get, store.of("object")), key=lambda thing: (thing.last_changed, thing.created))
         short = {thing.id for thing in things[max(0, len(things) - self.capacity) :]}
-        chosen = {*store.of("agent"), *store.latest_actions(min(self.recent, budget // 4))}
-        chosen |= set([id for id in nearest if id in short][: min(self.top_k, max(0, budget - len(chosen)))])
+        selection = {*store.of("agent"), *store.latest_actions(min(self.recent, budget // 4))}
+        selection |= set([id for id in nearest if id in short][: min(self.top_k, max(0, budget - len(selection)))])
         places = [id for id in nearest if id in store.of("receptacle")]
-        return prompt_order({*chosen, *places[: max(0, budget - len(chosen))]}, store)
+        return prompt_order({*selection, *places[: max(0, budget - len(selection))]}, store)

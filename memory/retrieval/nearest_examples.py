@@ -29,5 +29,5 @@ class NearestExamples:
         scores = store.graph.scores(query)
         tasks = [id for row in (-scores.values).argsort(kind="stable") if (id := scores.ids[row]) in store.of("task")]
         agent = list(store.of("agent"))
-        chosen = [*agent, *tasks[: min(self.top_k, max(0, budget - len(agent)))]]
-        return prompt_order({*chosen, *store.latest_actions(max(0, budget - len(chosen)))}, store)
+        selection = [*agent, *tasks[: min(self.top_k, max(0, budget - len(agent)))]]
+        return prompt_order({*selection, *store.latest_actions(max(0, budget - len(selection)))}, store)

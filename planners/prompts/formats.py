@@ -198,7 +198,7 @@ class LotaFormat(Format):
     """
 
     tokenizer: PreTrainedTokenizerBase
-    shown: Sequence[Example] = ()  # in-context examples, part of the context
+    context_examples: Sequence[Example] = ()  # in-context examples, part of the context
     start: str | None = None
     name: str = "lota"
     progress: int = 16  # maximum turns in a query: many, since the examples show whole plans
@@ -211,7 +211,9 @@ class LotaFormat(Format):
         if not getattr(self.tokenizer, "chat_template", None):
             raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this model")
         self._splice = Splicer(self.tokenizer)
-        examples = "".join(f"Human: {texts.clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.shown)
+        examples = "".join(
+            f"Human: {texts.clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.context_examples
+        )
         first = f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
         self._prompt_start, self._turn_end = template_parts(self.tokenizer, first)
         _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", PLACEHOLDER, PLACEHOLDER)

@@ -200,8 +200,8 @@ class NaturalStyle(PlainStyle):
 
 
 def _agent_sentence(fact: FactView) -> str:
-    place, held = fact.place or "the start", fact.holds or "nothing"
-    return f"The robot is at {place}, holds {held} and sees {_enumeration(fact.sees) or 'nothing else'}"
+    place, load = fact.place or "the start", fact.holds or "nothing"
+    return f"The robot is at {place}, holds {load} and sees {_enumeration(fact.sees) or 'nothing else'}"
 
 
 def _fact_sentence(fact: FactView) -> str:

@@ -89,7 +89,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class SlotWording:
-    """How a model's training slots are worded."""
+    """Wording of a model's training slots."""
 
     levels: Sequence[Level] = LEVELS
     own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`

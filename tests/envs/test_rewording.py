@@ -40,8 +40,8 @@ def test_synonyms_replace_whole_words() -> None:
 def test_several_sentences_follow_an_unrelated_one() -> None:
     for seed in range(10):
         text = reword(TEXT, "sentences", seed)
-        aside = next(aside for aside in ASIDES if text.startswith(aside))
-        assert text == f"{aside} Wash the mug. Put it in the fridge. Turn on the desk lamp."
+        extra = next(extra for extra in ASIDES if text.startswith(extra))
+        assert text == f"{extra} Wash the mug. Put it in the fridge. Turn on the desk lamp."
 
 
 def test_all_draws_one_of_the_kinds() -> None:
@@ -56,9 +56,9 @@ def test_episodes_keep_everything_else() -> None:
     episodes = spec.episodes(None, "valid", stream=2, limit=3)
     new = reworded(episodes, "polite")
     assert len(new) == len(new[:2]) + 1 == 3
-    for old, other in zip(episodes, new, strict=True):
-        assert [t.id for t in old.tasks] == [t.id for t in other.tasks]
-        assert all(a.instruction != b.instruction for a, b in zip(old.tasks, other.tasks, strict=True))
-        assert old.scene == other.scene
+    for old, changed in zip(episodes, new, strict=True):
+        assert [t.id for t in old.tasks] == [t.id for t in changed.tasks]
+        assert all(a.instruction != b.instruction for a, b in zip(old.tasks, changed.tasks, strict=True))
+        assert old.scene == changed.scene
     with pytest.raises(ConfigError, match="env.rewording"):
         reworded(episodes, "rude")

@@ -13,7 +13,12 @@ from tests.references.dense import LayerState, Memory, Outcome, Set, prefill
 
 
 def keep_prefill(
-    memory: Memory, counts: Sequence[int], max_hops: int, causal: bool, relative: bool, query_weight: float,
+    memory: Memory,
+    counts: Sequence[int],
+    max_hops: int,
+    causal: bool,
+    relative: bool,
+    query_weight: float,
     peak: bool = False,
 ) -> tuple[Outcome, list[int]]:
     """Prefill with ``counts[l]`` segments (one per unit) active at layer l; also return the hops of each selection.

@@ -44,7 +44,7 @@ def test_questions_name_the_line_with_their_answer(kind: str) -> None:
         assert question.candidates[0] in line or question.candidates[0] == "hand"
         assert len(set(question.candidates)) == 10
         name = question.text.split("the ")[-1].removesuffix(" is") if kind == "needles" else question.text.split()[-1]
-        assert name in line and sum(name in other for other in memory.lines) == 1
+        assert name in line and sum(name in text for text in memory.lines) == 1
     assert memory == TEXTS[kind](40, random.Random(1)) != TEXTS[kind](40, random.Random(2))
 
 
@@ -67,17 +67,17 @@ def test_the_less_a_line_sees_the_more_its_rows_deviate(study: Isolation) -> Non
 
 
 def test_repairs_choose_the_lines_that_they_name(study: Isolation, memory: LineMemory) -> None:
-    asked = QueryAttention()
+    attention = QueryAttention()
     for layer in range(6):
-        asked.mean.append(torch.eye(LINES)[layer % 2])
-        asked.peak.append(torch.eye(LINES)[5 if layer else 7])
-    assert set(asked.ranking("mean")[:2]) == {0, 1} and asked.ranking("peak")[0] == 5
+        attention.mean.append(torch.eye(LINES)[layer % 2])
+        attention.peak.append(torch.eye(LINES)[5 if layer else 7])
+    assert set(attention.ranking("mean")[:2]) == {0, 1} and attention.ranking("peak")[0] == 5
     rng = random.Random(0)
-    assert make_repair("peak 1", asked, 3, LINES, rng) == FixedLines([5])
-    assert make_repair("named", asked, 3, LINES, rng) == FixedLines([3])
-    drawn = make_repair("random 4", asked, 3, LINES, rng)
-    assert drawn.lines[0] == 3 and len(set(drawn.lines)) == 4
-    assert make_repair("first 2", asked, 3, LINES, rng) == FirstTokens(2)
+    assert make_repair("peak 1", attention, 3, LINES, rng) == FixedLines([5])
+    assert make_repair("named", attention, 3, LINES, rng) == FixedLines([3])
+    stage = make_repair("random 4", attention, 3, LINES, rng)
+    assert stage.lines[0] == 3 and len(set(stage.lines)) == 4
+    assert make_repair("first 2", attention, 3, LINES, rng) == FirstTokens(2)
 
 
 def test_the_command_prints_tables_and_writes_its_findings(

@@ -24,18 +24,18 @@ def changed_house() -> SegmentStore:
 
 def test_places_are_kept_and_only_the_latest_changes_compete() -> None:
     store = changed_house()
-    chosen = LongShort(capacity=4, top_k=2, recent=3).select("mug_1 mug_7", store, 80)
-    assert set(store.of("receptacle")) <= set(chosen) and "agent" in chosen
-    assert [id for id in chosen if id in store.of("history")] == ["did_7", "did_8", "did_9"]
-    things = [id for id in chosen if id in store.of("object")]
+    selection = LongShort(capacity=4, top_k=2, recent=3).select("mug_1 mug_7", store, 80)
+    assert set(store.of("receptacle")) <= set(selection) and "agent" in selection
+    assert [id for id in selection if id in store.of("history")] == ["did_7", "did_8", "did_9"]
+    things = [id for id in selection if id in store.of("object")]
     assert len(things) == 2 and "mug_7" in things and set(things) <= {f"mug_{n}" for n in (6, 7, 8, 9)}
 
 
 def test_a_small_budget_leaves_out_places_first() -> None:
     store = changed_house()
-    chosen = LongShort(capacity=4, top_k=4, recent=1).select("cabinet_2", store, 8)
-    assert len(chosen) == 8 and {f"mug_{n}" for n in (6, 7, 8, 9)} <= set(chosen)
-    assert "cabinet_2" in chosen
+    selection = LongShort(capacity=4, top_k=4, recent=1).select("cabinet_2", store, 8)
+    assert len(selection) == 8 and {f"mug_{n}" for n in (6, 7, 8, 9)} <= set(selection)
+    assert "cabinet_2" in selection
     assert len(LongShort(capacity=4, top_k=4, recent=1).select("cabinet_2", store, 3)) == 3
     with pytest.raises(ConfigError, match="top_k=5"):
         LongShort(capacity=4, top_k=5)

@@ -88,8 +88,8 @@ def test_an_adapter_learns_resumes_and_is_loaded_beside_its_base(
         merged = engine.forward_plain(IDS)
     with torch.no_grad():
         due = trainer.model.set_attn_implementation("eager") or trainer.model(IDS[None]).logits[0]
-        other = plain(IDS[None]).logits[0]
-    assert (merged - due).norm() / due.norm() < 1e-5 < (merged - other).norm() / other.norm()
+        unchanged = plain(IDS[None]).logits[0]
+    assert (merged - due).norm() / due.norm() < 1e-5 < (merged - unchanged).norm() / unchanged.norm()
     prompt = OmegaConf.create({"format": "default", "start": None, "goal": None, "focus": None})
     form = format_of(prompt, loaded, load_tokenizer(str(base)))
     assert form.goal("grounded", "find a mug") and form.focus("grounded") > 3 and form.after_focus("grounded")

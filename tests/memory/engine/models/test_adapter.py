@@ -107,10 +107,10 @@ def refusal(match: str, model: Path, folder: Path, kind: type[Exception] = Model
 
 
 def test_adapters_of_another_model_are_refused(base: Path, make: Make, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    tiny_model("llama", layers=2, hidden_size=128).module.save_pretrained(other)
+    wide = tmp_path / "other"
+    tiny_model("llama", layers=2, hidden_size=128).module.save_pretrained(wide)
     misfit = r"adapter .* model '.*tiny-base'.*; give the model that it was trained for, .*other"
-    refusal(misfit, base, make("wide", other))
+    refusal(misfit, base, make("wide", wide))
     deeper = tmp_path / "deeper"
     tiny_model("llama", layers=4).module.save_pretrained(deeper)
     refusal(

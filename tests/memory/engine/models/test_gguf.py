@@ -71,9 +71,9 @@ def write(path: Path, model: Qwen2ForCausalLM, odd: np.ndarray | None = None, to
     out.add_tensor("output.weight", state["lm_head.weight"])
     out.add_tensor("output_norm.weight", state["model.norm.weight"])
     for layer in range(CONFIG.num_hidden_layers):
-        for name, other in NAMES.items():
+        for name, peer in NAMES.items():
             for kind in ("weight", "bias"):
-                if (tensor := state.get(f"model.layers.{layer}.{other}.{kind}")) is not None:
+                if (tensor := state.get(f"model.layers.{layer}.{peer}.{kind}")) is not None:
                     out.add_tensor(f"blk.{layer}.{name}.{kind}", tensor)
     if odd is not None:
         out.add_tensor("odd.weight", odd)
