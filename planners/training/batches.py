@@ -95,6 +95,7 @@ class BatchSource:
     :param transcript: maximum tokens of a trajectory
     :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
     :param own_line: see `planners.training.packing.Packer`, as for ``focus_share``
+    :param frozen_share: share of windows whose memory is a constant in the gradient
     :param is_limit: packs with more than ``tokens`` rows are shortened; else each is a batch by itself
     """
 
@@ -102,9 +103,9 @@ class BatchSource:
         self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0,
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
         levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
-        is_limit: bool = False,
+        is_limit: bool = False, frozen_share: float = 0.0,
     ) -> None:  # fmt: skip
-        self.level, self._levels, self._is_limit = level, levels, is_limit
+        self.level, self._levels, self._is_limit, self._frozen_share = level, levels, is_limit, frozen_share
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
@@ -135,18 +136,21 @@ class BatchSource:
     def _work(self) -> None:
         try:
             while not self._closed:
-                batches: list[tuple[int, list[PackedExample]]] = []
+                batches: list[tuple[int, list[PackedExample], bool]] = []
                 for _ in range(SHUFFLED_WINDOWS):
                     level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
-                    batches += [(level, packs) for packs in self._batches(self._window(self._levels[level]))]
+                    frozen = self._rng.random() < self._frozen_share
+                    window = self._window(self._levels[level], frozen)
+                    batches += [(level, packs, frozen) for packs in self._batches(window, frozen)]
                 self._rng.shuffle(batches)
-                for level, packs in batches:
+                for level, packs, frozen in batches:
                     separate = self._rng.random() < self._separate_share
-                    self._queue.put((level, collate(packs, self._bos, self._pad, separate=separate)))
+                    batch = collate(packs, self._bos, self._pad, separate=separate, frozen=frozen)
+                    self._queue.put((level, batch))
         except BaseException as error:  # raised by `next`
             self._queue.put(error)
 
-    def _window(self, level: Level) -> list[PackedExample]:
+    def _window(self, level: Level, frozen: bool) -> list[PackedExample]:
         """Make a window of lessons or of a few dozen packs. Packs of rollouts are sorted by length, to save padding."""
         if self._lessons and self._rng.random() < LESSON_SHARE:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
@@ -162,11 +166,10 @@ class BatchSource:
             rollout = next(self._source)
             if not self._skips(rollout, mix):
                 style = self._rng.choice(level.styles)
-                packs += [pack for pack in map(self._fitted, self._packer.packs(rollout, style)) if pack.slots]
+                whole = self._packer.packs(rollout, style)
+                fits = (fitted(pack, self._tokens, frozen) for pack in whole) if self._is_limit else whole
+                packs += [pack for pack in fits if pack.slots]
         return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
-
-    def _fitted(self, pack: PackedExample) -> PackedExample:
-        return fitted(pack, self._tokens) if self._is_limit else pack
 
     def _skips(self, rollout: Rollout, mix: SlotMix) -> bool:
         if mix.wordings:
@@ -183,19 +186,25 @@ class BatchSource:
             return RECALL
         return DECISIONS if self._rng.random() < DECISION_SHARE else self._trajectories
 
-    def _batches(self, packs: list[PackedExample]) -> list[list[PackedExample]]:
+    def _batches(self, packs: list[PackedExample], frozen: bool) -> list[list[PackedExample]]:
         """Divide packs into batches of at most ``tokens`` rows; a larger pack is a batch by itself."""
         batches: list[list[PackedExample]] = [[]]
         for pack in packs:
-            if batches[-1] and _rows([*batches[-1], pack]) > self._tokens:
+            if batches[-1] and _rows([*batches[-1], pack], frozen) > self._tokens:
                 batches.append([])
             batches[-1].append(pack)
         return batches
 
 
-def fitted(pack: PackedExample, rows: int) -> PackedExample:
-    """Return the pack with at most ``rows`` rows: slots without room are left out, longer ones are cut."""
-    room = rows - rounded(1 + pack.memory_tokens)
+FROZEN_COST = 0.35  # time and room of a memory row that is a constant, compared with those of a slot's row
+
+
+def fitted(pack: PackedExample, rows: int, frozen: bool = False) -> PackedExample:
+    """Return the pack with at most ``rows`` rows: slots without room are left out, longer ones are cut.
+
+    :param frozen: memory rows count less, since they are constants
+    """
+    room = rows - round(rounded(1 + pack.memory_tokens) * (FROZEN_COST if frozen else 1))
     slots: list[Slot] = []
     width = 0
     for slot in pack.slots:
@@ -211,7 +220,7 @@ def _width(pack: PackedExample) -> int:
     return max(len(slot.ids) for slot in pack.slots)
 
 
-def _rows(packs: Sequence[PackedExample]) -> int:
-    """Return the number of rows of a padded batch."""
-    memory = rounded(1 + max(pack.memory_tokens for pack in packs))
+def _rows(packs: Sequence[PackedExample], frozen: bool) -> int:
+    """Return the number of rows of a padded batch; rows of a ``frozen`` memory count less."""
+    memory = round(rounded(1 + max(pack.memory_tokens for pack in packs)) * (FROZEN_COST if frozen else 1))
     return len(packs) * (memory + max(len(pack.slots) for pack in packs) * rounded(max(map(_width, packs))))

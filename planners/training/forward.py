@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from memory.engine.attention.kernels import onednn_multiplies
-from planners.training.packed_attention import PackedBatch
+from planners.training.packed_attention import MemoryKV, PackedBatch
 from planners.training.packing import IGNORE
 
 
@@ -37,15 +38,21 @@ def forward(
     shifted = torch.full_like(batch.labels, IGNORE)
     shifted[:, :-1] = batch.labels[:, 1:]
     rows = (shifted.flatten() != IGNORE).nonzero()[:, 0]
+    memory = batch.memory if batch.frozen else 0
     with torch.autocast(device, torch.bfloat16, enabled=precision is torch.bfloat16):
-        hidden = model.model(
-            input_ids=batch.ids,
-            position_ids=batch.positions,
-            use_cache=False,
-            pack=batch,
-        ).last_hidden_state
+        kv: MemoryKV | None = {} if memory else None
+        if memory:
+            with torch.no_grad():
+                last_hidden(model, batch, slice(0, memory), kv)
+        hidden = F.pad(last_hidden(model, batch, slice(memory, None), kv), (0, 0, memory, 0))
         logits = model.lm_head(hidden.flatten(0, 1)[rows])
     return logits.float(), shifted.flatten()[rows], rows
+
+
+def last_hidden(model: PreTrainedModel, batch: PackedBatch, rows: slice, kv: MemoryKV | None) -> torch.Tensor:
+    """Return the last hidden states (B, rows, hidden) of some rows of the batch."""
+    parts = {"input_ids": batch.ids[:, rows], "position_ids": batch.positions[:, rows]}
+    return model.model(**parts, use_cache=False, pack=batch, memory_kv=kv).last_hidden_state
 
 
 def exactness(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, batch: PackedBatch) -> Exactness:

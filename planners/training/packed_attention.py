@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ NAME = "keep_packed"
 MASKED_BIAS = -1e4
 MATMUL_ROWS = 256  # maximum rows of a slot whose attention a CPU computes by matrix products instead of a kernel
 
+MemoryKV = dict[int, tuple[torch.Tensor, torch.Tensor]]  # by layer: keys and values of the memory (B, H, M, D)
 Pair = Sequence[torch.Tensor]  # keys or values of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
 
 
@@ -26,6 +27,7 @@ class PackedBatch:
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), each slot's additive mask over memory and slot.
     ``causal``: a causal mask replaces slot_bias. It is for one pack without hidden lines, with one slot or long slots.
+    ``frozen``: the memory's keys and values are constants, so that a step takes less time and room.
     memory_bias: (B, 1, M, M), additive mask if memory lines do not attend to each other; None for causal attention.
     """
 
@@ -37,6 +39,7 @@ class PackedBatch:
     slots: int
     kinds: tuple[tuple[str, ...], ...]
     causal: bool = False
+    frozen: bool = False
     memory_bias: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> PackedBatch:
@@ -45,8 +48,9 @@ class PackedBatch:
 
 
 def collate(
-    packs: Sequence[PackedExample], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16, separate: bool = False
-) -> PackedBatch:
+    packs: Sequence[PackedExample], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16, separate: bool = False,
+    frozen: bool = False,
+) -> PackedBatch:  # fmt: skip
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
 
     With ``separate`` a memory line attends only to itself and BOS, as in separately encoded KV blocks.
@@ -54,7 +58,7 @@ def collate(
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
     unmasked = len(packs) == 1 and not separate and not any(slot.hidden_lines for slot in packs[0].slots)
-    causal = unmasked and (slots == 1 or width > MATMUL_ROWS)
+    causal = unmasked and not frozen and (slots == 1 or width > MATMUL_ROWS)
     width = width if causal else rounded(width)
     memory = 1 + max(pack.memory_tokens for pack in packs)
     memory = memory if causal else rounded(memory)
@@ -88,7 +92,8 @@ def collate(
     visible_slot = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
     visible = torch.cat([visible_memory.expand(-1, -1, width, -1), visible_slot], -1).flatten(0, 1)[:, None]
     memory_bias = _bias(_same_line_mask(lines)[:, None], dtype) if separate else None
-    return PackedBatch(ids, positions, labels, _bias(visible, dtype), memory, slots, kinds, memory_bias=memory_bias)
+    bias = _bias(visible, dtype)
+    return PackedBatch(ids, positions, labels, bias, memory, slots, kinds, frozen=frozen, memory_bias=memory_bias)
 
 
 def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -109,29 +114,52 @@ def packed_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     pack: PackedBatch | None = None,
+    memory_kv: MemoryKV | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention in a model of transformers; the model's call passes ``pack``."""
+    """Compute attention in a model of transformers; the model's call passes ``pack``.
+
+    With ``memory_kv`` the pack is computed in two calls: one for its memory, which fills ``memory_kv``, then one for
+    its slots.
+    """
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     group = query.shape[1] // key.shape[1]  # GQA: each KV head serves a group of heads
     query, key, value = query.to(dtype), _repeated(key.to(dtype), group), _repeated(value.to(dtype), group)
     attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels do not store the attention weights
+    if memory_kv is not None and module.layer_idx not in memory_kv:
+        memory_kv[module.layer_idx] = key, value
+        return _memory_attention(query, key, value, pack, attend).transpose(1, 2), None
+    if memory_kv is not None:
+        keys, values = zip(memory_kv[module.layer_idx], (key, value), strict=True)
+        return _slot_attention(query, keys, values, pack, scaling).transpose(1, 2), None
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
     if pack.causal:  # copying the memory for each slot costs less than a mask
         out = attend(*(_with_memory(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
         memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
         return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
-    memory_query, slot_query = queries
-    if pack.memory_bias is None:  # a causal mask is enough: padded rows come last and are hidden from slots
-        memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
-    else:
-        memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
-    # on a CPU the backward pass of the kernels is slow in bfloat16: matrix products are up to five times as fast
-    matmul = device == "cpu" and dtype is torch.bfloat16 and sizes[1] // pack.slots <= MATMUL_ROWS
-    slot_out = (_matmul_attention if matmul else _kernel_attention)(slot_query, keys, values, pack, scaling)
+    memory_out = _memory_attention(queries[0], keys[0], values[0], pack, attend)
+    slot_out = _slot_attention(queries[1], keys, values, pack, scaling)
     return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None
+
+
+def _memory_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pack: PackedBatch, attend: Callable[..., torch.Tensor]
+) -> torch.Tensor:
+    if pack.memory_bias is None:  # a causal mask is enough: padded rows come last and are hidden from slots
+        return attend(query, key, value, is_causal=True)
+    return attend(query, key, value, attn_mask=pack.memory_bias.to(query.dtype))
+
+
+def _slot_attention(
+    query: torch.Tensor, keys: Pair, values: Pair, pack: PackedBatch, scaling: float | None
+) -> torch.Tensor:
+    """Attend from the slots (B, H, S*Q, D) to the memory and to the slot itself."""
+    # on a CPU the backward pass of the kernels is slow in bfloat16: matrix products are up to five times as fast
+    matmul = query.device.type == "cpu" and query.dtype is torch.bfloat16
+    short = query.shape[2] // pack.slots <= MATMUL_ROWS
+    return (_matmul_attention if matmul and short else _kernel_attention)(query, keys, values, pack, scaling)
 
 
 def _repeated(states: torch.Tensor, times: int) -> torch.Tensor:

@@ -68,7 +68,7 @@ class Trainer:
         self.source = BatchSource(
             files, start.encode, start.bos, start.pad, args.batch_tokens,
             args.seed + self.progress.step + 7919 * group.rank, self.progress.level, args.transcript,
-            lessons, args.apart, **vars(start.wording),
+            lessons, args.apart, frozen_share=args.frozen, **vars(start.wording),
         )  # fmt: skip
 
     def _start(self, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:

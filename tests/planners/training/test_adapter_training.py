@@ -21,6 +21,7 @@ from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from planners.train import check_options, parser
 from planners.training.batches import ADAPTER_LEVELS, fitted
+from planners.training.forward import forward, last_hidden
 from planners.training.packed_attention import collate
 from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix
 from planners.training.rollout_files import Rollout, write_rollouts
@@ -99,27 +100,52 @@ def test_an_adapter_learns_resumes_and_is_loaded_beside_its_base(
         Trainer(arguments(2, "--rank", "8"))
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 def test_packed_attention_equals_the_plain_model_with_shared_kv_heads(
-    arguments: Callable[..., argparse.Namespace], base: Path, make_rollout: Make
+    frozen: bool, arguments: Callable[..., argparse.Namespace], base: Path, make_rollout: Make
 ) -> None:
     trainer = Trainer(arguments(1))
     trainer.close()
     start = trainer.start
     (pack,) = Packer(start.encode, SlotMix(steps=3, trajectories=1), own_line=True).packs(make_rollout(), "natural")
-    batch = collate([pack], start.bos, start.pad, torch.float32)
+    batch = collate([pack], start.bos, start.pad, torch.float32, frozen=frozen)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
     width = (batch.ids.shape[1] - batch.memory) // batch.slots
     with torch.no_grad():
-        hidden = trainer.model.eval().model(
-            input_ids=batch.ids, position_ids=batch.positions, use_cache=False, pack=batch
-        )[0][0]
+        model, kv = trainer.model.eval(), {} if frozen else None
+        whole, memory = slice(None), slice(0, batch.memory)
+        parts = [
+            last_hidden(model, batch, rows, kv)
+            for rows in ((memory, slice(batch.memory, None)) if frozen else (whole,))
+        ]
+        hidden = torch.cat(parts, 1)[0]
         for number, slot in enumerate(pack.slots):
-            memory = [token for name, ids in pack.memory if name not in slot.hidden_lines for token in ids]
+            lines = [token for name, ids in pack.memory if name not in slot.hidden_lines for token in ids]
             if slot.hidden_lines:  # positions of hidden lines stay free
                 continue
-            due = plain.model(input_ids=torch.tensor([[start.bos, *memory, *slot.ids]]))[0][0, -len(slot.ids) :]
+            due = plain.model(input_ids=torch.tensor([[start.bos, *lines, *slot.ids]]))[0][0, -len(slot.ids) :]
             first = batch.memory + number * width
             assert torch.allclose(hidden[first : first + len(slot.ids)], due, atol=1e-4)
+
+
+def test_a_frozen_memory_gives_the_same_loss_and_no_gradient_through_its_rows(
+    arguments: Callable[..., argparse.Namespace], make_rollout: Make
+) -> None:
+    trainer = Trainer(arguments(1))
+    trainer.close()
+    start = trainer.start
+    (pack,) = Packer(start.encode, SlotMix(steps=3, trajectories=2), own_line=True).packs(make_rollout(), "natural")
+    gradients, losses = [], []
+    for frozen in (False, True):
+        batch = collate([pack], start.bos, start.pad, torch.float32, frozen=frozen)
+        logits, labels, _ = forward(trainer.model, batch, torch.float32)
+        losses.append(torch.nn.functional.cross_entropy(logits, labels))
+        trainer.model.zero_grad()
+        losses[-1].backward()
+        gradients.append(torch.cat([value.grad.flatten() for value in trainer.trained.values()]))
+    assert torch.allclose(*losses, atol=1e-5)
+    likeness = torch.nn.functional.cosine_similarity(*gradients, dim=0)
+    assert 0.3 < likeness < 0.9999
 
 
 def test_packs_are_shortened_to_the_rows_of_a_batch() -> None:
@@ -134,6 +160,7 @@ def test_packs_are_shortened_to_the_rows_of_a_batch() -> None:
     assert [len(s.ids) for s in cut.slots] == [64] and cut.slots[0].labels[20:] == tuple(range(44))
     assert fitted(PackedExample(pack.memory, (slot(300, 3),)), 112 + 64).slots == ()  # no target is left
     assert fitted(pack, 100).slots == ()
+    assert [len(s.ids) for s in fitted(pack, 100, frozen=True).slots] == [40]  # 112 frozen rows count as 39
 
 
 def test_the_levels_have_all_styles_and_rising_sizes() -> None:
