@@ -20,6 +20,7 @@ from planners.prompts.formats import Format
 from planners.training.recall_probes import filler, make_probe
 
 CHUNK = 200  # filler lines per turn
+PIECE = 8  # tokens after which an answer is graded
 
 
 class Prober:
@@ -80,15 +81,27 @@ class Prober:
         session = self._sessions[name]
         try:
             prefill = self.prefill(session, probe)
-            answer = session.generate(prefill, probe.max_answer_tokens(self._length), self._format.stops())
+            grade = self._grade(session, prefill, probe)
         finally:  # free this method's memory before the next method runs
             session.reset()
             if _can_pin(session):  # pinned blocks survive a reset, and outlast the next probe's lines
                 for fact in probe.facts:
                     session.unpin(self._format.line(fact.text))
-        counts, grade = prefill.counts, probe.grade(self._format.decode(answer))
+        counts = prefill.counts
         sizes = counts.memory_tokens, counts.token_layers / counts.layers
         return ProbeAnswer(cell, trial, name, grade, *sizes, counts.computed_ratio, counts.recomputed_ratio)
+
+    def _grade(self, session: MemorySession, prefill: Prefill, probe: Probe) -> float:
+        """Decode the answer greedily and grade it. It ends early once no further token can lower the grade."""
+        answer: list[int] = []
+        most, ends = probe.max_answer_tokens(self._length), False
+        while not ends:
+            count = min(PIECE, most - len(answer)) if probe.only_contains else most
+            piece = session.generate(prefill, count, self._format.stops(), keep=True)
+            answer += piece
+            grade = probe.grade(self._format.decode(answer))
+            ends = len(piece) < count or len(answer) >= most or grade == 1
+        return grade
 
     def _length(self, text: str) -> int:
         return len(self._format.line(text))

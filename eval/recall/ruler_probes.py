@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from eval.recall.ruler import TASKS, TaskInstance
 from keep_agent.errors import ConfigError
@@ -57,7 +57,7 @@ SEGMENT_TOKENS = 4096  # segment size in SparseX
 MIN_PIECE_TOKENS = 4  # approximate tokens of the shortest sentence or list entry
 TOLERANCE = 0.05  # relative error of a document's size; half a sentence, if that is more
 TRIES = 12  # tries to reach that size; each is much closer than the previous one
-PHRASING_TOKENS = 48  # extra answer tokens for phrasing around the expected words
+PHRASING_TOKENS = 24  # extra answer tokens for phrasing around the expected words
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class RulerProbe:
     facts: tuple[MemoryLine, ...]
     question: str
     answers: tuple[str, ...]
+    only_contains: ClassVar[bool] = True  # a longer answer never gets a lower grade
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of answer tokens; ``length`` counts the tokens of a text."""

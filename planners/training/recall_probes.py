@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from keep_agent.errors import ConfigError, check_choice
 
@@ -82,6 +83,7 @@ class RecallProbe:
     question: str
     answer: str
     needles: tuple[str, ...]
+    only_contains: ClassVar[bool] = False  # the answer must match exactly
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of tokens of an answer; ``length`` counts the tokens of a text."""
