@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from keep_agent.config.compose import compose_agent
 from keep_agent.config.examples import make_examples
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, ModelError
 from keep_agent.files import read_json
 from keep_agent.options import usable_device
@@ -171,8 +172,9 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are only about retries
     device = usable_device("model.device", model.device)
     adapter = ADAPTERS.get(model.adapter, model.adapter) if model.get("adapter") else None  # older runs have no key
-    dtype = _dtype(model.dtype, device)
-    return load_model(_model_path(model), dtype, device, model.init, seed, model.quantization, adapter)
+    dtype, path, console = _dtype(model.dtype, device), _model_path(model), make_console(stderr=True)
+    with console.status(f"loading {model.name} in {dtype}") if console.is_terminal else nullcontext():
+        return load_model(path, dtype, device, model.init, seed, model.quantization, adapter)
 
 
 def _dtype(name: str, device: str) -> str:
