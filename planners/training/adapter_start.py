@@ -19,7 +19,7 @@ from planners.tiny.checkpoint import RESTORE, latest_checkpoint, read_tensors
 from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
 from planners.training.adapter import CONFIG, inject, lora_config, write_adapter
-from planners.training.batches import ADAPTER_LEVELS
+from planners.training.batches import ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
 from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, load_trained
 
 if TYPE_CHECKING:
@@ -76,5 +76,5 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
         raise ModelError(
             f"the tokenizer of {args.base!r} has no BOS token, with which prompts begin; use another model"
         )
-    wording = SlotWording(ADAPTER_LEVELS, own_line=True, focus_share=FOCUS_SHARE, is_limit=True)
+    wording = SlotWording(ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, is_limit=True)
     return AdapterStart(model, Splicer(tokenizer).lines, bos, bos, wording, progress, calls, checkpoint, adapter)

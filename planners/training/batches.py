@@ -45,12 +45,12 @@ LEVELS = (
     Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
 )
 ADAPTER_LEVELS = (  # for pretrained models, which can look up words from the start
-    Level(20, ("natural", "plain", "linked"), 0.1, 0.25, 20, "step", 0.5),
-    Level(36, ("natural", "natural", "plain", "linked"), 0.04, 0.2, 40, "step", 0.7),
-    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.2, 60, "step", 2.0),
+    Level(20, ("natural", "plain", "linked"), 0.1, 0.12, 20, "step", 0.5),
+    Level(36, ("natural", "natural", "plain", "linked"), 0.04, 0.12, 40, "step", 0.7),
+    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.12, 60, "step", 2.0),
 )
 RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
-LESSON_SHARE = 0.2  # share of windows with lessons, if there are any
+LESSON_SHARE, ADAPTER_LESSON_SHARE = 0.2, 0.07  # shares of windows with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
 SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, so that the model unlearns no kind of pack
 GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts left out of plans and goals; annotated ones need more time
@@ -103,14 +103,14 @@ class BatchSource:
         self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0,
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
         levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
-        is_limit: bool = False, frozen_share: float = 0.0,
+        is_limit: bool = False, frozen_share: float = 0.0, lesson_share: float = LESSON_SHARE,
     ) -> None:  # fmt: skip
         self.level, self._levels, self._is_limit, self._frozen_share = level, levels, is_limit, frozen_share
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share)
-        self._encode, self._separate_share = encode, separate_share
+        self._encode, self._separate_share, self._lesson_share = encode, separate_share, lesson_share
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
         self._mixed_skills = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
@@ -152,7 +152,7 @@ class BatchSource:
 
     def _window(self, level: Level, frozen: bool) -> list[PackedExample]:
         """Make a window of lessons or of a few dozen packs. Packs of rollouts are sorted by length, to save padding."""
-        if self._lessons and self._rng.random() < LESSON_SHARE:
+        if self._lessons and self._rng.random() < self._lesson_share:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
         mix = self._draw_mix(level)
         if mix.recall:

@@ -32,7 +32,7 @@ from planners.tiny.checkpoint import (
 from planners.tiny.growth import add_embeddings, deepen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
 from planners.tiny.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
-from planners.training.batches import LEVELS, Level
+from planners.training.batches import LESSON_SHARE, LEVELS, Level
 from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
 from planners.training.packing import Encode
@@ -94,6 +94,7 @@ class SlotWording:
     levels: Sequence[Level] = LEVELS
     own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`
     focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
+    lesson_share: float = LESSON_SHARE  # share of windows with lessons
     is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
 
 
