@@ -55,18 +55,18 @@ def converted(file: Path) -> Path:
         log.warning("converting %s (%.2f billion parameters), once, into %s", file, parameters / 1e9, folder)
         with writing(folder):
             try:
-                _make(file, folder)
+                _make(file, digest, folder)
             except OSError:
                 if not (folder / CHECKSUMS).is_file():  # else another process was faster
                     raise
-    if digests_of([file])[file] != digest:
-        raise ModelError(f"{file} was changed while it was read; load it again once it is complete")
     return folder
 
 
-def _make(file: Path, folder: Path) -> None:
+def _make(file: Path, digest: str, folder: Path) -> None:
     with create_folder(folder) as new:
         _convert(file, new)
+        if digests_of([file])[file] != digest:
+            raise ModelError(f"{file} was changed while it was read; load it again once it is complete")
         write_sums(new / CHECKSUMS, {path.name: digest for path, digest in digests_of(new.iterdir()).items()})
 
 

@@ -139,6 +139,17 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert (converted(path) / CHECKSUMS).is_file()
 
 
+def test_a_file_that_changes_while_it_is_converted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, convert = write(tmp_path / "a.gguf", random_model()), gguf._convert
+
+    def overwrite(file: Path, folder: Path) -> None:
+        convert(file, folder)
+        write(path, random_model(seed=1))
+
+    monkeypatch.setattr(gguf, "_convert", overwrite)
+    refusal("was changed while it was read", path)
+
+
 def test_another_process_may_convert_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.gguf", random_model())
     convert = gguf._convert
