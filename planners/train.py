@@ -52,7 +52,11 @@ RANGES = options.ranges_of(NUMBERS)
 def parser() -> argparse.ArgumentParser:
     p = options.make_parser(__doc__)
     p.add_argument("--data", required=True, help="folder with *.jsonl.gz rollouts, written by eval.dataset")
-    p.add_argument("--init", default="", help="planner folder to start from, instead of a new seeded model")
+    p.add_argument(
+        "--init",
+        default="",
+        help="folder of a planner, or with --base of an adapter, to start from instead of new weights",
+    )
     p.add_argument("--base", default="", help="pretrained model (folder or hub name) for which an adapter is trained")
     p.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="muon needs torch 2.9 or newer")
     p.add_argument("--precision", choices=PRECISIONS, default="auto", help="dtype of matrix products; auto: the faster")
@@ -67,8 +71,8 @@ def check_options(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--init {args.init} is not a planner's folder: it has no {HISTORY}; name another, or leave --init out"
         )
-    if args.base and (args.init or args.deepen):
-        raise ConfigError("--base trains an adapter of a pretrained model; leave --init and --deepen out")
+    if args.base and args.deepen:
+        raise ConfigError("--base trains an adapter of a pretrained model, which keeps its layers; leave --deepen out")
     if not args.base and not args.init and not is_planner(Path(args.out)):  # a new model
         Shape(args.hidden, args.layers, args.heads, args.intermediate).check()
     rollout_files(Path(args.data))

