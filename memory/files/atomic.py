@@ -98,6 +98,20 @@ def lock_is_held(file: BinaryIO | int) -> bool:
 
 
 @contextmanager
+def waiting_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder (made if missing) against other processes that lock it; wait while one of them holds the lock."""
+    with writing(folder):
+        _make_folder(folder)
+        number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+@contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder (made if missing) against other processes that lock it; at the end remove it if it is empty.
 

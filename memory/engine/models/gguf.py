@@ -13,16 +13,17 @@ import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from keep_agent.files import loading, writing
 from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_spec import check_supported
-from memory.files.atomic import create_folder
+from memory.files.atomic import SUFFIX, create_folder, waiting_lock
 from memory.files.checksums import CHECKSUMS, digests_of, write_sums
 
 if TYPE_CHECKING:
@@ -32,38 +33,46 @@ log = logging.getLogger(__name__)
 PACKAGES = ("gguf", "accelerate")
 DTYPE = torch.float16  # of the converted weights: finer than a quantised block's scale, half of float32's room
 PEAK_BYTES = 6  # bytes per parameter while a file is converted: float32, and the result
+ARCHITECTURES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+)  # those compared with safetensors; Mistral's files are of architecture llama
+SPLITS, ROPE_FACTORS = "split.count", "rope_freqs.weight"
+OTHER_FORMAT = "fetch the model in another format, such as safetensors"
 _UNSAFE = re.compile(r"[^\w.-]+")
 
 
-def converted(file: Path) -> Path:
+def converted(file: Path, digest: str | None = None) -> Path:
     """Return the folder of a GGUF file's model, which is made if it is missing.
 
+    :param digest: SHA-256 of the file, if it is known
     :raises ConfigError: the packages that read GGUF files are not installed
     :raises ModelError: the file is damaged, or its architecture, quantisation or tokenizer is not supported
     :raises CapacityError: too little memory or room on the disk
     """
-    (digest,) = digests_of([file]).values()
+    digest = digest or digests_of([file])[file]
     folder = models_folder() / f"{_UNSAFE.sub('_', file.stem)}-{digest[:16]}"
-    if not (folder / CHECKSUMS).is_file():
-        if missing := [name for name in PACKAGES if find_spec(name) is None]:
-            raise ConfigError(
-                f"{file} is a GGUF file, and {missing[0]} is not installed, with which it is read; install "
-                "'keep-agent[gguf]', or give a folder with safetensors weights"
-            )
-        parameters = _check(file)
-        _check_room(folder, parameters * DTYPE.itemsize)
-        log.warning("converting %s (%.2f billion parameters), once, into %s", file, parameters / 1e9, folder)
-        with writing(folder):
-            try:
-                _make(file, digest, folder)
-            except OSError:
-                if not (folder / CHECKSUMS).is_file():  # else another process was faster
-                    raise
+    if (folder / CHECKSUMS).is_file():
+        return folder
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise ConfigError(
+            f"reading the GGUF file {file} needs the package {missing[0]}; install 'keep-agent[gguf]', or give a "
+            "folder with safetensors weights"
+        )
+    parameters = _check(file)
+    _check_room(folder, parameters * DTYPE.itemsize)
+    with waiting_lock(folder.parent):
+        if not (folder / CHECKSUMS).is_file():  # else another process was faster
+            for abandoned in folder.parent.glob(f".{folder.name}.*{SUFFIX}"):  # of a killed process
+                shutil.rmtree(abandoned)
+            log.warning("converting %s (%.2f billion parameters), once, into %s", file, parameters / 1e9, folder)
+            _make(file, digest, folder)
     return folder
 
 
 def _make(file: Path, digest: str, folder: Path) -> None:
-    with create_folder(folder) as new:
+    with writing(folder), create_folder(folder) as new:
         _convert(file, new)
         if digests_of([file])[file] != digest:
             raise ModelError(f"{file} was changed while it was read; load it again once it is complete")
@@ -78,20 +87,28 @@ def models_folder() -> Path:
 
 
 def _check(file: Path) -> int:
-    """Return the number of a file's parameters, after checks of its quantisation and of the free memory."""
+    """Return the number of a file's parameters, after checks of its content and of the free memory."""
     from gguf import GGUFReader, quants
 
     with loading(f"GGUF file {str(file)!r}", "fetch it again"):
         reader = GGUFReader(file)
-        tensors = [(tensor.name, tensor.tensor_type, int(tensor.n_elements)) for tensor in reader.tensors]
-        fields = {name: reader.get_field(name) for name in ("general.architecture", "tokenizer.ggml.tokens")}
-    known = {"F32", "F16", *(kind.name for kind in quants._type_traits)}
-    odd = [f"{name} in {kind.name}" for name, kind, _ in tensors if kind.name not in known]
-    lacking = [*([] if tensors else ["tensors"]), *(name for name, value in fields.items() if value is None)]
-    if odd or lacking:
-        what = f"has tensors in a quantisation that cannot be read ({odd[0]})" if odd else f"has no {lacking[0]}"
-        raise ModelError(f"{file} {what}; fetch the model in another format, such as Q8_0 or safetensors")
-    parameters = sum(count for _, _, count in tensors)
+        tensors = [(tensor.name, tensor.tensor_type.name, int(tensor.n_elements)) for tensor in reader.tensors]
+        fields = {name: field.contents() for name, field in reader.fields.items() if field.types}
+    kind, known = fields.get("general.architecture"), {"F32", "F16", *(kind.name for kind in quants._type_traits)}
+    problems = [
+        *(f"has no {name}" for name in ("general.architecture", "tokenizer.ggml.tokens") if name not in fields),
+        *([] if kind in ARCHITECTURES else [f"is of architecture {kind!r}, and only {', '.join(ARCHITECTURES)} work"]),
+        *([] if tensors else ["has no tensors"]),
+        *(f"is one of {fields[name]} parts, which must be merged" for name in (SPLITS,) if fields.get(name, 1) > 1),
+        *(f"scales RoPE by {fields[name]}, which cannot be read from a GGUF file" for name in fields
+          if name.endswith("rope.scaling.type") and fields[name] != "none"),
+        *(f"has {name}, which cannot be read from a GGUF file" for name, *_ in tensors if name == ROPE_FACTORS),
+        *(f"has tensors in a quantisation that cannot be read ({name} in {kind})" for name, kind, _ in tensors
+          if kind not in known),
+    ]  # fmt: skip
+    if problems:
+        raise ModelError(f"{file} {problems[0]}; {OTHER_FORMAT}")
+    parameters = sum(count for *_, count in tensors)
     sizes = WeightSizes(parameters, PEAK_BYTES * parameters, "float32, while it is converted,")
     check_capacity(str(file), sizes, torch.device("cpu"))
     return parameters
@@ -107,16 +124,24 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    """Write the model of a GGUF file as a Hugging Face folder."""
-    remedy = "fetch the model in another format, such as safetensors"
-    with loading(f"GGUF file {str(file)!r}", remedy):
-        names: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-        model = AutoModelForCausalLM.from_pretrained(str(file.parent), dtype=torch.float32, **names)
-        check_supported(model.config)
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **names)
+    """Write the model of a GGUF file as a Hugging Face folder.
+
+    transformers sees a folder with nothing but the file: beside it, it would also load an adapter or another file.
+    """
+    with loading(f"GGUF file {str(file)!r}", OTHER_FORMAT), TemporaryDirectory(prefix="keep-agent-") as view:
+        link = Path(view) / "model.gguf"
+        link.symlink_to(file.absolute())
+        names: dict[str, Any] = {"gguf_file": str(link), "trust_remote_code": False}  # a relative name is looked up
+        check_supported(AutoConfig.from_pretrained(view, **names))  # in the current folder first
+        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, report = AutoModelForCausalLM.from_pretrained(view, **options, **names)
+        tokenizer = AutoTokenizer.from_pretrained(view, **names)
         plain = _plain(model)
+    missing = sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+    if missing:  # transformers fills them with random numbers
+        raise ModelError(f"{file} lacks {missing[0]}, or has it in another shape; {OTHER_FORMAT}")
     if bad := [name for name, tensor in plain.state_dict().items() if not tensor.isfinite().all()]:
-        raise ModelError(f"{file} has values beyond {DTYPE} ({bad[0]}); {remedy}")
+        raise ModelError(f"{file} has values beyond {DTYPE} ({bad[0]}); {OTHER_FORMAT}")
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -145,7 +145,7 @@ def _pretrained(
         )
     merged = merge_adapter(module, adapter, hub_name(name))
     adapter.check_unchanged()
-    return _wrap(merged, name, f"{files.weights_key}+{adapter.weights_key}", files, adapter)
+    return _wrap(merged, name, f"{files.weights_key}+{adapter.key}", files, adapter)
 
 
 def read_module(
@@ -274,7 +274,8 @@ def _resolved(name: str) -> str:
     """Return the folder of a packaged model or a GGUF file; other names are unchanged."""
     if name in PACKAGED and not Path(name).exists():
         return str(PACKAGED[name].folder())
-    return str(converted(Path(name))) if name.endswith(GGUF) and Path(name).is_file() else name
+    is_gguf = name.lower().endswith(GGUF) and Path(name).is_file()
+    return str(converted(Path(name))) if is_gguf else name
 
 
 def _folder(name: str) -> Path:

@@ -13,9 +13,9 @@ CONFIG, ADAPTER, GGUF = "config.json", "adapter_config.json", ".gguf"
 def check_model_path(name: str) -> None:
     """Raise ModelError for a path that does not exist or is not a model."""
     path = Path(name)
-    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix in (".json", GGUF)):
+    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix.lower() in (".json", GGUF)):
         raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
-    if path.is_file() and path.suffix not in (".json", GGUF):
+    if path.is_file() and path.suffix.lower() not in (".json", GGUF):
         raise ModelError(
             f"{name!r} is a file; give a GGUF file, a folder with config.json, safetensors weights and a tokenizer, or "
             "a hub name."

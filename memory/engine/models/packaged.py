@@ -38,7 +38,7 @@ class PackagedModel:
         (digest,) = digests_of([file]).values()
         if digest != self.sha256:
             raise ModelError(f"{file} has SHA-256 {digest[:12]}... instead of {self.sha256[:12]}...; {remedy}")
-        return converted(file)
+        return converted(file, digest)
 
 
 def hub_name(name: str) -> str:

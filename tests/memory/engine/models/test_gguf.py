@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
 from memory.engine.models import capacity, gguf, packaged
-from memory.engine.models.gguf import converted, models_folder
+from memory.engine.models.gguf import ARCHITECTURES, converted, models_folder
 from memory.engine.models.load import load_model
 from memory.engine.models.packaged import PACKAGED
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.checksums import CHECKSUMS
 
-writer = pytest.importorskip("gguf", reason="needs the extra gguf")
+gguf_writer = pytest.importorskip("gguf", reason="needs the extra gguf")
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
 TOKENS = [*BYTES, "ab", "<|endoftext|>"]
-CONFIG = Qwen2Config(
-    vocab_size=len(TOKENS), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False,
-)  # fmt: skip
+SIZES = {
+    "vocab_size": len(TOKENS), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+}  # fmt: skip
+HEAD_DIMS = {"qwen3": 128}  # the only one that transformers assumes; other families: hidden size / heads
 NAMES = {  # a layer's tensors in a GGUF file, and in transformers
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
 }  # fmt: skip
 
 
@@ -40,43 +46,57 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def random_model(seed: int = 0) -> Qwen2ForCausalLM:
+def head_dim(family: str) -> dict[str, int]:
+    return {"head_dim": HEAD_DIMS[family]} if family in HEAD_DIMS else {}
+
+
+def random_model(seed: int = 0, family: str = "qwen2") -> PreTrainedModel:
     """Make a model whose weights are exact in float16."""
     torch.manual_seed(seed)
-    model = Qwen2ForCausalLM(CONFIG).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES, **head_dim(family))).eval()
     for parameter in model.parameters():
         parameter.data = (parameter.data + 0.02 * torch.randn_like(parameter)).half().float()
     return model
 
 
-def write(path: Path, model: Qwen2ForCausalLM, odd: np.ndarray | None = None, tokenizer: bool = True) -> Path:
-    """Write a model as a GGUF file, with a further tensor ``odd``."""
-    out = writer.GGUFWriter(path, "qwen2")
-    out.add_block_count(CONFIG.num_hidden_layers)
-    out.add_context_length(CONFIG.max_position_embeddings)
-    out.add_embedding_length(CONFIG.hidden_size)
-    out.add_feed_forward_length(CONFIG.intermediate_size)
-    out.add_head_count(CONFIG.num_attention_heads)
-    out.add_head_count_kv(CONFIG.num_key_value_heads)
-    out.add_layer_norm_rms_eps(CONFIG.rms_norm_eps)
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Reorder the rows of a projection as llama.cpp does for its RoPE of neighbouring pairs."""
+    return weight.reshape(heads, 2, -1, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write(
+    path: Path, model: PreTrainedModel, more: Mapping[str, np.ndarray] = MappingProxyType({}),
+    without: Sequence[str] = (), fields: Callable[[gguf_writer.GGUFWriter], None] = lambda _: None,
+) -> Path:  # fmt: skip
+    """Write a model as a GGUF file, with ``more`` tensors, and ``without`` some tensors or the tokenizer."""
+    family = model.config.model_type
+    out = gguf_writer.GGUFWriter(path, family)
+    out.add_block_count(SIZES["num_hidden_layers"])
+    out.add_context_length(SIZES["max_position_embeddings"])
+    out.add_embedding_length(SIZES["hidden_size"])
+    out.add_feed_forward_length(SIZES["intermediate_size"])
+    out.add_head_count(SIZES["num_attention_heads"])
+    out.add_head_count_kv(SIZES["num_key_value_heads"])
+    out.add_layer_norm_rms_eps(SIZES["rms_norm_eps"])
     out.add_rope_freq_base(10000.0)
-    if tokenizer:
+    fields(out)
+    if "tokenizer" not in without:
         out.add_tokenizer_model("gpt2")
         out.add_token_list(TOKENS)
         out.add_token_types([1] * (len(TOKENS) - 1) + [3])
         out.add_token_merges(["a b"])
         out.add_eos_token_id(len(TOKENS) - 1)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    out.add_tensor("token_embd.weight", state["model.embed_tokens.weight"])
-    out.add_tensor("output.weight", state["lm_head.weight"])
-    out.add_tensor("output_norm.weight", state["model.norm.weight"])
-    for layer in range(CONFIG.num_hidden_layers):
-        for name, peer in NAMES.items():
-            for kind in ("weight", "bias"):
-                if (tensor := state.get(f"model.layers.{layer}.{peer}.{kind}")) is not None:
-                    out.add_tensor(f"blk.{layer}.{name}.{kind}", tensor)
-    if odd is not None:
-        out.add_tensor("odd.weight", odd)
+    names = {"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
+    names["output_norm.weight"] = "model.norm.weight"
+    for layer, (name, peer), kind in product(range(SIZES["num_hidden_layers"]), NAMES.items(), ("weight", "bias")):
+        names[f"blk.{layer}.{name}.{kind}"] = f"model.layers.{layer}.{peer}.{kind}"
+    tensors = {name: state[peer] for name, peer in names.items() if peer in state and name not in without}
+    for name, tensor in (tensors | dict(more)).items():
+        heads = {"attn_q": SIZES["num_attention_heads"], "attn_k": SIZES["num_key_value_heads"]}.get(
+            name.split(".")[-2]
+        )
+        out.add_tensor(name, interleaved(tensor, heads) if family == "llama" and heads else tensor)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
@@ -90,11 +110,12 @@ def refusal(match: str, path: Path, kind: type[KeepError] = ModelError) -> None:
     assert not any(models_folder().glob("*"))  # nothing half-written stays
 
 
-def test_a_file_is_loaded_as_the_model_that_it_holds(tmp_path: Path) -> None:
-    model, ids = random_model(), torch.arange(20)[None]
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_a_file_is_loaded_as_the_model_that_it_holds(family: str, tmp_path: Path) -> None:
+    model, ids = random_model(family=family), torch.arange(20)[None]
     loaded = load_model(write(tmp_path / "tiny model.gguf", model), "float32")
     with TransformersEngine(loaded) as engine:
-        due = model(ids).logits[0]
+        due = model(ids).logits[0].detach()
         assert torch.allclose(engine.forward_plain(ids[0]), due, atol=1e-5 * float(due.abs().max()))
     assert loaded.folder.parent == models_folder() and loaded.folder.name.startswith("tiny_model-")
     tokenizer = load_tokenizer(str(loaded.folder), loaded.spec.vocab)
@@ -151,30 +172,68 @@ def test_a_file_that_changes_while_it_is_converted_is_refused(tmp_path: Path, mo
 
 
 def test_another_process_may_convert_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.gguf", random_model())
-    convert = gguf._convert
+    path, check = write(tmp_path / "a.gguf", random_model()), gguf._check
 
-    def overtaken(file: Path, folder: Path) -> None:
-        convert(file, folder)
+    def overtaken(file: Path) -> int:
         with monkeypatch.context() as patch:
-            patch.setattr(gguf, "_convert", convert)
+            patch.setattr(gguf, "_check", check)
             converted(path)  # the other process is ready first
+        return check(file)
 
+    abandoned = models_folder() / f".{converted(path).name}.0123abcd.partial"
+    shutil.rmtree(converted(path))
+    abandoned.mkdir()  # left by a killed process
     with monkeypatch.context() as patch:
-        patch.setattr(gguf, "_convert", overtaken)
+        patch.setattr(gguf, "_check", overtaken)
+        patch.setattr(gguf, "log", SimpleNamespace(warning=Mock()))
         assert (converted(path) / CHECKSUMS).is_file()
-    assert len(list(models_folder().iterdir())) == 1
+        assert gguf.log.warning.call_count == 1
+    assert [folder.name for folder in models_folder().iterdir()] == [converted(path).name]
+
+
+def test_nothing_beside_the_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    path = write(folder / "a.gguf", random_model())
+    due = load_model(path, "float32").spec.weights_key
+    shutil.rmtree(models_folder())
+    write(tmp_path / "a.gguf", random_model(seed=1))
+    write(tmp_path / "model.gguf", random_model(seed=1))
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base", "peft_type": "LORA"}')
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    monkeypatch.chdir(tmp_path)  # with another file of that name
+    assert load_model("models/a.gguf", "float32").spec.weights_key == due
 
 
 def test_files_that_hold_no_readable_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF\x03")
     refusal(r"cannot load GGUF file '.*a\.gguf' .*; fetch it again", tmp_path / "a.gguf")
-    odd = write(tmp_path / "b.gguf", random_model(), odd=np.zeros((4, 4), np.int8))
-    refusal(r"b\.gguf has tensors in a quantisation that cannot be read \(odd\.weight in I8\); fetch", odd)
-    refusal(
-        r"c\.gguf has no tokenizer\.ggml\.tokens; fetch the model in another format",
-        write(tmp_path / "c.gguf", random_model(), tokenizer=False),
-    )
+    model, path = random_model(), tmp_path / "b.gguf"
+    odd = {"odd.weight": np.zeros((4, 4), np.int8)}
+    refusal(r"b\.gguf has tensors in a quantisation that cannot be read \(odd\.weight in I8\)", write(path, model, odd))
+    refusal(r"has no tokenizer\.ggml\.tokens; fetch the model in another", write(path, model, without=["tokenizer"]))
+    missing = write(path, model, without=["blk.1.ffn_down.weight"])
+    refusal(r"lacks model\.layers\.1\.mlp\.down_proj\.weight", missing)
+    shape = write(path, model, {"blk.1.ffn_down.weight": np.zeros((32, 32), np.float32)})
+    refusal(r"lacks model\.layers\.1\.mlp\.down_proj\.weight, or has it in another shape", shape)
+    part = write(path, model, fields=lambda out: out.add_uint16("split.count", 2))
+    refusal("is one of 2 parts, which must be merged", part)
+    scaled = write(path, model, fields=lambda out: out.add_rope_scaling_type(gguf_writer.RopeScalingType.YARN))
+    refusal("scales RoPE by yarn, which cannot be read", scaled)
+    factors = write(path, model, {"rope_freqs.weight": np.ones(4, np.float32)})
+    refusal(r"has rope_freqs\.weight, which cannot be read", factors)
+    refusal("is of architecture 'gemma3', and only llama, qwen2, qwen3 work", other_architecture(path))
+
+
+def other_architecture(path: Path) -> Path:
+    out = gguf_writer.GGUFWriter(path, "gemma3")
+    out.add_token_list(TOKENS)
+    out.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return path
 
 
 def test_a_file_needs_memory_room_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +246,7 @@ def test_a_file_needs_memory_room_and_packages(tmp_path: Path, monkeypatch: pyte
         refusal(r"no room for the converted model in .*set XDG_CACHE_HOME", path, CapacityError)
     with monkeypatch.context() as patch:
         patch.setattr(gguf, "find_spec", lambda _: None)
-        refusal(r"gguf is not installed, with which it is read; install 'keep-agent\[gguf\]'", path, ConfigError)
+        refusal(r"needs the package gguf; install 'keep-agent\[gguf\]'", path, ConfigError)
 
 
 def test_a_packaged_model_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
