@@ -99,7 +99,7 @@ class KVPlanner:
     def _clear(self) -> None:
         self._log = TaskLog()
         self._agent_line = ""  # line about the agent: part of every query, never of the memory
-        self._last_skill, self._last_focus = "", []
+        self._focus: list[int] = []  # token ids of the focus of a decision whose result is not yet recorded
         self._edits: dict[str, str | None] = {}  # by segment id: text changed since the last decision; None: removed
         self._acting = False  # True while the last decision is executed
         self._restarted = False  # True after `load`: a transcript's next query repeats task and latest turns
@@ -197,10 +197,10 @@ class KVPlanner:
             raise ConfigError("there is no admissible skill to choose from; give at least one")
         # history segments are left out: each successful skill adds one, so that no situation would recur
         world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
-        futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
+        futile, focus, after = set() if self._retry else self._attempts.futile(world, self._agent_line), [], []
         if count := self._format.focus(self._skills):
             focus = self.session.generate(prefill, count, self._format.stops(), keep=True)
-            self.session.extend(prefill, self._format.after_focus(self._skills))
+            self.session.extend(prefill, after := self._format.after_focus(self._skills))
         extra = {"focus": self._format.decode(focus)} if focus else {}
         skill, scores, tokens = self._best(prefill, admissible)
         if skill in futile or (skill == DONE and extra and not extra["focus"].strip().startswith(text.NO_TARGET)):
@@ -208,11 +208,11 @@ class KVPlanner:
             rest = [skill for skill in useful if skill != DONE] or useful or admissible
             skill, scores, more = self._best(prefill, rest)
             tokens += more
-        self._last_skill, self._last_focus, self._restarted = skill, focus, False
+        self._focus, self._restarted = focus, False
         score_ms = (time.perf_counter() - start) * 1e3
         extra = {"written": list(self._edits.items()), **({"understood": self.goal} if self.goal else {}), **extra}
         self._edits = {}
-        return Decision(skill, scores, prefill, score_ms, tokens + len(focus), extra)
+        return Decision(skill, scores, prefill, score_ms, tokens + len(focus) + len(after), extra)
 
     def _best(self, prefill: Prefill, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """Return the best of ``skills``, the best scores, and the number of scored rows and decoded tokens."""
@@ -228,9 +228,8 @@ class KVPlanner:
         return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
 
     def adopt(self, leader: KVPlanner) -> None:
-        """Copy goal, last decision and focus from ``leader``, another planner, so that both transcripts agree."""
-        self.goal = leader.goal
-        self._last_skill, self._last_focus = leader._last_skill, list(leader._last_focus)
+        """Copy goal and focus from ``leader``, another planner, so that both transcripts agree."""
+        self.goal, self._focus = leader.goal, list(leader._focus)
 
     def act(self) -> None:
         """Mark the start of execution: facts observed later belong to the next step. `feedback` does this if needed."""
@@ -240,15 +239,15 @@ class KVPlanner:
             self.write(self._log.archive(self._log.length + 1 - self._format.progress, self._style))
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """Record the result of ``skill``. The focus is part of the turn only if this planner chose the skill."""
+        """Record the result of ``skill``, which follows the decision's focus even if another skill was executed."""
         self.act()
         self._acting = False
         self._attempts.record(skill)
         turn = text.Turn(skill, ok, "" if ok else message)
         self._log.add(turn, self._format.progress)
         if self._appends:
-            focus = self._last_focus if skill == self._last_skill else []
-            self.session.append_turn(self._format.answer(self._skills, turn, focus))
+            self.session.append_turn(self._format.answer(self._skills, turn, self._focus))
+        self._focus = []
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
         """End the task: write segments for its turns that are not yet in the memory, and for the task itself."""
@@ -275,12 +274,12 @@ class KVPlanner:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Restore memory and task if the ``with`` body raises. KV blocks stay, but an `append` transcript restarts."""
-        state, last = self.state, (self._last_skill, self._last_focus, dict(self._edits), self._attempts.copy())
+        state, last = self.state, (self._focus, dict(self._edits), self._attempts.copy())
         try:
             yield
         except BaseException:
             self.load(state, blocks=False)
-            self._last_skill, self._last_focus, self._edits, self._attempts = last
+            self._focus, self._edits, self._attempts = last
             raise
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.trace import Entry, agent_entry, step_entry, step_numbers, task_entry
 from planners.base import DONE, TaskResult
 from planners.planner_state import PlannerState, read_state
-from planners.prompts.styles import UPDATE_SUFFIX, Edit
+from planners.prompts.styles import EXAMPLE, UPDATE_SUFFIX, Edit
 from planners.prompts.text import TYPE_LEVEL, clean, entity_names
 
 if TYPE_CHECKING:
@@ -237,9 +237,9 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         """Forget the oldest executed skills, and the oldest finished tasks, beyond ``history`` of each."""
         store = self._session.store
         for category in ("history", "task"):
-            excess = len(store.of(category)) - self._history
-            if excess > 0:
-                oldest = sorted((store.get(id) for id in store.of(category)), key=lambda segment: segment.created)
+            own = [store.get(id) for id in store.of(category) if not id.startswith(EXAMPLE)]
+            if (excess := len(own) - self._history) > 0:
+                oldest = sorted(own, key=lambda segment: segment.created)
                 self._planner.write([Edit(segment.id, category, None) for segment in oldest[:excess]])
 
     def _update_groups(self) -> None:

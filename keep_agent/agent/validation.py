@@ -25,7 +25,7 @@ MAX_ALL_SKILLS = 20_000  # maximum characters of all skills together, since the 
 LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, line separators, surrogates
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # an id, a type or a state
-PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of executed skills and finished tasks in the planner's memory
+PLANNER_IDS = re.compile(r"(did|task|example)_(\d+)")  # ids of executed skills, finished tasks and examples
 MAX_WORDS = 64  # maximum number of states, or of visible objects, in a fact
 AGENT_UNKNOWN = (
     "a plan was requested, but no fact gives the agent's place and hands: observe a fact of category 'agent', "
@@ -222,5 +222,7 @@ def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
     match = PLANNER_IDS.fullmatch(id)
     if match is None:
         return category not in ("history", "task")
+    if match[1] == "example":  # examples are not counted
+        return category == "task"
     expected, counter = PLANNER_SEGMENTS[match[1]]
     return category == expected and int(match[2][:15]) <= planner[counter]

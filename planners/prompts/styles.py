@@ -22,6 +22,7 @@ from memory.segments.segment import Segment
 from planners.prompts.text import clean, entity_text
 
 UNSEEN, REMOVED = "unseen", "gone"
+EXAMPLE = "example_"  # prefix of the ids of in-context examples
 UPDATE_SUFFIX = "/now"  # suffix of the id of a segment that updates an entity's first segment
 
 
@@ -73,7 +74,9 @@ class PromptStyle(Protocol):
 
     def example(self, number: int, instruction: str, skills: Sequence[str]) -> Edit:
         """Return the segment of another robot's task, with the skills that carried it out."""
-        return Edit(f"example_{number}", "task", self._example_line(clean(instruction), list(map(entity_text, skills))))
+        return Edit(
+            f"{EXAMPLE}{number}", "task", self._example_line(clean(instruction), list(map(entity_text, skills)))
+        )
 
     def _history_line(self, skill: str) -> str:
         return _line("did", skill)
@@ -201,16 +204,16 @@ class NaturalStyle(PlainStyle):
 
 def _agent_sentence(fact: FactView) -> str:
     place, load = fact.place or "the start", fact.holds or "nothing"
-    return f"The robot is at {place}, holds {load} and sees {_enumeration(fact.sees) or 'nothing else'}"
+    return f"The robot is at {place}, holds {load} and sees {_enumeration(fact.sees) or 'nothing'}"
 
 
 def _fact_sentence(fact: FactView) -> str:
     thing = f"There is a {fact.type} called {fact.id}"
     if fact.gone:
-        return f"The {fact.type} called {fact.id} was here before, but now it is {REMOVED}"
+        return f"The {fact.type} called {fact.id} was here before, but it does not exist any more"
     states = _enumeration([state for state in fact.states if state != UNSEEN])
     if fact.category == "object":
-        place = "in the robot's hand" if fact.place == "agent" else f"at {fact.place}"
+        place = "in the robot's hand" if fact.place == "agent" else f"at {fact.place or 'an unknown place'}"
         return f"{thing}, and it is {place} now" + (f"; it is {states}" if states else "")
     thing += f" in {fact.place}" if fact.place else " in the house"
     thing += f", and it is {states}" if states else ""

@@ -8,17 +8,18 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from keep_agent.errors import ConfigError
 from planners.prompts.text import TYPE_LEVEL
 from planners.training.lessons import endless_lessons, pack_lessons
 from planners.training.options import TRANSCRIPT_TOKENS
 from planners.training.packed_attention import PackedBatch, collate
-from planners.training.packing import IGNORE, Encode, PackedExample, Packer, Slot, SlotMix, rounded
+from planners.training.packing import IGNORE, ROUNDING, Encode, PackedExample, Packer, Slot, SlotMix, rounded
 from planners.training.recall_probes import MIN_LINES
 from planners.training.rollout_files import Rollout, read_rollouts
 
@@ -151,25 +152,35 @@ class BatchSource:
             self._queue.put(error)
 
     def _window(self, level: Level, frozen: bool) -> list[PackedExample]:
-        """Make a window of lessons or of a few dozen packs. Packs of rollouts are sorted by length, to save padding."""
+        """Make a window of lessons or of a few dozen packs. Packs of rollouts are sorted by length, to save padding.
+
+        :raises ConfigError: no pack fits into a batch
+        """
         if self._lessons and self._rng.random() < self._lesson_share:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
         mix = self._draw_mix(level)
+        if not mix.recall:
+            self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
+        count, tries, packs = 96 if mix.wordings else 24, 0, list[PackedExample]()
+        while len(packs) < count and not self._closed:
+            fits = (fitted(pack, self._tokens, frozen) if self._is_limit else pack for pack in self._draw(level, mix))
+            new = [pack for pack in fits if pack.slots]
+            packs, tries = packs + new, 0 if new else tries + 1
+            if tries == MAX_TRIES:
+                raise ConfigError(f"--batch-tokens {self._tokens} leaves no room for slots after a memory; use more")
+        return packs if mix.recall else sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
+
+    def _draw(self, level: Level, mix: SlotMix) -> Iterable[PackedExample]:
+        """Return the packs of the next rollout, or one pack of recall probes."""
         if mix.recall:
             self._packer.mix = mix
             share = self._rng.random() ** 2  # the square favours short memories, which teach the look-up
             size = MIN_LINES + round((level.recall - MIN_LINES) * share)
-            return [self._packer.recall(self._rng.randint(max(MIN_LINES, size * 4 // 5), size)) for _ in range(24)]
-        self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
-        packs: list[PackedExample] = []
-        while len(packs) < (96 if mix.wordings else 24):
-            rollout = next(self._source)
-            if not self._skips(rollout, mix):
-                style = self._rng.choice(level.styles)
-                whole = self._packer.packs(rollout, style)
-                fits = (fitted(pack, self._tokens, frozen) for pack in whole) if self._is_limit else whole
-                packs += [pack for pack in fits if pack.slots]
-        return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
+            return [self._packer.recall(self._rng.randint(max(MIN_LINES, size * 4 // 5), size))]
+        rollout = next(self._source)
+        if self._skips(rollout, mix):
+            return []
+        return self._packer.packs(rollout, self._rng.choice(level.styles))
 
     def _skips(self, rollout: Rollout, mix: SlotMix) -> bool:
         if mix.wordings:
@@ -196,6 +207,7 @@ class BatchSource:
         return batches
 
 
+MAX_TRIES = 1000  # rollouts in a row whose packs do not fit into a batch
 FROZEN_COST = 0.35  # time and room of a memory row that is a constant, compared with those of a slot's row
 
 
@@ -205,10 +217,11 @@ def fitted(pack: PackedExample, rows: int, frozen: bool = False) -> PackedExampl
     :param frozen: memory rows count less, since they are constants
     """
     room = rows - round(rounded(1 + pack.memory_tokens) * (FROZEN_COST if frozen else 1))
+    room = max(0, room) // ROUNDING * ROUNDING
     slots: list[Slot] = []
     width = 0
     for slot in pack.slots:
-        cut = replace(slot, ids=slot.ids[: max(0, room)], labels=slot.labels[: max(0, room)])
+        cut = replace(slot, ids=slot.ids[:room], labels=slot.labels[:room])
         wider = max(width, rounded(len(cut.ids)))
         if (len(slots) + 1) * wider <= room and any(label != IGNORE for label in cut.labels):
             slots.append(cut)

@@ -29,6 +29,7 @@ from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
 from planners.training.task_replay import TaskMemory, TaskReplay
 
 IGNORE = -100  # label of a row without a target
+ROUNDING = 16  # padded lengths are multiples of it
 Encode = Callable[[str], Sequence[int]]
 VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # weight of a step in a draw, by verb; otherwise 1
 LATER_OBJECT_WEIGHT = 3  # factor on these weights after the first put of a task with several objects
@@ -67,9 +68,9 @@ def make_slot(kind: str, parts: Sequence[TextPart], encode: Encode, hidden: froz
     return Slot(kind, tuple(ids), tuple(labels), hidden)
 
 
-def rounded(length: int, unit: int = 16) -> int:
-    """Return the padded length, a multiple of ``unit``."""
-    return -(-length // unit) * unit
+def rounded(length: int) -> int:
+    """Return the padded length, a multiple of `ROUNDING`."""
+    return -(-length // ROUNDING) * ROUNDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,13 +143,13 @@ def test_a_transcript_only_grows(make: Make, prompt: Prompt) -> None:
     assert _joined(texts[2]) == _joined(expected) and last.prefill.counts.hit_tokens > 0
 
 
-def test_the_turn_of_a_skill_that_the_planner_did_not_choose_has_no_focus(make: Make, prompt: Prompt) -> None:
-    planner = start(make("append"))
+def test_a_turn_has_the_focus_of_its_decision_whatever_was_executed(make: Make, prompt: Prompt) -> None:
+    planner, foci = start(make("append")), []
     for choice, executed in (("go to cabinet 1", "open cabinet 1"), ("go to cabinet 2", "go to cabinet 2")):
-        focus = planner.decide([choice], {}).extra["focus"]
+        foci.append(planner.decide([choice], {}).extra["focus"])
         planner.feedback(executed, True, "")
     turns = _joined([line for line in prompt(planner.decide(SKILLS, {})) if line.startswith("next")])
-    assert turns == _joined(["next open cabinet_1", f"next {focus} go to cabinet_2", "next"])
+    assert turns == _joined([f"next {foci[0]} open cabinet_1", f"next {foci[1]} go to cabinet_2", "next"])
 
 
 def test_a_finished_task_becomes_memory_and_the_next_task_starts(make: Make, prompt: Prompt) -> None:

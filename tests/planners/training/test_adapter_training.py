@@ -168,6 +168,7 @@ def test_packs_are_shortened_to_the_rows_of_a_batch() -> None:
     cut = fitted(PackedExample(pack.memory, pack.slots[2:3]), 112 + 64)
     assert [len(s.ids) for s in cut.slots] == [64] and cut.slots[0].labels[20:] == tuple(range(44))
     assert fitted(PackedExample(pack.memory, (slot(300, 3),)), 112 + 64).slots == ()  # no target is left
+    assert [len(s.ids) for s in fitted(PackedExample(pack.memory, pack.slots[2:3]), 112 + 70).slots] == [64]
     assert fitted(pack, 100).slots == ()
     assert [len(s.ids) for s in fitted(pack, 100, frozen=True).slots] == [40]  # 112 frozen rows count as 39
 
