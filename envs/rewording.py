@@ -38,8 +38,7 @@ SYNONYMS = MappingProxyType({
     ("switch on", "light up"), "examine": ("inspect", "study"), "look at": ("inspect", "view"), "heat": ("warm up",),
     "heated": ("warmed up",), "cook": ("heat through",), "microwaved": ("warmed up",), "chill": ("make cold",
     "refrigerate"), "chilled": ("cold",), "cool": ("make cold", "refrigerate"), "cooled": ("cold",), "wash": ("scrub",
-    "clean up"), "washed": ("scrubbed",), "rinse": ("scrub",), "rinsed": ("scrubbed",), "sliced": ("cut up",), "cut":
-    ("chopped",), "fridge": ("refrigerator", "icebox"), "refrigerator": ("fridge", "icebox"), "couch": ("settee",
+    "clean up"), "washed": ("scrubbed",), "rinse": ("scrub",), "rinsed": ("scrubbed",), "sliced": ("cut up",), "fridge": ("refrigerator", "icebox"), "refrigerator": ("fridge", "icebox"), "couch": ("settee",
     "sofa"), "sofa": ("settee", "couch"), "trash can": ("waste bin", "rubbish bin"), "garbage can": ("waste bin",
     "rubbish bin"), "stove": ("cooker", "hob"), "counter": ("worktop", "kitchen top"), "countertop": ("worktop",
     "kitchen top"), "cabinet": ("cupboard",), "cupboard": ("kitchen cabinet",), "drawer": ("pull-out compartment",),
@@ -95,11 +94,12 @@ def _typos(text: str, rng: Random) -> str:
 
 
 def _slip(word: str, rng: Random) -> str:
-    """Swap, drop, double or miss one letter behind the first."""
+    """Return the word with one letter behind the first swapped, dropped, doubled or missed."""
     place = rng.randrange(1, len(word) - 1)
     before, letter, after = word[:place], word[place], word[place + 1 :]
     swapped, doubled = before + after[0] + letter + after[1:], before + 2 * letter + after
-    return rng.choice([swapped, before + after, doubled, before + _neighbour(letter, rng) + after])
+    slips = [swapped, before + after, doubled, before + _neighbour(letter, rng) + after]
+    return rng.choice([slip for slip in slips if slip != word])
 
 
 def _neighbour(letter: str, rng: Random) -> str:

@@ -1,6 +1,7 @@
-"""Trainer command of planner-tiny: ``python -m planners.train --data ROLLOUTS --out RUN``.
+"""Trainer command of planners: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
-The command needs only torch, transformers, tokenizers and safetensors. A training example is one memory with several
+It trains a small model from scratch or, with --base, a LoRA adapter of a pretrained model. The command needs only
+torch, transformers, tokenizers, safetensors and, for adapters, peft. A training example is one memory with several
 queries. A new model starts with attention heads that look up words. Training memories grow from a dozen lines to whole
 houses. RUN holds the last checkpoint; a repeated command resumes from it. Exit codes: 0 done, 2 bad input, 130
 interrupted.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from keep_agent.errors import ConfigError
@@ -71,6 +73,8 @@ def check_options(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--init {args.init} is not a planner's folder: it has no {HISTORY}; name another, or leave --init out"
         )
+    if args.base and find_spec("peft") is None:
+        raise ConfigError(f"--base {args.base} needs the package peft; install 'keep-agent[peft]'")
     if args.base and args.deepen:
         raise ConfigError("--base trains an adapter of a pretrained model, which keeps its layers; leave --deepen out")
     if not args.base and not args.init and not is_planner(Path(args.out)):  # a new model

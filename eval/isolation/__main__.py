@@ -67,6 +67,8 @@ def check_options(arguments: argparse.Namespace) -> None:
             kind, _, number = value.partition(" ")
             if value not in plain and not (kind in numbered and number.isdecimal() and int(number)):
                 raise ConfigError(f"--{option} {value!r} is unknown; choose from {', '.join(names)}")
+            if kind in ("random", "peak", "mean") and int(number) > arguments.lines:
+                raise ConfigError(f"--{option} {value!r} names more lines than there are; use up to {arguments.lines}")
     check_overrides(arguments.overrides, KEYS, {})
 
 

@@ -93,6 +93,7 @@ class Isolation:
         self.context = bos + encode(memory.context)
         self.lines = list(map(encode, memory.lines))
         self.context_block = self._block(self.context)
+        self._full: dict[LineQuestion, tuple[torch.Tensor, float]] = {}  # scores and computed ratio, recomputing all
         self.units = [Unit.of("segment", [(f"line_{i}", line)]) for i, line in enumerate(self.lines)]
 
     def _block(self, prefix: Ids) -> KVBlock | None:
@@ -116,10 +117,12 @@ class Isolation:
         bounds = list(pairwise(accumulate(map(len, self.lines), initial=0)))
 
         def measure(kind: str) -> torch.Tensor:
+            shortest = min(ROWS, *(stop - start for start, stop in bounds[skipped:]))
             wrong = right = torch.zeros(())
-            for block, (start, stop) in list(zip(blocks, bounds, strict=True))[skipped:]:
-                due = torch.stack([layer[:, start:stop] for layer in getattr(whole, kind)])[:, :, :ROWS].double()
-                stored = torch.stack(list(getattr(block, kind)))[:, :, :ROWS].double()
+            for block, (start, _) in list(zip(blocks, bounds, strict=True))[skipped:]:
+                rows = slice(start, start + shortest)
+                due = torch.stack([layer[:, rows] for layer in getattr(whole, kind)]).double()
+                stored = torch.stack([layer[:, :shortest] for layer in getattr(block, kind)]).double()
                 wrong, right = wrong + (stored - due).pow(2).sum((1, 3)), right + due.pow(2).sum((1, 3))
             return (wrong / right).sqrt()
 
@@ -129,17 +132,19 @@ class Isolation:
         self, encoding: str, blocks: Sequence[KVBlock], questions: Sequence[LineQuestion], repairs: Sequence[str],
         rng: random.Random,
     ) -> Iterator[Answer]:  # fmt: skip
-        """Answer questions after each repair (`REPAIRS`); ``rng`` draws random lines."""
+        """Answer questions after each repair (see `make_repair`); ``rng`` draws random lines."""
         placements = place(self.units, len(self.context), blocks, [True] * len(blocks))
         for number, question in enumerate(questions):
             query, candidates = self._encode(question.text), [self._encode(f" {text}") for text in question.candidates]
             layout = lay_out(self.context, placements, query, True, self.engine.device)
             attention = QueryAttention()
             self.engine.prefill(layout, attention, Serial(), context_block=self.context_block)
-            full, _ = self._scores(layout, Full(), candidates)
+            if question not in self._full:  # it does not depend on the stored rows
+                self._full[question] = self._scores(layout, Full(), candidates)
+            full, _ = self._full[question]
             for repair in repairs:
                 stage = make_repair(repair, attention, question.line, len(blocks), rng)
-                scores, computed = self._scores(layout, stage, candidates)
+                scores, computed = self._full[question] if repair == "full" else self._scores(layout, stage, candidates)
                 divergence = float((full.exp() * (full - scores)).sum())
                 best = int(scores.argmax())
                 yield Answer(encoding, repair, number, best == 0, best == int(full.argmax()), divergence, computed)
@@ -151,14 +156,12 @@ class Isolation:
         return scores.double().log_softmax(-1), result.trace.computed_ratio
 
 
-REPAIRS = "none, full, named, random N, first K, peak N, mean N"
-
-
 def make_repair(name: str, attention: QueryAttention, answer_line: int, lines: int, rng: random.Random) -> Recompute:
     """Make the recompute stage of a repair.
 
-    ``named``: the line with the answer; ``random N``: N lines with this one among them; ``first K``: the first K rows
-    of every line; ``peak N`` and ``mean N``: the N lines that the query's attention ranks first.
+    ``none`` and ``full`` recompute no line and all lines; ``named``: the line with the answer; ``random N``: N lines
+    with this one among them; ``first K``: the first K rows of every line; ``peak N`` and ``mean N``: the N lines that
+    the query's attention ranks first.
     """
     kind, _, number = name.partition(" ")
     if kind in ("none", "full"):

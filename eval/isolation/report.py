@@ -18,7 +18,7 @@ def deviation_table(deviations: Mapping[str, Deviation]) -> Table:
     rows = []
     for name, deviation in deviations.items():
         parts = [values[1:].mean(0) for values in (deviation.keys, deviation.values)]
-        thirds = deviation.values[1:].mean(1).chunk(3)
+        thirds = deviation.values[1:].mean(1).tensor_split(3)
         cells = [f"{part[cut].mean():.2f}" for part in parts for cut in (slice(0, 1), slice(1, None))]
         rows.append([name, *cells, *(f"{third.mean():.2f}" for third in thirds)])
     headings = ["keys, first row", "keys, other rows", "values, first row", "values, other rows"]
@@ -56,17 +56,18 @@ def divergence_table(answers: Sequence[Answer], encodings: Sequence[str], repair
 def draw(deviations: Mapping[str, Deviation], answers: Sequence[Answer], file: Path) -> None:
     """Draw the values' deviation by layer and by row, and right answers against the neighbours before a line."""
     counts = [name for name in deviations if name.startswith(NEIGHBOURS)]
+    encodings = {answer.encoding for answer in answers}
     with figure(file, 3, 3) as (by_layer, by_row, right):
         for number, (name, deviation) in enumerate(deviations.items()):
             by_layer.plot(deviation.values.mean(1), label=f"after {name}", **style(number))
             by_row.plot(deviation.values[1:].mean(0), label=f"after {name}", **style(number))
-        for number, repair in enumerate(("none", "named", "peak 4", "mean 4")):
+        places = {name: int(name.split()[1]) for name in counts} | ({"context": 0} if "context" in encodings else {})
+        for number, repair in enumerate(dict.fromkeys(answer.repair for answer in answers)):
             shares = []
-            for encoding in ("context", *counts):
+            for encoding in sorted(places, key=places.get):
                 part = [answer for answer in answers if (answer.encoding, answer.repair) == (encoding, repair)]
-                shares.append(100 * sum(answer.right for answer in part) / max(1, len(part)))
-            places = [0, *(int(name.split()[1]) for name in counts)]
-            right.plot(places, shares, label=repair, **style(number))
+                shares.append(100 * sum(answer.right for answer in part) / len(part))
+            right.plot(sorted(places.values()), shares, label=repair, **style(number))
         titles = ("deviation of values by layer", "deviation of values by row of a line", "right answers, %")
         labels = ("layer", "row", "neighbours before a line when it was encoded")
         for axis, title, label in zip((by_layer, by_row, right), titles, labels, strict=True):

@@ -96,7 +96,7 @@ class Prober:
         answer: list[int] = []
         most, ends = probe.max_answer_tokens(self._length), False
         while not ends:
-            count = min(PIECE, most - len(answer)) if probe.only_contains else most
+            count = min(PIECE, most - len(answer)) if probe.grade_never_falls else most
             piece = session.generate(prefill, count, self._format.stops(), keep=True)
             answer += piece
             grade = probe.grade(self._format.decode(answer))

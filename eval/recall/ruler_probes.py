@@ -68,7 +68,7 @@ class RulerProbe:
     facts: tuple[MemoryLine, ...]
     question: str
     answers: tuple[str, ...]
-    only_contains: ClassVar[bool] = True  # a longer answer never gets a lower grade
+    grade_never_falls: ClassVar[bool] = True  # a longer answer never gets a lower grade
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of answer tokens; ``length`` counts the tokens of a text."""

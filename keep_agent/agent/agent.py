@@ -237,9 +237,9 @@ class Agent(AsyncMethods, AbstractContextManager["Agent"]):
         """Forget the oldest executed skills, and the oldest finished tasks, beyond ``history`` of each."""
         store = self._session.store
         for category in ("history", "task"):
-            own = [store.get(id) for id in store.of(category) if not id.startswith(EXAMPLE)]
-            if (excess := len(own) - self._history) > 0:
-                oldest = sorted(own, key=lambda segment: segment.created)
+            segments = [store.get(id) for id in store.of(category) if not id.startswith(EXAMPLE)]
+            if (excess := len(segments) - self._history) > 0:
+                oldest = sorted(segments, key=lambda segment: segment.created)
                 self._planner.write([Edit(segment.id, category, None) for segment in oldest[:excess]])
 
     def _update_groups(self) -> None:

@@ -100,6 +100,8 @@ def format_of(
     goal = prompt.get("goal")  # missing in the configs of older runs
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, whose prompts have no goal; leave it out")
+    if prompt.get("focus") and prompt.format == "lota":
+        raise ConfigError("prompt.focus does not work with prompt=lota, whose prompts have no focus; leave it out")
     abilities = _abilities(model)
     goals = bool(abilities.get("says_goals")) if goal is None else goal
     focus = prompt.get("focus") or abilities.get("focus", "words")

@@ -170,9 +170,10 @@ class MultiHop:
 
     def _direct(self, mass: Array, probe: Probe) -> Array:
         """Return the query's importance of each segment; ``mass`` is its mean attention."""
+        scale = self._layout.rows if self._is_relative else 1  # if relative, 1 means evenly spread attention
         if self.importance == "max":
-            return len(mass) * probe.peak_from_query().double().cpu().numpy()
-        return mass * self._layout.rows if self._is_relative else mass  # if relative, 1: evenly spread
+            return len(mass) * probe.peak_from_query().double().cpu().numpy() * scale / self._layout.rows
+        return mass * scale
 
     def _propagate(self, sources: NDArray[np.int64], between: Array) -> Array:
         """Return the (segments,) importance propagated from the segments ``sources``."""

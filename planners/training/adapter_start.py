@@ -13,6 +13,7 @@ import torch
 from keep_agent.errors import ConfigError, ModelError
 from keep_agent.files import loading, read_json
 from memory.engine.models.load import read_module
+from memory.engine.models.model_spec import make_spec
 from memory.engine.models.packaged import hub_name
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.files.checksums import CHECKSUMS, check_sums
@@ -70,6 +71,12 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
             check_init(args, calls, WEIGHTS)
     torch.manual_seed(args.seed)
     model, files = read_module(args.base, torch.float32, torch.device("cpu"), attention=packed_attention.NAME)
+    spec = make_spec(model, "")
+    if any(spec.windows) or spec.sinks:
+        raise ConfigError(
+            f"--base {args.base} has sliding windows or attention sinks, which the trainer's attention does not have; "
+            "use a model without them, or train its adapter with another program"
+        )
     tokenizer = load_tokenizer(str(files.folder), model.get_input_embeddings().num_embeddings)
     adapter = lora_config(name, args.rank)
     inject(model, adapter)

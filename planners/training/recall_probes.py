@@ -83,7 +83,7 @@ class RecallProbe:
     question: str
     answer: str
     needles: tuple[str, ...]
-    only_contains: ClassVar[bool] = False  # the answer must match exactly
+    grade_never_falls: ClassVar[bool] = False  # the answer must match exactly
 
     def max_answer_tokens(self, length: Callable[[str], int]) -> int:
         """Return the maximum number of tokens of an answer; ``length`` counts the tokens of a text."""

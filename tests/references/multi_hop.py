@@ -73,7 +73,7 @@ def choose(
                 for head in range(len(weights))
                 for row in query_rows
             ]
-            return len(members) * max(shares)
+            return len(members) * max(shares) / (1 if relative else rows[-1] + 1)
         return importance(weights, query_rows, target) * (rows[-1] + 1 if relative else 1)
 
     def from_hop(target: int, sources: Set) -> float:

@@ -51,6 +51,7 @@ def merge_adapter(module: PreTrainedModel, files: ModelFiles, name: str) -> PreT
 
     :raises ConfigError: the package peft is not installed
     :raises ModelError: the adapter is of an unsupported kind, or was made for another model
+    :raises DataError: its configuration is not JSON
     """
     if find_spec("peft") is None:
         raise ConfigError(f"model.adapter={files.folder} needs the package peft; install 'keep-agent[peft]'")
@@ -60,9 +61,12 @@ def merge_adapter(module: PreTrainedModel, files: ModelFiles, name: str) -> PreT
     fields = _checked(values, files.folder)
     base = str(values.get("base_model_name_or_path") or "a model that it does not name")
     misfit = f"give the model that it was trained for, {base}"
-    with loading(f"adapter {str(files.folder)!r} of model {name!r}", misfit), warnings.catch_warnings():
+    what = f"adapter {str(files.folder)!r} of model {name!r}"
+    with loading(what, "fetch the adapter again"):
+        config = LoraConfig(**fields, inference_mode=True, task_type="CAUSAL_LM")
+    with loading(what, misfit), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft's use of transformers
-        adapted = PeftModel(module, LoraConfig(**fields, inference_mode=True, task_type="CAUSAL_LM"))
+        adapted = PeftModel(module, config)
         tensors = read_tensors(files.weights[0])
         result = set_peft_model_state_dict(adapted, tensors)
     _check_fit(tensors, result, f"the adapter in {files.folder} does not fit model {name!r}", misfit)
@@ -81,7 +85,7 @@ def _checked(values: Any, folder: Path) -> dict[str, Any]:
     """Return the fields of a LoRA configuration. Raises ModelError for an unsupported kind of adapter."""
     if not isinstance(values, dict) or values.get("peft_type") != "LORA":
         kind = values.get("peft_type") if isinstance(values, dict) else values
-        raise ModelError(f"the adapter in {folder} is of kind {kind!r}, and only LORA is supported; merge it yourself")
+        raise ModelError(f"the adapter in {folder} is of kind {kind!r}, and only LORA is supported; use a LoRA adapter")
     init = values.get("init_lora_weights", True)
     odd = [key for key, value in values.items() if value and key not in (*FIELDS, *HARMLESS, "init_lora_weights")]
     if odd or not any(init is known or init == known for known in INITS):
