@@ -33,23 +33,25 @@ ASIDES = (
     "We are running a bit late.", "You did a good job yesterday.", "There is a lot to do in this house.",
 )  # fmt: skip
 SYNONYMS = MappingProxyType({
-    "put": ("set", "lay", "deposit"), "place": ("set", "lay", "position"), "move": ("carry", "bring"), "take": ("grab",
-    "fetch"), "get": ("fetch", "grab"), "pick up": ("grab", "collect"), "find": ("locate", "search for"), "turn on":
-    ("switch on", "light up"), "examine": ("inspect", "study"), "look at": ("inspect", "view"), "heat": ("warm up",),
-    "heated": ("warmed up",), "cook": ("heat through",), "microwaved": ("warmed up",), "chill": ("make cold",
-    "refrigerate"), "chilled": ("cold",), "cool": ("make cold", "refrigerate"), "cooled": ("cold",), "wash": ("scrub",
-    "clean up"), "washed": ("scrubbed",), "rinse": ("scrub",), "rinsed": ("scrubbed",), "sliced": ("cut up",), "fridge": ("refrigerator", "icebox"), "refrigerator": ("fridge", "icebox"), "couch": ("settee",
-    "sofa"), "sofa": ("settee", "couch"), "trash can": ("waste bin", "rubbish bin"), "garbage can": ("waste bin",
-    "rubbish bin"), "stove": ("cooker", "hob"), "counter": ("worktop", "kitchen top"), "countertop": ("worktop",
-    "kitchen top"), "cabinet": ("cupboard",), "cupboard": ("kitchen cabinet",), "drawer": ("pull-out compartment",),
+    "put": ("set", "lay", "deposit"), "place": ("set", "lay", "position"), "move": ("carry", "bring"),
+    "take": ("grab", "fetch"), "get": ("fetch", "grab"), "pick up": ("grab", "collect"),
+    "find": ("locate", "search for"), "turn on": ("switch on", "light up"), "examine": ("inspect", "study"),
+    "look at": ("inspect", "view"), "heat": ("warm up",), "heated": ("warmed up",), "cook": ("heat through",),
+    "microwaved": ("warmed up",), "chill": ("make cold", "refrigerate"), "chilled": ("cold",),
+    "cool": ("make cold", "refrigerate"), "cooled": ("cold",), "wash": ("scrub", "clean up"), "washed": ("scrubbed",),
+    "rinse": ("scrub",), "rinsed": ("scrubbed",), "sliced": ("cut up",), "fridge": ("refrigerator", "icebox"),
+    "refrigerator": ("fridge", "icebox"), "couch": ("settee", "sofa"), "sofa": ("settee", "couch"),
+    "trash can": ("waste bin", "rubbish bin"), "garbage can": ("waste bin", "rubbish bin"),
+    "stove": ("cooker", "hob"), "counter": ("worktop", "kitchen top"), "countertop": ("worktop", "kitchen top"),
+    "cabinet": ("cupboard",), "cupboard": ("kitchen cabinet",), "drawer": ("pull-out compartment",),
     "night stand": ("bedside table",), "nightstand": ("bedside table",), "dresser": ("chest of drawers",),
-    "cell phone": ("mobile",), "phone": ("mobile",), "remote": ("clicker",), "remote control": ("clicker",), "laptop":
-    ("notebook computer",), "computer": ("machine",), "lamp": ("reading light",), "light": ("lamp",), "tissue":
-    ("kleenex",), "credit card": ("bank card",), "keys": ("bunch of keys",), "watch": ("wristwatch",), "cup":
-    ("beaker",), "pan": ("skillet",), "pot": ("saucepan",), "plate": ("dish",), "towel": ("bath cloth",), "cloth":
-    ("rag",), "bar of soap": ("soap bar",), "toilet paper": ("toilet roll",), "spray bottle": ("sprayer",), "table":
-    ("tabletop",), "potato": ("spud",), "bed": ("mattress",), "chair": ("seat",), "box": ("carton",), "book":
-    ("volume",), "vase": ("flower holder",),
+    "cell phone": ("mobile",), "phone": ("mobile",), "remote": ("clicker",), "remote control": ("clicker",),
+    "laptop": ("notebook computer",), "computer": ("machine",), "lamp": ("reading light",), "light": ("lamp",),
+    "tissue": ("kleenex",), "credit card": ("bank card",), "keys": ("bunch of keys",), "watch": ("wristwatch",),
+    "cup": ("beaker",), "pan": ("skillet",), "pot": ("saucepan",), "plate": ("dish",), "towel": ("bath cloth",),
+    "cloth": ("rag",), "bar of soap": ("soap bar",), "toilet paper": ("toilet roll",), "spray bottle": ("sprayer",),
+    "table": ("tabletop",), "potato": ("spud",), "bed": ("mattress",), "chair": ("seat",), "box": ("carton",),
+    "book": ("volume",), "vase": ("flower holder",),
 })  # fmt: skip
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 LONG_WORD, TYPO_SHARE = 4, 1 / 6  # least letters of a word that gets a typo; share of these words that get one
