@@ -284,6 +284,21 @@ def test_old_skills_are_forgotten_without_a_limit_too(make_agent: MakeAgent) -> 
     assert {segment.id for segment in agent._session.store} == {"mug_1", "did_3", "did_4", "did_5"}
 
 
+def test_examples_are_never_forgotten_and_survive_a_restart(make_agent: MakeAgent) -> None:
+    agent = make_agent("planner=llm_planner", "prompt.examples=4", history=2)
+    agent.observe([MUG_FACT])
+    for number in range(5):
+        agent.plan(f"task {number}", ["done"])
+        agent.report(Outcome(True))
+    examples = {f"example_{number}" for number in range(1, 5)}
+    assert set(agent._session.store.of("task")) == {*examples, "task_4", "task_5"}
+    again = make_agent("planner=llm_planner", "prompt.examples=4", name="other")
+    again.restore(agent.dump())
+    assert examples <= set(again._session.store.of("task"))
+    with pytest.raises(DataError, match="example_1.* is reserved"):
+        agent.observe([Fact("example_1", "object", "example")])
+
+
 def test_the_asynchronous_twins_leave_the_event_loop_free(agent: Agent, tmp_path: Path) -> None:
     async def main() -> int:
         await agent.aobserve([MUG_FACT])

@@ -55,3 +55,17 @@ def test_examples_replace_the_facts_about_the_house() -> None:
     assert len(NearestExamples().select("put a pan on the desk", store, 3)) == 3
     with pytest.raises(ConfigError, match="top_k=-1"):
         NearestExamples(top_k=-1)
+
+
+def test_a_thing_comes_with_the_texts_that_amend_it_and_its_place() -> None:
+    store = make_store()
+    store.put("desk_1", "receptacle", "desk desk_1\n")
+    store.put("shelf_1", "receptacle", "shelf shelf_1\n")
+    for name in ("mug_1", "pan_1"):
+        store.put(name, "object", f"there {name[:3]} {name}\n", parent="desk_1")
+    store.advance()
+    store.put("pan_1/now", "object", "now pan pan_1 hand\n", parent="pan_1")
+    store.graph.update(store)
+    selection = LongShort(capacity=1, top_k=1, recent=0).select("pan_1", store, 3)
+    assert selection == ["desk_1", "pan_1", "pan_1/now"]
+    assert LongShort(capacity=1, top_k=1, recent=0).select("pan_1", store, 2) == ["desk_1", "shelf_1"]

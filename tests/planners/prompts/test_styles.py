@@ -67,3 +67,49 @@ def test_reset_clears_the_written_entities() -> None:
 def test_an_unknown_style_is_refused() -> None:
     with pytest.raises(ConfigError, match="plain, linked"):
         make_style("verse")
+
+
+@pytest.mark.parametrize(
+    ("fact", "sentence"),
+    [
+        (FactRecord("mug_1", "object", "mug", place="desk_1"), "There is a mug called mug_1, and it is at desk_1 now."),
+        (
+            FactRecord("mug_1", "object", "mug", place="agent", states=("cold", "sliced", "clean")),
+            "There is a mug called mug_1, and it is in the robot's hand now; it is cold, sliced and clean.",
+        ),
+        (FactRecord("mug_1", "object", "mug"), "There is a mug called mug_1, and it is at an unknown place now."),
+        (
+            FactRecord("desk_1", "receptacle", "desk"),
+            "There is a desk called desk_1 in the house; the robot knows what is there.",
+        ),
+        (
+            FactRecord("drawer_2", "receptacle", "drawer", place="bath_1", states=("closed", "unseen")),
+            "There is a drawer called drawer_2 in bath_1, and it is closed; the robot has not yet seen what is there.",
+        ),
+        (FactRecord("agent", "agent", "agent"), "The robot is at the start, holds nothing and sees nothing."),
+        (
+            FactRecord("agent", "agent", "agent", place="desk_1", holds="pen_1", sees=("mug_1", "cd_2")),
+            "The robot is at desk_1, holds pen_1 and sees mug_1 and cd_2.",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else value.id,
+)
+def test_natural_facts_are_sentences(fact: FactRecord, sentence: str) -> None:
+    (edit,) = make_style("natural").edits([fact])
+    assert edit == Edit(fact.id, fact.category, f"{sentence}\n")
+
+
+def test_natural_log_lines_and_removals_are_sentences() -> None:
+    style = make_style("natural")
+    assert (
+        style.history(3, "go to desk_1").text == "In an earlier step the robot did this with success: go to desk_1.\n"
+    )
+    outcome = "In an earlier task the robot was asked to do this: get a mug; it failed after 7 steps.\n"
+    assert style.finished(1, "Get a  MUG", False, 7) == Edit("task_1", "task", outcome)
+    example = style.example(2, "Get a mug", ("go to desk 1", "pick up mug 1"))
+    steps = "its steps were: go to desk_1 and pick up mug_1"
+    text = f"In an example a robot was asked to do this: get a mug; {steps}.\n"
+    assert example == Edit("example_2", "task", text)
+    assert style.edits([REMOVED])[0].text is None
+    (line,) = make_style("natural", "append").edits([REMOVED])
+    assert line.text == "The mug called mug_1 was here before, but it does not exist any more.\n"
