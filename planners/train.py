@@ -49,6 +49,7 @@ NUMBERS = (
     Option("intermediate", int, SHAPE.intermediate, (1, 2**18), "width of the feed-forward layers of a new model"),
 )
 RANGES = options.ranges_of(NUMBERS)
+NEW_MODEL = ("hidden", "layers", "heads", "intermediate", "vocab", "corpus")  # options without effect on an adapter
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,6 +76,11 @@ def check_options(args: argparse.Namespace) -> None:
         )
     if args.base and find_spec("peft") is None:
         raise ConfigError(f"--base {args.base} needs the package peft; install 'keep-agent[peft]'")
+    defaults = {number.name: number.default for number in NUMBERS}
+    useless = [name for name in (NEW_MODEL if args.base else ("rank",)) if getattr(args, name) != defaults[name]]
+    if useless:
+        what = "a new model, and --base names an existing one" if args.base else "an adapter, which needs --base"
+        raise ConfigError(f"--{useless[0]} {getattr(args, useless[0])} is for {what}; leave it out")
     if args.base and args.deepen:
         raise ConfigError("--base trains an adapter of a pretrained model, which keeps its layers; leave --deepen out")
     if not args.base and not args.init and not is_planner(Path(args.out)):  # a new model

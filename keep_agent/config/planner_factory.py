@@ -173,8 +173,9 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     disable_progress_bar()  # KEEP Agent shows its own
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are only about retries
     device = usable_device("model.device", model.device)
-    adapter = ADAPTERS.get(model.adapter, model.adapter) if model.get("adapter") else None  # older runs have no key
-    dtype, path, console = _dtype(model.dtype, device), _model_path(model), make_console(stderr=True)
+    path, bundled = ADAPTERS.get(model.name, (_model_path(model), None))
+    adapter = model.get("adapter") or bundled  # older runs have no key
+    dtype, console = _dtype(model.dtype, device), make_console(stderr=True)
     with console.status(f"loading {model.name} in {dtype}") if console.is_terminal else nullcontext():
         return load_model(path, dtype, device, model.init, seed, model.quantization, adapter)
 

@@ -179,6 +179,10 @@ def test_the_levels_have_all_styles_and_rising_sizes() -> None:
 
 
 def test_wrong_options_are_refused(arguments: Callable[..., argparse.Namespace], base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--hidden 96 is for a new model, and --base names an existing one"):
+        check_options(arguments(1, "--hidden", "96"))
+    with pytest.raises(ConfigError, match="--rank 4 is for an adapter, which needs --base"):
+        check_options(arguments(1, "--base", ""))
     with pytest.raises(ConfigError, match="leave --deepen out"):
         check_options(arguments(1, "--deepen", "4"))
     file = base / "tokenizer_config.json"
