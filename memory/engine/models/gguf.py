@@ -14,7 +14,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -131,11 +131,13 @@ def _convert(file: Path, folder: Path) -> None:
     with loading(f"GGUF file {str(file)!r}", OTHER_FORMAT), TemporaryDirectory(prefix="keep-agent-") as view:
         link = Path(view) / "model.gguf"
         link.symlink_to(file.absolute())
-        names: dict[str, Any] = {"gguf_file": str(link), "trust_remote_code": False}  # a relative name is looked up
-        check_supported(AutoConfig.from_pretrained(view, **names))  # in the current folder first
-        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
-        model, report = AutoModelForCausalLM.from_pretrained(view, **options, **names)
-        tokenizer = AutoTokenizer.from_pretrained(view, **names)
+        name = str(link)  # a relative name would be looked up in the current folder first
+        check_supported(AutoConfig.from_pretrained(view, gguf_file=name, trust_remote_code=False))
+        model, report = AutoModelForCausalLM.from_pretrained(
+            view, gguf_file=name, trust_remote_code=False, dtype=torch.float32, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        tokenizer = AutoTokenizer.from_pretrained(view, gguf_file=name, trust_remote_code=False)
         plain = _plain(model)
     missing = sorted([*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     if missing:  # transformers fills them with random numbers
