@@ -25,6 +25,7 @@ from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.tables import show
 from eval.common.variants import check_overrides, name_list
+from eval.isolation.texts import TEXTS
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.model_names import expand_model
 from keep_agent.config.settings import check_settings
@@ -36,7 +37,6 @@ from memory.files.atomic import write_atomic
 ENCODINGS = "nothing,bos,context,behind 1,behind 2,behind 4,behind 8,behind 16"
 REPAIRS = "none,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
 KEYS = ("model", "eval.threads", "eval.seed")
-KINDS = ("needles", "house")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add = p.add_argument
     kinds = "needles: magic numbers, for any model; house: sentences about a house, for planner-smol"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}")
-    add("--texts", choices=KINDS, default="needles", help=kinds)
+    add("--texts", choices=TEXTS, default="needles", help=kinds)
     add("--lines", type=int, default=40, help="lines of the memory (default 40)")
     add("--questions", type=int, default=40, help="questions, each about one line (default 40)")
     add("--encodings", type=name_list, default=name_list(ENCODINGS), metavar="A,B", help=f"default {ENCODINGS}")
@@ -87,7 +87,6 @@ def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -
     """Measure, print the tables, and write them with the figure."""
     from eval.isolation.measure import Isolation  # lazy, as below: options are checked before torch is loaded
     from eval.isolation.report import answer_table, deviation_table, divergence_table, draw
-    from eval.isolation.texts import TEXTS
     from keep_agent.config.planner_factory import make_model, make_tokenizer
     from memory.engine.transformers.engine import TransformersEngine
     from planners.prompts.formats import Splicer

@@ -30,7 +30,7 @@ def answer_table(answers: Sequence[Answer], encodings: Sequence[str], repairs: S
     for repair in repairs:
         cells = []
         for encoding in encodings:
-            part = [answer for answer in answers if (answer.encoding, answer.repair) == (encoding, repair)]
+            part = _part(answers, encoding, repair)
             share = sum(answer.right for answer in part) / len(part)
             low, high = wilson(share, len(part))
             cells.append(f"{100 * share:.0f} ({100 * low:.0f} to {100 * high:.0f})")
@@ -45,12 +45,16 @@ def divergence_table(answers: Sequence[Answer], encodings: Sequence[str], repair
     for repair in repairs:
         cells = []
         for encoding in encodings:
-            part = [answer for answer in answers if (answer.encoding, answer.repair) == (encoding, repair)]
+            part = _part(answers, encoding, repair)
             same = 100 * sum(answer.same for answer in part) / len(part)
             cells.append(f"{sum(answer.divergence for answer in part) / len(part):.2f}, {same:.0f}")
         rows.append([repair, *cells])
     title = "KL divergence from full recomputation over the candidates (nats), and its answer taken in %"
     return table_of(title, ["recomputed lines"], encodings, rows)
+
+
+def _part(answers: Sequence[Answer], encoding: str, repair: str) -> list[Answer]:
+    return [answer for answer in answers if (answer.encoding, answer.repair) == (encoding, repair)]
 
 
 def draw(deviations: Mapping[str, Deviation], answers: Sequence[Answer], file: Path) -> None:
@@ -65,7 +69,7 @@ def draw(deviations: Mapping[str, Deviation], answers: Sequence[Answer], file: P
         for number, repair in enumerate(dict.fromkeys(answer.repair for answer in answers)):
             shares = []
             for encoding in sorted(places, key=places.get):
-                part = [answer for answer in answers if (answer.encoding, answer.repair) == (encoding, repair)]
+                part = _part(answers, encoding, repair)
                 shares.append(100 * sum(answer.right for answer in part) / len(part))
             right.plot(sorted(places.values()), shares, label=repair, **style(number))
         titles = ("deviation of values by layer", "deviation of values by row of a line", "right answers, %")

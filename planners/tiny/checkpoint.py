@@ -61,6 +61,11 @@ def write_planner(
     :param weights: tensors that replace those of the model, by name
     """
     write_files(folder, CHECKSUMS, _model_contents(model, {**model.state_dict(), **weights}, tokenizer))
+    write_state(folder, history, more)
+
+
+def write_state(folder: Path, history: Mapping[str, object], more: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    """Write the files that only the trainer reads: the training record, and tensors by file name."""
     state = chain([(HISTORY, json_bytes(history))], ((name, save(dict(tensors))) for name, tensors in more.items()))
     write_files(folder, STATE_CHECKSUMS, state)
 

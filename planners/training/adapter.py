@@ -12,11 +12,12 @@ from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import save
 from torch import nn
 
+from memory.engine.models.adapter import WEIGHTS
+from memory.engine.models.model_path import ADAPTER
 from memory.files.checksums import CHECKSUMS
-from planners.tiny.checkpoint import STATE_CHECKSUMS, json_bytes, write_files
-from planners.tiny.shape import HISTORY
+from planners.bundled import ABILITIES
+from planners.tiny.checkpoint import json_bytes, write_files, write_state
 
-CONFIG, WEIGHTS, ABILITIES = "adapter_config.json", "adapter_model.safetensors", "planner.json"
 NAME = "default"  # PEFT's name of the adapter in the model; not part of a file's tensor names
 PREFIX = "base_model.model."  # of a file's tensor names
 SCALE = 2  # alpha / rank
@@ -49,13 +50,12 @@ def write_adapter(
     state = {file_name(name): value.to("cpu", torch.bfloat16).contiguous() for name, value in tensors.items()}
     values = config.to_dict() | {"inference_mode": True, "target_modules": sorted(config.target_modules)}
     contents = (
-        (CONFIG, json_bytes(json.loads(json.dumps(values, default=_plain)))),
+        (ADAPTER, json_bytes(json.loads(json.dumps(values, default=_plain)))),
         (WEIGHTS, save(state, {"format": "pt"})),
         (ABILITIES, json_bytes(dict(abilities))),
     )
     write_files(folder, CHECKSUMS, contents)
-    record = [(HISTORY, json_bytes(dict(history))), *((name, save(dict(part))) for name, part in more.items())]
-    write_files(folder, STATE_CHECKSUMS, record)
+    write_state(folder, history, more)
 
 
 def _plain(value: object) -> object:

@@ -12,7 +12,9 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError
 from keep_agent.files import loading, read_json
+from memory.engine.models.adapter import WEIGHTS
 from memory.engine.models.load import read_module
+from memory.engine.models.model_path import ADAPTER
 from memory.engine.models.model_spec import make_spec
 from memory.engine.models.packaged import hub_name
 from memory.engine.models.tokenizer import load_tokenizer
@@ -22,7 +24,7 @@ from planners.prompts.formats import Splicer
 from planners.tiny.checkpoint import RESTORE, latest_checkpoint, read_tensors
 from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
-from planners.training.adapter import CONFIG, WEIGHTS, file_name, inject, lora_config, write_adapter
+from planners.training.adapter import file_name, inject, lora_config, write_adapter
 from planners.training.batches import ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
 from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, check_init, load_trained
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig
 
 FOCUS_SHARE = 0.75  # share of slots with a focus: the adapted model plans with and without it
-ABILITIES = {"says_goals": True, "focus": "line"}  # how the prompts of the adapted model differ from others
+PROMPTS = {"says_goals": True, "focus": "line"}  # how the prompts of the adapted model differ from others
 
 
 @dataclass
@@ -47,7 +49,7 @@ class AdapterStart(RunStart):
         self, folder: Path, tensors: Mapping[str, torch.Tensor], history: dict,
         more: Mapping[str, Mapping[str, torch.Tensor]],
     ) -> None:  # fmt: skip
-        write_adapter(folder, self.adapter, tensors, ABILITIES, history, more)
+        write_adapter(folder, self.adapter, tensors, PROMPTS, history, more)
 
 
 def start_adapter(args: argparse.Namespace) -> AdapterStart:
@@ -62,7 +64,7 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
     if source:
         check_sums(source / CHECKSUMS)
         with loading(f"the adapter and its training record in {source}", RESTORE):
-            config, history = read_json(source / CONFIG, RESTORE), read_json(source / HISTORY, RESTORE)
+            config, history = read_json(source / ADAPTER, RESTORE), read_json(source / HISTORY, RESTORE)
             base, rank = str(config["base_model_name_or_path"]), int(config["r"])
             progress, calls = Progress(**history["progress"]), history["calls"]
         if (name, args.rank) != (base, rank):
@@ -81,10 +83,9 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
     adapter = lora_config(name, args.rank)
     inject(model, adapter)
     if source:
-        names = {
-            key: key if checkpoint else file_name(key) for key, value in model.named_parameters() if value.requires_grad
-        }
-        trained = {names[key]: value.data for key, value in model.named_parameters() if value.requires_grad}
+        trained = {key: value.data for key, value in model.named_parameters() if value.requires_grad}
+        if not checkpoint:
+            trained = {file_name(key): value for key, value in trained.items()}
         file = source / (MASTER_WEIGHTS if checkpoint else WEIGHTS)
         load_trained(trained, read_tensors(file), file)
     bos = tokenizer.bos_token_id

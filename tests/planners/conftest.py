@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from planners.tiny.tokenizer import train_tokenizer
-from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
+from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 from planners.training.run_start import rollout_texts
 
 agent_at = partial(FactRecord, "agent", "agent", "agent")
@@ -50,6 +50,15 @@ def _step(skill: str, *facts: FactRecord) -> StepRecord:
 @pytest.fixture
 def make_rollout() -> Callable[..., Rollout]:
     return rollout
+
+
+@pytest.fixture
+def data(tmp_path: Path, make_rollout: Callable[..., Rollout]) -> Path:
+    """Make a folder of rollouts for a trainer."""
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    write_rollouts(folder / "a.jsonl.gz", (make_rollout(seed) for seed in range(600)))
+    return folder
 
 
 @pytest.fixture

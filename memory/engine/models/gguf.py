@@ -33,11 +33,7 @@ log = logging.getLogger(__name__)
 PACKAGES = ("gguf", "accelerate")
 DTYPE = torch.float16  # of the converted weights: finer than a quantised block's scale, half of float32's room
 PEAK_BYTES = 6  # bytes per parameter while a file is converted: float32, and the result
-ARCHITECTURES = (
-    "llama",
-    "qwen2",
-    "qwen3",
-)  # those compared with safetensors; Mistral's files are of architecture llama
+ARCHITECTURES = ("llama", "qwen2", "qwen3")  # compared with safetensors; Mistral's files are of architecture llama
 SPLITS, ROPE_FACTORS = "split.count", "rope_freqs.weight"
 OTHER_FORMAT = "fetch the model in another format, such as safetensors"
 _UNSAFE = re.compile(r"[^\w.-]+")
@@ -99,7 +95,7 @@ def _check(file: Path) -> int:
         *(f"has no {name}" for name in ("general.architecture", "tokenizer.ggml.tokens") if name not in fields),
         *([] if kind in ARCHITECTURES else [f"is of architecture {kind!r}, and only {', '.join(ARCHITECTURES)} work"]),
         *([] if tensors else ["has no tensors"]),
-        *(f"is one of {fields[name]} parts, which must be merged" for name in (SPLITS,) if fields.get(name, 1) > 1),
+        *([f"is one of {fields[SPLITS]} parts, which must be merged"] if fields.get(SPLITS, 1) > 1 else []),
         *(f"scales RoPE by {fields[name]}, which cannot be read from a GGUF file" for name in fields
           if name.endswith("rope.scaling.type") and fields[name] != "none"),
         *(f"has {name}, which cannot be read from a GGUF file" for name, *_ in tensors if name == ROPE_FACTORS),

@@ -24,7 +24,7 @@ from planners.training.batches import ADAPTER_LEVELS, fitted
 from planners.training.forward import forward, last_hidden
 from planners.training.packed_attention import collate
 from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix
-from planners.training.rollout_files import Rollout, write_rollouts
+from planners.training.rollout_files import Rollout
 from planners.training.trainer import Trainer
 
 pytest.importorskip("peft", reason="needs the extra peft")
@@ -43,14 +43,6 @@ def base(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokenizerFast
     chat.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"bos_token": "<|im_start|>"}))
-    return folder
-
-
-@pytest.fixture
-def data(tmp_path: Path, make_rollout: Make) -> Path:
-    folder = tmp_path / "rollouts"
-    folder.mkdir()
-    write_rollouts(folder / "a.jsonl.gz", (make_rollout(seed) for seed in range(600)))
     return folder
 
 

@@ -27,21 +27,13 @@ from planners.training.options import OPTIMIZERS
 from planners.training.packed_attention import collate
 from planners.training.packing import Packer, SlotMix
 from planners.training.parallel import ProcessGroup, run_parallel
-from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
+from planners.training.rollout_files import Rollout, read_rollouts
 from planners.training.trainer import Trainer, train
 
 Make = Callable[..., Rollout]
 Check = Callable[..., None]
 SLOW = pytest.mark.slow
 SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
-
-
-@pytest.fixture
-def data(tmp_path: Path, make_rollout: Make) -> Path:
-    folder = tmp_path / "rollouts"
-    folder.mkdir()
-    write_rollouts(folder / "a.jsonl.gz", (make_rollout(seed) for seed in range(600)))
-    return folder
 
 
 def arguments(data: Path, out: Path, steps: int, *more: str) -> argparse.Namespace:
