@@ -20,8 +20,9 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
-# memory methods whose results equal full recomputation; a constant, since importing the methods would load torch
-EXACT_METHODS = frozenset({"full_cache", "full_recompute", "prefix_cache"})
+# memory methods whose keys and values equal full recomputation of the same segments; a constant, since importing the
+# methods would load torch
+EXACT_METHODS = frozenset({"full_cache", "full_recompute", "karma", "llm_planner", "prefix_cache"})
 
 
 def methods_table() -> Table:

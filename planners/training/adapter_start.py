@@ -25,7 +25,7 @@ from planners.tiny.checkpoint import RESTORE, latest_checkpoint, read_tensors
 from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
 from planners.training.adapter import file_name, inject, lora_config, write_adapter
-from planners.training.batches import ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
+from planners.training.batches import ADAPTER_DECISION_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
 from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, check_init, load_trained
 
 if TYPE_CHECKING:
@@ -93,5 +93,7 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
         raise ModelError(
             f"the tokenizer of {args.base!r} has no BOS token, with which prompts begin; use another model"
         )
-    wording = SlotWording(ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, is_limit=True)
+    wording = SlotWording(
+        ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_DECISION_SHARE, is_limit=True
+    )
     return AdapterStart(model, Splicer(tokenizer).lines, bos, bos, wording, progress, calls, checkpoint, adapter)

@@ -57,6 +57,7 @@ SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, so that the
 GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts left out of plans and goals; annotated ones need more time
 TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota left out of all slots but plans and goals
 DECISION_SHARE = 0.6  # share of single decisions among the remaining windows; the others are trajectories
+ADAPTER_DECISION_SHARE = 0.35  # a large model's rows cost more, and trajectories have three times the targets per row
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
 PLANS = SlotMix(wordings=4)
@@ -105,13 +106,15 @@ class BatchSource:
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
         levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
         is_limit: bool = False, frozen_share: float = 0.0, lesson_share: float = LESSON_SHARE,
+        decision_share: float = DECISION_SHARE,
     ) -> None:  # fmt: skip
         self.level, self._levels, self._is_limit, self._frozen_share = level, levels, is_limit, frozen_share
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share)
-        self._encode, self._separate_share, self._lesson_share = encode, separate_share, lesson_share
+        self._encode, self._separate_share = encode, separate_share
+        self._lesson_share, self._decision_share = lesson_share, decision_share
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
         self._mixed_skills = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
@@ -195,7 +198,7 @@ class BatchSource:
             return HOUSE_GOALS if self._rng.random() < 0.7 else PLANS
         if level.recall and self._rng.random() < RECALL_SHARE:
             return RECALL
-        return DECISIONS if self._rng.random() < DECISION_SHARE else self._trajectories
+        return DECISIONS if self._rng.random() < self._decision_share else self._trajectories
 
     def _batches(self, packs: list[PackedExample], frozen: bool) -> list[list[PackedExample]]:
         """Divide packs into batches of at most ``tokens`` rows; a larger pack is a batch by itself."""

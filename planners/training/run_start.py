@@ -33,7 +33,7 @@ from planners.tiny.checkpoint import (
 from planners.tiny.growth import add_embeddings, deepen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
 from planners.tiny.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
-from planners.training.batches import LESSON_SHARE, LEVELS, Level
+from planners.training.batches import DECISION_SHARE, LESSON_SHARE, LEVELS, Level
 from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
 from planners.training.packing import Encode
@@ -96,6 +96,7 @@ class SlotWording:
     own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`
     focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
     lesson_share: float = LESSON_SHARE  # share of windows with lessons
+    decision_share: float = DECISION_SHARE  # share of single decisions among the windows without look-ups or plans
     is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
 
 

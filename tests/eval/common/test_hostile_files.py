@@ -155,6 +155,7 @@ READS: Mapping[str, Callable[[Files], list[str]]] = {
 READS_NONE = {
     "keep-eval-games": "generated houses only",
     "keep-eval-fidelity": "generated prompts only; of models see test_nothing_executed",
+    "keep-eval-isolation": "the same",
     "keep-train-planner": "rollouts are JSON lines, checkpoints safetensors and JSON",
     "keep-train-retention": "the same",
     "keep-agent methods": "reads only the package's configs",
