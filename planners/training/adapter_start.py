@@ -26,13 +26,16 @@ from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
 from planners.training.adapter import file_name, inject, lora_config, write_adapter
 from planners.training.batches import ADAPTER_DECISION_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
+from planners.training.packing import PREAMBLE_LINES
 from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, check_init, load_trained
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
 FOCUS_SHARE = 0.75  # share of slots with a focus: the adapted model plans with and without it
-PROMPTS = {"says_goals": True, "focus": "line"}  # how the prompts of the adapted model differ from others
+PREAMBLE_SHARE = 0.7  # the adapted model also plans without the preamble
+# how the prompts of the adapted model differ from those of other models
+PROMPTS = {"says_goals": True, "focus": "line", "preamble": PREAMBLE_LINES}
 
 
 @dataclass
@@ -94,6 +97,6 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
             f"the tokenizer of {args.base!r} has no BOS token, with which prompts begin; use another model"
         )
     wording = SlotWording(
-        ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_DECISION_SHARE, is_limit=True
+        ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_DECISION_SHARE, PREAMBLE_SHARE, is_limit=True
     )
     return AdapterStart(model, Splicer(tokenizer).lines, bos, bos, wording, progress, calls, checkpoint, adapter)

@@ -96,7 +96,7 @@ class BatchSource:
 
     :param transcript: maximum tokens of a trajectory
     :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
-    :param own_line: see `planners.training.packing.Packer`, as for ``focus_share``
+    :param own_line: see `planners.training.packing.Packer`, as for ``focus_share`` and ``preamble_share``
     :param frozen_share: share of windows whose memory is a constant in the gradient
     :param is_limit: packs with more than ``tokens`` rows are shortened; else each is a batch by itself
     """
@@ -106,13 +106,13 @@ class BatchSource:
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
         levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
         is_limit: bool = False, frozen_share: float = 0.0, lesson_share: float = LESSON_SHARE,
-        decision_share: float = DECISION_SHARE,
+        decision_share: float = DECISION_SHARE, preamble_share: float = 0.0,
     ) -> None:  # fmt: skip
         self.level, self._levels, self._is_limit, self._frozen_share = level, levels, is_limit, frozen_share
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
-        self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share)
+        self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share, preamble_share)
         self._encode, self._separate_share = encode, separate_share
         self._lesson_share, self._decision_share = lesson_share, decision_share
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None

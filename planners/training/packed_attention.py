@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from planners.training.packing import IGNORE, PackedExample, rounded
+from planners.training.packing import IGNORE, PREAMBLE, PackedExample, rounded
 
 NAME = "keep_packed"
 MASKED_BIAS = -1e4
@@ -53,7 +53,7 @@ def collate(
 ) -> PackedBatch:  # fmt: skip
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
 
-    With ``separate`` a memory line attends only to itself and BOS, as in separately encoded KV blocks.
+    With ``separate`` a memory line attends only to itself, BOS and the preamble, as in separately encoded KV blocks.
     """
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
@@ -67,7 +67,7 @@ def collate(
     labels = torch.full((len(packs), rows), IGNORE)
     positions = torch.zeros(len(packs), rows, dtype=torch.long)
     visible_memory = torch.zeros(len(packs), slots, 1, memory, dtype=torch.bool)
-    lines = torch.full((len(packs), memory), -1)  # line number of each row; 0 for BOS, -1 for padding
+    lines = torch.full((len(packs), memory), -1)  # line number of each row; 0 for BOS and preamble, -1 for padding
     for b, pack in enumerate(packs):
         start = 1
         ids[b, 0], lines[b, 0] = bos, 0
@@ -75,7 +75,7 @@ def collate(
         for number, (name, tokens) in enumerate(pack.memory, 1):
             places[name] = slice(start, start + len(tokens))
             ids[b, places[name]] = torch.tensor(tokens)
-            lines[b, places[name]] = number
+            lines[b, places[name]] = 0 if name == PREAMBLE else number
             start += len(tokens)
         positions[b, :memory] = torch.arange(memory)
         for s, slot in enumerate(pack.slots):
@@ -101,7 +101,10 @@ def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _same_line_mask(lines: torch.Tensor) -> torch.Tensor:
-    """Return (B, M, M): a row sees BOS, itself and earlier rows of its line. ``lines`` (B, M): line of each row."""
+    """Return (B, M, M): a row sees BOS, the preamble, itself and earlier rows of its line.
+
+    ``lines`` (B, M): line number of each row.
+    """
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, takewhile
 
 from memory.segments.segment import Segment
+from planners.prompts.preamble import preamble
 from planners.prompts.styles import make_style, place_of
 from planners.prompts.text import PROGRESS, TYPE_LEVEL, TextPart, decision
 from planners.training.recall_probes import KINDS, Question, make_scene
@@ -29,6 +30,8 @@ from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
 from planners.training.task_replay import TaskMemory, TaskReplay
 
 IGNORE = -100  # label of a row without a target
+PREAMBLE = "preamble"  # id of the first memory line that holds the preamble
+PREAMBLE_LINES = 8
 ROUNDING = 16  # padded lengths are multiples of it
 Encode = Callable[[str], Sequence[int]]
 VERB_WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # weight of a step in a draw, by verb; otherwise 1
@@ -95,12 +98,14 @@ class Packer:
 
     :param own_line: the focus has a line of its own, see `planners.prompts.text.decision`
     :param focus_share: share of the slots whose instance-level skills have a focus
+    :param preamble_share: share of the packs of rollouts that begin with `PREAMBLE_LINES` example lines
     """
 
     def __init__(
-        self, encode: Encode, mix: SlotMix, seed: int = 0, own_line: bool = False, focus_share: float = 1
-    ) -> None:
-        self.mix, self._own_line, self._focus_share = mix, own_line, focus_share
+        self, encode: Encode, mix: SlotMix, seed: int = 0, own_line: bool = False, focus_share: float = 1,
+        preamble_share: float = 0,
+    ) -> None:  # fmt: skip
+        self.mix, self._own_line, self._focus_share, self._preamble_share = mix, own_line, focus_share, preamble_share
         self.random = random.Random(seed)
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
@@ -127,7 +132,13 @@ class Packer:
         ]  # fmt: skip
         if 0 < self.mix.starts_per_rollout < len(starts):
             starts = sorted(self.random.sample(starts, self.mix.starts_per_rollout))
-        yield from (self._pack(replays[start:]) for start in starts)
+        for start in starts:
+            yield self._with_preamble(self._pack(replays[start:]), style_name)
+
+    def _with_preamble(self, pack: PackedExample, style: str) -> PackedExample:
+        if self.random.random() >= self._preamble_share:
+            return pack
+        return replace(pack, memory=((PREAMBLE, self._encode(preamble(style, PREAMBLE_LINES))), *pack.memory))
 
     def recall(self, segments: int) -> PackedExample:
         """Pack an artificial memory of about ``segments`` lines; half of these memories begin with a question."""

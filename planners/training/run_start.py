@@ -97,6 +97,7 @@ class SlotWording:
     focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
     lesson_share: float = LESSON_SHARE  # share of windows with lessons
     decision_share: float = DECISION_SHARE  # share of single decisions among the windows without look-ups or plans
+    preamble_share: float = 0.0  # share of the packs that begin with a preamble (`planners.prompts.preamble`)
     is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
 
 
