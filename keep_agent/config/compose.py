@@ -13,7 +13,7 @@ from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
 
-AGENT_MINIMUMS = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
+AGENT_MINIMUMS = {"prompt.budget": 1, "prompt.examples": 0, "prompt.preamble": 0, "eval.threads": 1}
 COMPOSE_LOCK = Lock()  # all threads share Hydra's state
 
 
@@ -28,7 +28,7 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
 def compose_agent(overrides: Sequence[str]) -> DictConfig:
     """Compose ``configs/agent.yaml`` with ``overrides``; loads no model. Raises ConfigError, or a Hydra error."""
     config = compose_settings("agent", expand_model(overrides))
-    check_settings(config, AGENT_MINIMUMS, ("eval.threads",), ())
+    check_settings(config, AGENT_MINIMUMS, ("eval.threads", "prompt.preamble"), ())
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} uses no model; choose a planner that uses one, such as keep")
     return config

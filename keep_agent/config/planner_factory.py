@@ -32,6 +32,7 @@ from memory.session import MemorySession
 from planners.bundled import ABILITIES, ADAPTERS, BUNDLED, PLANNERS
 from planners.kv_planner import KVPlanner
 from planners.prompts.formats import Format, make_format
+from planners.prompts.preamble import preamble
 from planners.tiny.checkpoint import SAYS_GOALS
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from planners.prompts.formats import Example
 
+LOTA_LACKS = ("goal", "focus", "preamble")  # settings of prompts that prompt=lota has not
 BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16")  # each means that an x86 CPU has bfloat16 arithmetic
 
 
@@ -97,15 +99,19 @@ def format_of(
     prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
 ) -> Format:
     """Make the prompt format of a config. Raises ConfigError if it is invalid."""
-    goal = prompt.get("goal")  # missing in the configs of older runs
-    if goal and prompt.format == "lota":
-        raise ConfigError("prompt.goal=true does not work with prompt=lota, whose prompts have no goal; leave it out")
-    if prompt.get("focus") and prompt.format == "lota":
-        raise ConfigError("prompt.focus does not work with prompt=lota, whose prompts have no focus; leave it out")
+    if prompt.format == "lota":
+        for key in LOTA_LACKS:
+            if prompt.get(key):
+                raise ConfigError(
+                    f"prompt.{key} does not work with prompt=lota, whose prompts have no {key}; leave it out"
+                )
+        return make_format(prompt.format, tokenizer, examples, prompt.start)
     abilities = _abilities(model)
+    goal, lines = prompt.get("goal"), prompt.get("preamble")  # missing in the configs of older runs, as is the focus
     goals = bool(abilities.get("says_goals")) if goal is None else goal
     focus = prompt.get("focus") or abilities.get("focus", "words")
-    return make_format(prompt.format, tokenizer, examples, prompt.start, goals, focus)
+    text = preamble(prompt.style, abilities.get("preamble", 0) if lines is None else lines)
+    return make_format(prompt.format, tokenizer, examples, prompt.start, goals, focus, text)
 
 
 def _abilities(model: LoadedModel) -> dict[str, Any]:

@@ -44,7 +44,7 @@ EXTRA_KINDS = {  # kinds of values that a setting accepts besides the kind of it
     ValueKind.INT: (
         *("env.limit", "env.max_steps", "env.thor.gpu", "eval.episodes", "eval.shard", "eval.threads"),
         *("limit", "max_tokens"),
-        *("latency.age", "latency.candidates", "latency.store", "latency.churn[]"),
+        *("latency.age", "latency.candidates", "latency.store", "latency.churn[]", "prompt.preamble"),
     ),
     ValueKind.NUMBER: ("engine.chunk_megabytes", "engine.link_gigabytes"),
     ValueKind.BOOL: ("latency.plot", "prompt.goal", "replay"),

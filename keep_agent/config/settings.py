@@ -22,9 +22,11 @@ from planners.prompts.formats import FOCI, FORMATS
 from planners.prompts.styles import STYLES
 
 COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
-LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
+LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0, "prompt.preamble": 0}
 MOST = {"eval.threads": 4096}
-OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null means a default
+OPTIONAL = (  # null means a default
+    "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.preamble",
+)  # fmt: skip
 SWITCHES = ("eval.trace", "eval.progress")
 NULLABLE_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing means the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"

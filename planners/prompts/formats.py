@@ -123,6 +123,7 @@ class PlainFormat(Format):
     :param focus: ``words``: a focus of three tokens precedes an instance-level skill, as planner-tiny was trained;
         ``line``: a focus has a line of its own, for tokenizers that split words; ``none``: no focus
     :param examples: in-context examples, which a planner writes into its memory
+    :param preamble: text after the start token, see `planners.prompts.preamble`
     """
 
     name = "default"
@@ -130,15 +131,16 @@ class PlainFormat(Format):
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False, focus: str = "words",
-        examples: Sequence[Example] = (),
+        examples: Sequence[Example] = (), preamble: str = "",
     ) -> None:  # fmt: skip
         check_choice("prompt.focus", focus, FOCI)
         self._splice, self._goals, self._focus, self.examples = Splicer(tokenizer), goals, focus, examples
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
+        self._preamble = self._splice.lines(preamble)
 
     def context(self) -> Ids:
-        """Return the start token, if any."""
-        return [] if self._start is None else [self._start]
+        """Return the start token, if any, and the preamble."""
+        return [*([] if self._start is None else [self._start]), *self._preamble]
 
     def goal(self, skills: str, instruction: str) -> Ids:
         return self._splice.lines(texts.goal_query(skills, instruction)) if self._goals else []
@@ -262,9 +264,10 @@ def make_format(
     start: str | None = None,
     goals: bool = False,
     focus: str = "words",
+    preamble: str = "",
 ) -> Format:
     """Build a prompt format by name. Raises ConfigError for an unknown name."""
     check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)
-    return PlainFormat(tokenizer, start, goals, focus, examples)
+    return PlainFormat(tokenizer, start, goals, focus, examples, preamble)

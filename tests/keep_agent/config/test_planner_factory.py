@@ -21,8 +21,11 @@ from envs.worlds import spec_of
 from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import make_planner
 from keep_agent.config.planner_factory import make_model, make_tokenizer
+from keep_agent.config.settings import check_settings
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from keep_agent.rollout.results import PARTS
+from memory.engine.models.tokenizer import load_tokenizer
+from planners.prompts.preamble import preamble
 from planners.tiny.checkpoint import SAYS_GOALS
 from tests.keep_agent.agent.playing import play_episode, small_config
 from tests.keep_agent.rollout.houses import MUG
@@ -125,6 +128,28 @@ def test_a_model_trained_for_goals_says_it(
     ready = planner.prefill()
     assert ready.reads.raw >= ready.counts.prompt_tokens  # rows of both prompts
     assert all(("understood" in entry.get("extra", {})) == expected for entry in steps)
+
+
+@pytest.mark.parametrize("trained", [0, 3])
+@pytest.mark.parametrize("setting", [None, 0, 2])
+def test_prompts_begin_with_the_lines_that_the_model_was_trained_with(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, trained: int, setting: int | None
+) -> None:
+    monkeypatch.setattr("keep_agent.config.planner_factory._abilities", lambda _: {"preamble": trained})
+    planner = make_planner(config(tiny_model, f"prompt.preamble={'null' if setting is None else setting}"))
+    _, steps = play(planner, max_steps=1)
+    lines = trained if setting is None else setting
+    due = load_tokenizer(str(tiny_model)).encode(preamble("plain", lines), add_special_tokens=False)
+    start = [*steps[0]["token_ids"][:1], *due]
+    assert steps[0]["token_ids"][: len(start)] == start
+    assert ("stage" in planner._format.decode(start)) == bool(lines)
+    assert len(planner._format.context()) == len(start)
+
+
+@pytest.mark.parametrize(("key", "value"), [("preamble", "-1"), ("preamble", "many"), ("preamble", "1.5")])
+def test_wrong_settings_of_prompts_are_refused(tiny_model: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"prompt.{key}"):
+        check_settings(config(tiny_model, f"prompt.{key}={value}"))
 
 
 def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:

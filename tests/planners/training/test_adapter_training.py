@@ -19,11 +19,12 @@ from memory.engine.models.load import load_model
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
+from planners.prompts.preamble import preamble
 from planners.train import check_options, parser
 from planners.training.batches import ADAPTER_LEVELS, fitted
 from planners.training.forward import forward, last_hidden
 from planners.training.packed_attention import collate
-from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix
+from planners.training.packing import IGNORE, PREAMBLE_LINES, PackedExample, Packer, Slot, SlotMix
 from planners.training.rollout_files import Rollout
 from planners.training.trainer import Trainer
 
@@ -83,8 +84,9 @@ def test_an_adapter_learns_resumes_and_is_loaded_beside_its_base(
         due = trainer.model.set_attn_implementation("eager") or trainer.model(IDS[None]).logits[0]
         unchanged = plain(IDS[None]).logits[0]
     assert (merged - due).norm() / due.norm() < 1e-5 < (merged - unchanged).norm() / unchanged.norm()
-    prompt = OmegaConf.create({"format": "default", "start": None, "goal": None, "focus": None})
-    form = format_of(prompt, loaded, load_tokenizer(str(base)))
+    settings = {"format": "default", "style": "natural", "start": None, "goal": None, "focus": None}
+    form = format_of(OmegaConf.create(settings), loaded, load_tokenizer(str(base)))
+    assert form.decode(form.context()).endswith(preamble("natural", PREAMBLE_LINES))
     assert form.goal("grounded", "find a mug") and form.focus("grounded") > 3 and form.after_focus("grounded")
     resumed = run(arguments(2))
     assert (resumed.progress.step, len(resumed.calls)) == (42, 2)

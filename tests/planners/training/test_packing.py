@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 from tokenizers import Tokenizer
 
+from planners.prompts.preamble import preamble
 from planners.prompts.text import FOCUS, PROGRESS
 from planners.tiny.tokenizer import BOS, PAD
 from planners.training.packed_attention import MASKED_BIAS, collate
-from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix, _pick_count
+from planners.training.packing import (
+    IGNORE,
+    PREAMBLE,
+    PREAMBLE_LINES,
+    PackedExample,
+    Packer,
+    Slot,
+    SlotMix,
+    _pick_count,
+)
 from planners.training.rollout_files import Rollout
 
 Make = Callable[..., Rollout]
@@ -95,14 +106,28 @@ def test_slots_see_the_memory_but_not_each_other(tokenizer: Tokenizer, make_roll
         assert torch.equal(batch.slot_bias[number, 0, :, batch.memory :] == 0, torch.ones(width, width).tril() == 1)
 
 
-def test_separate_lines_see_themselves_and_the_first_token(tokenizer: Tokenizer, make_rollout: Make) -> None:
-    (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=0, steps=2, probes=0)
+@pytest.mark.parametrize("style", ["plain", "linked", "natural"])
+def test_a_memory_begins_with_the_preamble_of_its_style(tokenizer: Tokenizer, make_rollout: Make, style: str) -> None:
+    rollout, mix = make_rollout(1), SlotMix(trajectories=0, steps=2, probes=0)
+    encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
+    packs = {share: next(Packer(encode, mix, preamble_share=share).packs(rollout, style)) for share in (0, 1)}
+    first, *others = packs[1].memory
+    assert first == (PREAMBLE, tuple(encode(preamble(style, PREAMBLE_LINES)))) and (*others,) == packs[0].memory
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_separate_lines_see_themselves_the_first_token_and_the_preamble(
+    tokenizer: Tokenizer, make_rollout: Make, share: int
+) -> None:
+    packer = Packer(lambda text: tokenizer.encode(text).ids, SlotMix(trajectories=0, steps=2), preamble_share=share)
+    (pack,) = packer.packs(make_rollout(1), "plain")
     batch = collate([pack], tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD), separate=True)
     visible = batch.memory_bias[0, 0] == 0
-    start = 1
-    for _, ids in pack.memory:
+    start = shared = 1
+    for name, ids in pack.memory:
         stop = start + len(ids)
-        assert visible[start:stop, 0].all() and not visible[start:stop, 1:start].any()
+        shared = stop if name == PREAMBLE else shared
+        assert visible[start:stop, : min(start, shared)].all() and not visible[start:stop, shared:start].any()
         assert torch.equal(visible[start:stop, start:stop], torch.ones(len(ids), len(ids)).tril() == 1)
         start = stop
     assert collate([pack], 0, 0).memory_bias is None
