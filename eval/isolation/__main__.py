@@ -1,10 +1,11 @@
 """Study of lines that were encoded apart, which are hard to repair: ``python -m eval.isolation [KEY=VALUE ...]``.
 
 A memory of independent lines stands behind a context line; each question names one line. The lines' keys and values
-were computed apart: after nothing, after the BOS token, after the context line, or behind N neighbours. The command
-compares them with those of full recomputation, row by row and layer by layer. Then it answers the questions with these
-rows, after several repairs: nothing, the line with the answer, the first rows of every line, and the lines to which the
-query attends most, by the mean or by the maximum over heads and query rows.
+were computed apart: after nothing, after the BOS token, after the context line, after this line and N examples of such
+lines (a preamble, with which every prompt then begins), or behind N neighbours. The command compares them with those of
+full recomputation, row by row and layer by layer. Then it answers the questions with these rows, after several repairs:
+nothing, the line with the answer, the first rows of every line, and the lines to which the query attends most, by the
+mean or by the maximum over heads and query rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.tables import show
 from eval.common.variants import check_overrides, name_list
-from eval.isolation.texts import TEXTS
+from eval.isolation.texts import EXAMPLES, TEXTS
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.model_names import expand_model
 from keep_agent.config.settings import check_settings
@@ -34,7 +35,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
 
-ENCODINGS = "nothing,bos,context,behind 1,behind 2,behind 4,behind 8,behind 16"
+ENCODINGS = "nothing,bos,context,examples 4,examples 8,behind 1,behind 4,behind 8,behind 16"
 REPAIRS = "none,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
 KEYS = ("model", "eval.threads", "eval.seed")
 
@@ -58,7 +59,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     for option, least in (("lines", 12), ("questions", 1)):
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use {least} or more")
-    known = {"encodings": ("nothing", "bos", "context", "behind N"),
+    known = {"encodings": ("nothing", "bos", "context", "examples N", "behind N"),
              "repairs": ("none", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
     for option, names in known.items():
         plain = {name for name in names if " " not in name}
@@ -67,8 +68,9 @@ def check_options(arguments: argparse.Namespace) -> None:
             kind, _, number = value.partition(" ")
             if value not in plain and not (kind in numbered and number.isdecimal() and int(number)):
                 raise ConfigError(f"--{option} {value!r} is unknown; choose from {', '.join(names)}")
-            if kind in ("random", "peak", "mean") and int(number) > arguments.lines:
-                raise ConfigError(f"--{option} {value!r} names more lines than there are; use up to {arguments.lines}")
+            most = {"examples": EXAMPLES, **dict.fromkeys(("random", "peak", "mean"), arguments.lines)}.get(kind)
+            if most and int(number) > most:
+                raise ConfigError(f"--{option} {value!r} names more lines than there are; use up to {most}")
     check_overrides(arguments.overrides, KEYS, {})
 
 
@@ -85,7 +87,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -> None:
     """Measure, print the tables, and write them with the figure."""
-    from eval.isolation.measure import Isolation  # lazy, as below: options are checked before torch is loaded
+    from eval.isolation.measure import PREAMBLE, Isolation  # lazy, as below: options are checked before torch is loaded
     from eval.isolation.report import answer_table, deviation_table, divergence_table, draw
     from keep_agent.config.planner_factory import make_model, make_tokenizer
     from memory.engine.transformers.engine import TransformersEngine
@@ -98,7 +100,8 @@ def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -
     with TransformersEngine(make_model(config.model, seed)) as engine, Progress(console=console, transient=True) as bar:
         tokenizer = make_tokenizer(config.model, engine.model)
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos)
+        examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
+        lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
         total = len(arguments.encodings) * len(questions) * len(arguments.repairs)
         task, deviations, answers = bar.add_task("answers", total=total), {}, []
         for encoding in arguments.encodings:

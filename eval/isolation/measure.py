@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Ids = list[int]
 ROWS = 12  # first rows of a line whose deviation is measured one by one
 EARLY = 1 / 3  # share of layers, after layer 0, in which the query's attention ranks the lines
-ALONE, BOS, CONTEXT, NEIGHBOURS = "nothing", "bos", "context", "behind"
+ALONE, BOS, CONTEXT, PREAMBLE, NEIGHBOURS = "nothing", "bos", "context", "examples", "behind"
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,16 @@ class Answer:
 
 
 class Isolation:
-    """One memory of lines behind a context prefix, in the engine of a model."""
+    """One memory of lines behind a context prefix, in the engine of a model.
 
-    def __init__(self, engine: TransformersEngine, memory: LineMemory, encode: Callable[[str], Ids], bos: Ids) -> None:
+    :param examples: example lines in the context prefix, after BOS and the context line
+    """
+
+    def __init__(
+        self, engine: TransformersEngine, memory: LineMemory, encode: Callable[[str], Ids], bos: Ids, examples: int = 0
+    ) -> None:
         self.engine, self.memory, self.bos, self._encode = engine, memory, bos, encode
-        self.context = bos + encode(memory.context)
+        self.context = self._prefix(examples)
         self.lines = list(map(encode, memory.lines))
         self.context_block = self._block(self.context)
         self._full: dict[LineQuestion, tuple[torch.Tensor, float]] = {}  # scores and computed ratio, recomputing all
@@ -99,20 +104,28 @@ class Isolation:
     def _block(self, prefix: Ids) -> KVBlock | None:
         return self.engine.encode([(None, prefix)])[0] if prefix else None
 
+    def _prefix(self, examples: int = 0) -> Ids:
+        """Return BOS, the context line and the first ``examples`` example lines."""
+        return self.bos + self._encode(self.memory.context + "".join(self.memory.examples[:examples]))
+
     def encode(self, encoding: str) -> list[KVBlock]:
-        """Encode every line after nothing, BOS, the context, or (``behind N``) the context and the N lines before."""
+        """Encode every line after one of five texts.
+
+        ``nothing``, ``bos``, ``context``: BOS and the context line; ``examples N``: these and N examples of lines;
+        ``behind N``: BOS, the context line and the N lines before the line.
+        """
         name, _, number = encoding.partition(" ")
         if name != NEIGHBOURS:
-            prefix = self._block({ALONE: [], BOS: self.bos, CONTEXT: self.context}[name])
+            prefix = self._block({ALONE: [], BOS: self.bos}.get(name, self._prefix(int(number or 0))))
             return self.engine.encode([(prefix, line) for line in self.lines])
         blocks = []
         for place_, line in enumerate(self.lines):
             before = chain.from_iterable(self.lines[max(0, place_ - int(number)) : place_])
-            blocks += self.engine.encode([(self._block([*self.context, *before]), line)])
+            blocks += self.engine.encode([(self._block([*self._prefix(), *before]), line)])
         return blocks
 
     def deviation(self, blocks: Sequence[KVBlock], skipped: int) -> Deviation:
-        """Compare stored lines, without the first ``skipped``, with those of one pass over context and all lines."""
+        """Compare stored lines, without the first ``skipped``, with those of one pass over the prompt's memory."""
         whole = self.engine.encode([(self.context_block, list(chain.from_iterable(self.lines)))])[0]
         bounds = list(pairwise(accumulate(map(len, self.lines), initial=0)))
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from eval.common.intervals import wilson
 from eval.common.plots import figure, style
 from eval.common.tables import table_of
-from eval.isolation.measure import NEIGHBOURS, Answer, Deviation
+from eval.isolation.measure import Answer, Deviation
 
 
 def deviation_table(deviations: Mapping[str, Deviation]) -> Table:
@@ -58,22 +58,19 @@ def _part(answers: Sequence[Answer], encoding: str, repair: str) -> list[Answer]
 
 
 def draw(deviations: Mapping[str, Deviation], answers: Sequence[Answer], file: Path) -> None:
-    """Draw the values' deviation by layer and by row, and right answers against the neighbours before a line."""
-    counts = [name for name in deviations if name.startswith(NEIGHBOURS)]
-    encodings = {answer.encoding for answer in answers}
+    """Draw the values' deviation by layer and by row, and right answers by what the lines were encoded after."""
+    encodings = list(deviations)
     with figure(file, 3, 3) as (by_layer, by_row, right):
         for number, (name, deviation) in enumerate(deviations.items()):
             by_layer.plot(deviation.values.mean(1), label=f"after {name}", **style(number))
             by_row.plot(deviation.values[1:].mean(0), label=f"after {name}", **style(number))
-        places = {name: int(name.split()[1]) for name in counts} | ({"context": 0} if "context" in encodings else {})
         for number, repair in enumerate(dict.fromkeys(answer.repair for answer in answers)):
-            shares = []
-            for encoding in sorted(places, key=places.get):
-                part = _part(answers, encoding, repair)
-                shares.append(100 * sum(answer.right for answer in part) / len(part))
-            right.plot(sorted(places.values()), shares, label=repair, **style(number))
+            parts = [_part(answers, encoding, repair) for encoding in encodings]
+            shares = [100 * sum(answer.right for answer in part) / len(part) for part in parts]
+            right.plot(range(len(encodings)), shares, label=repair, **style(number))
+        right.set_xticks(range(len(encodings)), encodings, rotation=60)
         titles = ("deviation of values by layer", "deviation of values by row of a line", "right answers, %")
-        labels = ("layer", "row", "neighbours before a line when it was encoded")
+        labels = ("layer", "row", "lines were encoded after")
         for axis, title, label in zip((by_layer, by_row, right), titles, labels, strict=True):
             axis.set_title(title, fontsize=9)
             axis.set_xlabel(label, fontsize=8)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 from envs.worlds import WORLDS
 from eval.recall.ruler import magic_numbers
 from keep_agent.errors import ConfigError
+from planners.prompts.preamble import MOST, preamble
 from planners.prompts.styles import make_style, place_of
 
 CANDIDATES = 10  # answers among which a model chooses
+EXAMPLES = MOST  # examples of lines that a memory offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +29,27 @@ class LineQuestion:
 
 @dataclass(frozen=True, slots=True)
 class LineMemory:
-    """Lines behind a context line, and questions about them. All texts of lines end in a newline."""
+    """Lines behind a context line and examples of such lines, and questions. All texts of lines end in a newline."""
 
     context: str
+    examples: tuple[str, ...]
     lines: tuple[str, ...]
     questions: tuple[LineQuestion, ...]
 
 
 def needles(count: int, rng: random.Random) -> LineMemory:
     """Make lines that give a key its magic number. The answer depends on the named line alone."""
-    magic = magic_numbers(count, rng)
-    lines = tuple(f"The magic number of the {key} is {number}.\n" for key, number in magic.items())
+    magic = magic_numbers(count + EXAMPLES, rng)
+    texts = tuple(f"The magic number of the {key} is {number}.\n" for key, number in magic.items())
     questions = tuple(
         LineQuestion(
             f"What is the magic number of the {key} in the text?\nThe magic number of the {key} is",
             place, _candidates(number, list(magic.values()), rng),
         )
-        for place, (key, number) in enumerate(magic.items())
+        for place, (key, number) in enumerate(islice(magic.items(), count))
     )  # fmt: skip
-    return LineMemory("Some magic numbers are hidden in the text below. Memorize them.\n", lines, questions)
+    context = "Some magic numbers are hidden in the text below. Memorize them.\n"
+    return LineMemory(context, texts[count:], texts[:count], questions)
 
 
 def house(count: int, rng: random.Random) -> LineMemory:
@@ -67,7 +72,8 @@ def house(count: int, rng: random.Random) -> LineMemory:
         LineQuestion(f"where {id}", number, _candidates(answers[id], places, rng))
         for number, id in enumerate(ids) if id in answers
     )  # fmt: skip
-    return LineMemory("", tuple(texts[id] for id in ids), questions)
+    examples = tuple(preamble(style.name, EXAMPLES).splitlines(keepends=True))
+    return LineMemory("", examples, tuple(texts[id] for id in ids), questions)
 
 
 TEXTS: Mapping[str, Callable[[int, random.Random], LineMemory]] = MappingProxyType({"needles": needles, "house": house})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,13 +33,13 @@ def memory() -> LineMemory:
 def study(memory: LineMemory, chat: PreTrainedTokenizerFast) -> Iterator[Isolation]:
     model = tiny_model("llama", layers=4, vocab_size=len(chat), max_position_embeddings=4096)
     with TransformersEngine(model) as engine:
-        yield Isolation(engine, memory, Splicer(chat).lines, [0])
+        yield Isolation(engine, memory, Splicer(chat).lines, [0], 4)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_questions_name_the_line_with_their_answer(kind: str) -> None:
     memory = TEXTS[kind](40, random.Random(1))
-    assert len(memory.lines) == 40 and len(set(memory.lines)) == 40
+    assert len(memory.lines) == 40 and len({*memory.lines, *memory.examples}) == 40 + 16
     for question in memory.questions:
         line = memory.lines[question.line]
         assert question.candidates[0] in line or question.candidates[0] == "hand"
@@ -49,6 +50,7 @@ def test_questions_name_the_line_with_their_answer(kind: str) -> None:
 
 
 def test_behind_all_earlier_lines_the_rows_are_those_of_the_prompt(study: Isolation, memory: LineMemory) -> None:
+    study = Isolation(study.engine, memory, study._encode, [0])
     blocks = study.encode(f"behind {LINES}")
     deviation = study.deviation(blocks, 0)
     assert max(float(deviation.keys.max()), float(deviation.values.max())) < 1e-5
@@ -59,7 +61,7 @@ def test_behind_all_earlier_lines_the_rows_are_those_of_the_prompt(study: Isolat
 
 
 def test_the_less_a_line_sees_the_more_its_rows_deviate(study: Isolation) -> None:
-    deviations = [study.deviation(study.encode(name), 3) for name in ("bos", "context", "behind 3")]
+    deviations = [study.deviation(study.encode(name), 3) for name in ("bos", "context", "examples 4")]
     layer_0 = [float(deviation.values[0].max()) for deviation in deviations]
     assert max(layer_0) < 1e-6, "values of layer 0 depend on the token alone"
     means = [float(deviation.values[1:].mean()) for deviation in deviations]
@@ -103,7 +105,8 @@ def test_the_command_prints_tables_and_writes_its_findings(
     ("options", "message"),
     [
         ("--lines 3", "--lines 3 is too few"),
-        ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, behind N"),
+        ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, examples N"),
+        ("--encodings 'bos,examples 17'", "--encodings 'examples 17' names more lines than there are; use up to 16"),
         ("--repairs last", "--repairs 'last' is unknown"),
         ("planner=keep", "planner=keep is not read here"),
     ],
@@ -111,7 +114,7 @@ def test_the_command_prints_tables_and_writes_its_findings(
 def test_wrong_options_are_refused(
     options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["isolation", *options.split()])
+    monkeypatch.setattr(sys, "argv", ["isolation", *shlex.split(options)])
     with pytest.raises(SystemExit) as exit_:
         main()
     assert exit_.value.code == 2 and message in capsys.readouterr().err
