@@ -111,8 +111,8 @@ def test_a_memory_begins_with_the_preamble_of_its_style(tokenizer: Tokenizer, ma
     rollout, mix = make_rollout(1), SlotMix(trajectories=0, steps=2, probes=0)
     encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
     packs = {share: next(Packer(encode, mix, preamble_share=share).packs(rollout, style)) for share in (0, 1)}
-    first, *others = packs[1].memory
-    assert first == (PREAMBLE, tuple(encode(preamble(style, PREAMBLE_LINES)))) and (*others,) == packs[0].memory
+    first, *rest = packs[1].memory
+    assert first == (PREAMBLE, tuple(encode(preamble(style, PREAMBLE_LINES)))) and (*rest,) == packs[0].memory
 
 
 @pytest.mark.parametrize("share", [0, 1])
