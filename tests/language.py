@@ -47,7 +47,6 @@ FIXED = {  # names that JSON formats and configs contain
     "keep_agent/server/scenarios/routes.py": {"kept", "played"},
     "keep_agent/viewer/segments.py": {"written"},
     "memory/recompute/none.py": {"nothing"},
-    "planners/prompts/preamble.py": {"gone"},
     "planners/prompts/styles.py": {"gone"},
     "planners/training/rollout_files.py": {"gone"},
 }

@@ -15,7 +15,8 @@ from envs.outcome import SUCCESS
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
 from envs.worlds import WorldSpec
 from planners.base import DONE, Planner, TaskResult
-from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
+from planners.prompts.styles import FactRecord
+from planners.training.rollout_files import Rollout, StepRecord, TaskRecord
 
 PERTURBED_SHARE = 0.6  # share of tasks in which some of the expert's steps are random
 REPEAT_PROBABILITY = 0.5  # probability that a random step is followed by another random step

@@ -8,46 +8,26 @@ that no world has, so that a planner cannot mistake them for its own house.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from keep_agent.errors import ConfigError
-from planners.prompts.styles import make_style
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleFact:
-    """An invented fact, with the fields of `planners.prompts.styles.FactView`."""
-
-    id: str
-    category: str
-    place: str | None = None
-    states: tuple[str, ...] = ()
-    holds: str | None = None
-    gone: bool = False
-    sees: tuple[str, ...] = ()
-
-    @property
-    def type(self) -> str:
-        return self.id.rpartition("_")[0]
-
+from planners.prompts.styles import FactRecord, make_style
 
 FACTS = (  # a style may refer back to a receptacle, so it precedes its objects
-    ExampleFact("stage_1", "receptacle"),
-    ExampleFact("violin_1", "object", "stage_1"),
-    ExampleFact("barn_1", "receptacle", None, ("closed",)),
-    ExampleFact("saddle_1", "object", "barn_1", ("clean",)),
-    ExampleFact("violin_2", "object", "barn_1"),
-    ExampleFact("pier_1", "receptacle", None, ("open",)),
-    ExampleFact("kayak_1", "object", "pier_1"),
-    ExampleFact("anchor_1", "object", "stage_1"),
-    ExampleFact("stage_2", "receptacle"),
-    ExampleFact("trumpet_1", "object", "stage_2", ("dirty",)),
-    ExampleFact("harp_1", "object", "stage_1"),
-    ExampleFact("barn_2", "receptacle", None, ("open",)),
-    ExampleFact("saddle_2", "object", "barn_2"),
-    ExampleFact("telescope_1", "object", "pier_1", ("on",)),
-    ExampleFact("kayak_2", "object", "barn_2"),
-    ExampleFact("trumpet_2", "object", "stage_2"),
+    FactRecord("stage_1", "receptacle", "stage"),
+    FactRecord("violin_1", "object", "violin", "stage_1"),
+    FactRecord("barn_1", "receptacle", "barn", states=("closed",)),
+    FactRecord("saddle_1", "object", "saddle", "barn_1", states=("clean",)),
+    FactRecord("violin_2", "object", "violin", "barn_1"),
+    FactRecord("pier_1", "receptacle", "pier", states=("open",)),
+    FactRecord("kayak_1", "object", "kayak", "pier_1"),
+    FactRecord("anchor_1", "object", "anchor", "stage_1"),
+    FactRecord("stage_2", "receptacle", "stage"),
+    FactRecord("trumpet_1", "object", "trumpet", "stage_2", states=("dirty",)),
+    FactRecord("harp_1", "object", "harp", "stage_1"),
+    FactRecord("barn_2", "receptacle", "barn", states=("open",)),
+    FactRecord("saddle_2", "object", "saddle", "barn_2"),
+    FactRecord("telescope_1", "object", "telescope", "pier_1", states=("on",)),
+    FactRecord("kayak_2", "object", "kayak", "barn_2"),
+    FactRecord("trumpet_2", "object", "trumpet", "stage_2"),
 )
 MOST = len(FACTS)
 

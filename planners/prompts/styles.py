@@ -40,6 +40,20 @@ class FactView(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FactRecord:
+    """A stored fact, with the fields of `FactView`."""
+
+    id: str
+    category: str
+    type: str
+    place: str | None = None
+    holds: str | None = None
+    states: tuple[str, ...] = ()
+    gone: bool = False
+    sees: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Change of segment ``id``: its new ``text``, or None to remove it."""
 

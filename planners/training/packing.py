@@ -23,10 +23,10 @@ from itertools import accumulate, takewhile
 
 from memory.segments.segment import Segment
 from planners.prompts.preamble import preamble
-from planners.prompts.styles import make_style, place_of
+from planners.prompts.styles import FactRecord, make_style, place_of
 from planners.prompts.text import PROGRESS, TYPE_LEVEL, TextPart, decision
 from planners.training.recall_probes import KINDS, Question, make_scene
-from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
+from planners.training.rollout_files import Rollout, TaskRecord
 from planners.training.task_replay import TaskMemory, TaskReplay
 
 IGNORE = -100  # label of a row without a target

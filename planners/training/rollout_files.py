@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from keep_agent.errors import DataError
 from keep_agent.files import parsed
 from memory.files.atomic import remove_temp, replace_file
+from planners.prompts.styles import FactRecord
 from planners.prompts.text import Turn
 
 VERSION = 4
@@ -53,20 +54,6 @@ def read_lines(path: Path, version: int, kind: str, unpack: Callable[[dict[str, 
             raise ValueError("it is empty")
     except BROKEN as error:
         raise DataError(f"{path}:{number} is not a {kind} ({error}); {REMEDY}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class FactRecord:
-    """A stored fact, with the fields of `planners.prompts.text.FactView`."""
-
-    id: str
-    category: str
-    type: str
-    place: str | None = None
-    holds: str | None = None
-    states: tuple[str, ...] = ()
-    gone: bool = False
-    sees: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from planners.prompts import text as texts
-from planners.prompts.styles import Edit, PromptStyle, place_of
-from planners.training.rollout_files import FactRecord, TaskRecord
+from planners.prompts.styles import Edit, FactRecord, PromptStyle, place_of
+from planners.training.rollout_files import TaskRecord
 
 TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs of skills on a target; earlier steps lead to it
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from planners.prompts.styles import FactRecord
 from planners.tiny.tokenizer import train_tokenizer
-from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
+from planners.training.rollout_files import Rollout, StepRecord, TaskRecord, write_rollouts
 from planners.training.run_start import rollout_texts
 
 agent_at = partial(FactRecord, "agent", "agent", "agent")

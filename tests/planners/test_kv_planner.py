@@ -26,9 +26,9 @@ from memory.session import MemorySession
 from planners.base import Decision, TaskResult
 from planners.kv_planner import GOAL_TOKENS, KVPlanner
 from planners.prompts.formats import Example, LotaFormat, PlainFormat
+from planners.prompts.styles import FactRecord
 from planners.prompts.text import PROGRESS, Turn
 from planners.tiny.tokenizer import BOS, PAD, UNK, train_tokenizer
-from planners.training.rollout_files import FactRecord
 
 SKILLS = ("go to cabinet 1", "go to cabinet 2", "open cabinet 1", "done")
 FACTS = (

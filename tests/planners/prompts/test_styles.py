@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from keep_agent.errors import ConfigError
-from planners.prompts.styles import Edit, make_style
-from planners.training.rollout_files import FactRecord
+from planners.prompts.styles import Edit, FactRecord, make_style
 
 CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed", "unseen"))
 OPEN_CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("open",))

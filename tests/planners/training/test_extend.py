@@ -10,11 +10,12 @@ from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
 from planners.bundled import BUNDLED
+from planners.prompts.styles import FactRecord
 from planners.tiny.checkpoint import load_planner
 from planners.tiny.growth import add_embeddings
 from planners.tiny.tokenizer import MIN_COUNT, extend_tokenizer
 from planners.train import parser
-from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
+from planners.training.rollout_files import Rollout, write_rollouts
 from planners.training.trainer import Trainer
 from tests.planners.training.test_train import SMALL
 
