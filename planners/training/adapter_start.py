@@ -25,7 +25,7 @@ from planners.tiny.checkpoint import RESTORE, latest_checkpoint, read_tensors
 from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
 from planners.training.adapter import file_name, inject, lora_config, write_adapter
-from planners.training.batches import ADAPTER_DECISION_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_LEVELS
+from planners.training.batches import ADAPTER_DECISION_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_LEVELS, ADAPTER_PLAN_MIXES
 from planners.training.packing import PREAMBLE_LINES
 from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, check_init, load_trained
 
@@ -97,6 +97,7 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
             f"the tokenizer of {args.base!r} has no BOS token, with which prompts begin; use another model"
         )
     wording = SlotWording(
-        ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_DECISION_SHARE, PREAMBLE_SHARE, is_limit=True
-    )
+        ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_DECISION_SHARE, PREAMBLE_SHARE,
+        ADAPTER_PLAN_MIXES, is_limit=True,
+    )  # fmt: skip
     return AdapterStart(model, Splicer(tokenizer).lines, bos, bos, wording, progress, calls, checkpoint, adapter)

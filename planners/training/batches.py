@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -46,9 +46,9 @@ LEVELS = (
     Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
 )
 ADAPTER_LEVELS = (  # for pretrained models, which can look up words from the start
-    Level(20, ("natural", "plain", "linked"), 0.1, 0.12, 20, "step", 0.5),
-    Level(36, ("natural", "natural", "plain", "linked"), 0.04, 0.12, 40, "step", 0.7),
-    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.12, 60, "step", 2.0),
+    Level(20, ("natural", "plain", "linked"), 0.1, 0.25, 20, "step", 0.5),
+    Level(36, ("natural", "natural", "plain", "linked"), 0.04, 0.25, 40, "step", 0.7),
+    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.25, 60, "step", 2.0),
 )
 RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
 LESSON_SHARE, ADAPTER_LESSON_SHARE = 0.2, 0.07  # shares of windows with lessons, if there are any
@@ -60,8 +60,11 @@ DECISION_SHARE = 0.6  # share of single decisions among the remaining windows; t
 ADAPTER_DECISION_SHARE = 0.35  # a large model's rows cost more, and trajectories have three times the targets per row
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
-PLANS = SlotMix(wordings=4)
-HOUSE_GOALS = SlotMix(wordings=6, after_memory=True)
+PLANS = SlotMix(wordings=4, plan=True, window=96)
+GOALS = SlotMix(wordings=6, window=400)
+HOUSE_GOALS = SlotMix(wordings=6, after_memory=True, window=96)
+PLAN_MIXES = {HOUSE_GOALS: 0.7, PLANS: 0.3}  # shares among the windows of plans and goals
+ADAPTER_PLAN_MIXES = {HOUSE_GOALS: 0.35, GOALS: 0.5, PLANS: 0.15}  # goals alone have the most instructions per row
 RECALL = SlotMix(probes=6, questions=6, recall=True)
 ANNOTATED_PREFIX = "trial_"  # prefix of `Rollout.source` in annotated rollouts
 
@@ -107,6 +110,7 @@ class BatchSource:
         levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
         is_limit: bool = False, frozen_share: float = 0.0, lesson_share: float = LESSON_SHARE,
         decision_share: float = DECISION_SHARE, preamble_share: float = 0.0,
+        plan_mixes: Mapping[SlotMix, float] = PLAN_MIXES,
     ) -> None:  # fmt: skip
         self.level, self._levels, self._is_limit, self._frozen_share = level, levels, is_limit, frozen_share
         self._trajectories = trajectory_mix(transcript)
@@ -115,6 +119,7 @@ class BatchSource:
         self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share, preamble_share)
         self._encode, self._separate_share = encode, separate_share
         self._lesson_share, self._decision_share = lesson_share, decision_share
+        self._plan_mixes = plan_mixes
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
         self._mixed_skills = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
@@ -164,8 +169,8 @@ class BatchSource:
         mix = self._draw_mix(level)
         if not mix.recall:
             self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
-        count, tries, packs = 96 if mix.wordings else 24, 0, list[PackedExample]()
-        while len(packs) < count and not self._closed:
+        tries, packs = 0, list[PackedExample]()
+        while len(packs) < mix.window and not self._closed:
             fits = (fitted(pack, self._tokens, frozen) if self._is_limit else pack for pack in self._draw(level, mix))
             new = [pack for pack in fits if pack.slots]
             packs, tries = packs + new, 0 if new else tries + 1
@@ -195,7 +200,8 @@ class BatchSource:
         if chance < level.lookups:
             return LOOKUPS
         if chance < level.lookups + level.plans:
-            return HOUSE_GOALS if self._rng.random() < 0.7 else PLANS
+            (mix,) = self._rng.choices(list(self._plan_mixes), list(self._plan_mixes.values()))
+            return mix
         if level.recall and self._rng.random() < RECALL_SHARE:
             return RECALL
         return DECISIONS if self._rng.random() < self._decision_share else self._trajectories

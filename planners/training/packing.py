@@ -86,10 +86,12 @@ class SlotMix:
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6  # maximum questions of a slot
     wordings: int = 0  # plan or goal slots, each for one wording of the instruction; such packs have no other slots
+    plan: bool = False  # True: in skill set lota, the skills follow the goal; only without a memory
     after_memory: bool = False  # True: goal slots follow the memory at the start of the task; False: no memory
     recall: bool = False  # True: recall slots after artificial memories, without rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: only one task
     single_object_share: float = 1.0  # share of the single-object tasks at which a pack starts
+    window: int = 24  # packs in a window of `planners.training.batches`; packs with few rows need more
     starts_per_rollout: int = 0  # number of a rollout's tasks, drawn at random, at which packs start; 0: all
 
 
@@ -98,7 +100,7 @@ class Packer:
 
     :param own_line: the focus has a line of its own, see `planners.prompts.text.decision`
     :param focus_share: share of the slots whose instance-level skills have a focus
-    :param preamble_share: share of the packs of rollouts that begin with `PREAMBLE_LINES` example lines
+    :param preamble_share: share of the memories of rollouts that begin with `PREAMBLE_LINES` example lines
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class Packer:
             yield self._with_preamble(self._pack(replays[start:]), style_name)
 
     def _with_preamble(self, pack: PackedExample, style: str) -> PackedExample:
-        if self.random.random() >= self._preamble_share:
+        if not pack.memory or self.random.random() >= self._preamble_share:
             return pack
         return replace(pack, memory=((PREAMBLE, self._encode(preamble(style, PREAMBLE_LINES))), *pack.memory))
 
@@ -165,7 +167,7 @@ class Packer:
             wordings = self.random.sample(task.instructions, min(self.mix.wordings, len(task.instructions)))
             memory = self._sample_lines(replay.memory, replay.used_ids) if self.mix.after_memory else []
             kind, steps = "goal", []
-            if replay.skills == TYPE_LEVEL and not self.mix.after_memory:
+            if self.mix.plan and replay.skills == TYPE_LEVEL:
                 kind, steps = "plan", [part for step in self._steps(replay, False) for part in step]
             slots = (self._slot(kind, [*replay.goal(wording), *steps]) for wording in wordings)
             return PackedExample(self._lines(memory), tuple(slots))

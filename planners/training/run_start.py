@@ -33,10 +33,10 @@ from planners.tiny.checkpoint import (
 from planners.tiny.growth import add_embeddings, deepen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
 from planners.tiny.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
-from planners.training.batches import DECISION_SHARE, LESSON_SHARE, LEVELS, Level
+from planners.training.batches import DECISION_SHARE, LESSON_SHARE, LEVELS, PLAN_MIXES, Level
 from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
-from planners.training.packing import Encode
+from planners.training.packing import Encode, SlotMix
 from planners.training.rollout_files import Rollout, read_rollouts
 
 MASTER_WEIGHTS = "master.safetensors"  # file of the float32 weights
@@ -97,7 +97,8 @@ class SlotWording:
     focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
     lesson_share: float = LESSON_SHARE  # share of windows with lessons
     decision_share: float = DECISION_SHARE  # share of single decisions among the windows without look-ups or plans
-    preamble_share: float = 0.0  # share of the packs that begin with a preamble (`planners.prompts.preamble`)
+    preamble_share: float = 0.0  # share of the memories that begin with a preamble (`planners.prompts.preamble`)
+    plan_mixes: Mapping[SlotMix, float] = field(default_factory=lambda: PLAN_MIXES)
     is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
 
 

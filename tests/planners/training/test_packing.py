@@ -135,7 +135,7 @@ def test_separate_lines_see_themselves_the_first_token_and_the_preamble(
 
 def test_plans_have_no_memory_and_every_right_skill_is_a_target(tokenizer: Tokenizer, make_rollout: Make) -> None:
     rollout = replace(make_rollout(1), skills="lota")
-    (pack,) = packs_of(tokenizer, rollout, "plain", wordings=3)
+    (pack,) = packs_of(tokenizer, rollout, "plain", wordings=3, plan=True)
     assert pack.memory == () and len(pack.slots) == 1
     lines = [line.strip() for line in read(tokenizer, targets(pack.slots[0])).split("\n")]
     expected = [GOAL, *(step.skill for step in rollout.tasks[0].steps if step.skill == step.label)]
@@ -152,8 +152,9 @@ def test_goals_in_the_house_follow_its_memory(tokenizer: Tokenizer, make_rollout
 
 
 def test_goals_are_targets_and_part_of_later_queries(tokenizer: Tokenizer, make_rollout: Make) -> None:
-    (pack,) = packs_of(tokenizer, make_rollout(1), "plain", wordings=3)
-    assert pack.memory == () and read(tokenizer, targets(pack.slots[0])).strip() == GOAL
+    for skills in ("lota", "grounded"):
+        (pack,) = packs_of(tokenizer, replace(make_rollout(1), skills=skills), "plain", wordings=3)
+        assert pack.memory == () and read(tokenizer, targets(pack.slots[0])).strip() == GOAL
     (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=1, steps=99, probes=0)
     *steps, trajectory = sorted(pack.slots, key=lambda slot: slot.kind)
     for slot in steps:
