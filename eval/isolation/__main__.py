@@ -11,13 +11,14 @@ mean or by the maximum over heads and query rows.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import Progress
 
@@ -33,8 +34,11 @@ from keep_agent.config.settings import check_settings
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from memory.files.atomic import write_atomic
 
+if TYPE_CHECKING:
+    from eval.isolation.rows import EncodingRow, IsolationFolder
+
+FIGURE = "isolation.svg"
 ENCODINGS = "nothing,bos,context,examples 4,examples 8,behind 1,behind 4,behind 8,behind 16"
 REPAIRS = "none,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
 KEYS = ("model", "eval.threads", "eval.seed")
@@ -44,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     p = command_parser(__doc__, "keep-eval-isolation")
     add = p.add_argument
     kinds = "needles: magic numbers, for any model; house: sentences about a house, for planner-smol"
+    out = "folder for the answers and the figure; the same command resumes the run"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}")
     add("--texts", choices=TEXTS, default="needles", help=kinds)
     add("--lines", type=int, default=40, help="lines of the memory (default 40)")
@@ -51,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--encodings", type=name_list, default=name_list(ENCODINGS), metavar="A,B", help=f"default {ENCODINGS}")
     add("--repairs", type=name_list, default=name_list(REPAIRS), metavar="A,B", help=f"default {REPAIRS}")
     add("--markdown", action="store_true", help="print the tables in Markdown")
-    add("--out", type=Path, metavar="FOLDER", help="folder for isolation.json and isolation.svg")
+    add("--out", type=Path, metavar="FOLDER", help=out)
     return p
 
 
@@ -80,46 +85,77 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     config = compose_settings("alfred", overrides)
     check_settings(config)
     if arguments.out:
-        check_figure(arguments.out / "isolation.svg")
+        check_figure(arguments.out / FIGURE)
     use_threads(config)
     study(arguments, config, console)
 
 
 def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -> None:
-    """Measure, print the tables, and write them with the figure."""
-    from eval.isolation.measure import PREAMBLE, Isolation  # lazy, as below: options are checked before torch is loaded
-    from eval.isolation.report import answer_table, deviation_table, divergence_table, draw
-    from keep_agent.config.planner_factory import make_model, make_tokenizer
-    from memory.engine.transformers.engine import TransformersEngine
-    from planners.prompts.formats import Splicer
+    """Measure what the run in ``--out`` lacks, print the tables, and write the figure."""
+    from eval.isolation.report import answer_table, deviation_table, divergence_table, draw  # lazy: it loads torch
+    from eval.isolation.rows import IsolationFolder
 
-    seed = config.eval.seed
-    memory = TEXTS[arguments.texts](arguments.lines, random.Random(seed))
-    rng = random.Random(seed + 1)
-    questions = rng.sample(memory.questions, min(arguments.questions, len(memory.questions)))
-    with TransformersEngine(make_model(config.model, seed)) as engine, Progress(console=console, transient=True) as bar:
-        tokenizer = make_tokenizer(config.model, engine.model)
-        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
-        lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
-        total = len(arguments.encodings) * len(questions) * len(arguments.repairs)
-        task, deviations, answers = bar.add_task("answers", total=total), {}, []
-        for encoding in arguments.encodings:
-            blocks = lines.encode(encoding)
-            deviations[encoding] = lines.deviation(blocks, skipped=arguments.lines // 4)
-            for answer in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):
-                answers.append(answer)
-                bar.advance(task)
+    settings = settings_of(arguments, config)
+    run = IsolationFolder.find(arguments.out, settings) if arguments.out else None
+    with run or nullcontext():
+        rows = measure(arguments, config, settings, run, console)
+    deviations = {row.id: row.deviation for row in rows}
+    answers = [answer for row in rows for answer in row.answers]
     show(deviation_table(deviations), arguments.markdown, console)
     show(answer_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
     show(divergence_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
     if arguments.out:
-        rows = {name: {key: value.tolist() for key, value in vars(part).items()} for name, part in deviations.items()}
-        record = {"lines": len(memory.lines), "tokens": sum(map(len, lines.lines)), "deviations": rows}
-        record |= {"answers": list(map(asdict, answers))}
-        write_atomic(arguments.out / "isolation.json", json.dumps(record, indent=1) + "\n")
-        draw(deviations, answers, arguments.out / "isolation.svg")
+        draw(deviations, answers, arguments.out / FIGURE)
         console.print(f"written to {arguments.out}")
+
+
+def settings_of(arguments: argparse.Namespace, config: DictConfig) -> dict[str, Any]:
+    """Return everything that affects the answers: options, and the model's config and the seed."""
+    options = {key: getattr(arguments, key) for key in ("texts", "lines", "questions", "encodings", "repairs")}
+    model = OmegaConf.to_container(config.model, resolve=True)
+    return {"options": options, "configs": {"model": model, "seed": config.eval.seed}}
+
+
+def measure(
+    arguments: argparse.Namespace, config: DictConfig, settings: Mapping[str, Any], run: IsolationFolder | None,
+    console: Console,
+) -> list[EncodingRow]:  # fmt: skip
+    """Measure the encodings that ``run`` lacks, and append them to it; return all, in the order of the option."""
+    from eval.isolation.measure import PREAMBLE, Isolation
+    from eval.isolation.rows import EncodingRow, IsolationFolder
+    from keep_agent.config.planner_factory import make_model, make_tokenizer
+    from memory.engine.transformers.engine import TransformersEngine
+    from planners.prompts.formats import Splicer
+
+    seed, rows = config.eval.seed, list(run.results) if run else []
+    memory = TEXTS[arguments.texts](arguments.lines, random.Random(seed))
+    count = min(arguments.questions, len(memory.questions))
+    questions = random.Random(seed + 1).sample(memory.questions, count)
+    todo = [pair for pair in enumerate(arguments.encodings) if pair[0] not in {row.index for row in rows}]
+    with ExitStack() as stack:
+        engine = stack.enter_context(TransformersEngine(make_model(config.model, seed)))
+        if run:
+            run.check_weights(engine.info.model_key)
+        elif arguments.out:
+            run = IsolationFolder.create(arguments.out, {**settings, "weights": engine.info.model_key})
+            stack.enter_context(run)
+        tokenizer = make_tokenizer(config.model, engine.model)
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
+        lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
+        bar = stack.enter_context(Progress(console=console, transient=True))
+        each = len(questions) * len(arguments.repairs)
+        task = bar.add_task("answers", total=each * len(arguments.encodings), completed=each * len(rows))
+        for index, encoding in todo:
+            blocks, answers = lines.encode(encoding), []
+            for answer in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):
+                answers.append(answer)
+                bar.advance(task)
+            deviation = lines.deviation(blocks, skipped=arguments.lines // 4)
+            rows.append(EncodingRow(index, encoding, deviation.keys.tolist(), deviation.values.tolist(), answers))
+            if run:
+                run.commit(rows[-1])
+    return sorted(rows, key=lambda row: row.index)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from itertools import count, cycle, groupby, islice
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from eval.latency.contenders import Contender, PlainForward, PlannerContender
 from eval.latency.machine import MemoryPeak, RateMeter, Rates
@@ -20,11 +20,11 @@ from eval.latency.scripts import Recordings, Script
 from eval.latency.settings import Composer, plan_of
 from eval.latency.workloads import make_workload
 from keep_agent.config.examples import make_examples
-from keep_agent.config.planner_factory import make_engine, make_tokenizer
+from keep_agent.config.planner_factory import format_of, make_engine, make_tokenizer
 from keep_agent.errors import KeepError
 from memory.engine.base import Engine
 from memory.segments.sentence_encoder import SentenceEncoder, make_encoder
-from planners.prompts.formats import Format, make_format
+from planners.prompts.formats import Format
 
 
 class FixedLengthFormat:
@@ -185,7 +185,8 @@ class CellRunner:
         setting = next(iter(configs.values()))
         tokenizer = make_tokenizer(setting.model, self._engine.model)
         examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
-        inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
+        prompt = OmegaConf.merge(setting.prompt, {"goal": False})  # a workload's tasks have no goals
+        inner = format_of(prompt, self._engine.model, tokenizer, examples)
         prompt_format, planners = FixedLengthFormat(inner, cell.segment_tokens), list[PlannerContender]()
         refusals: dict[str, TimedRun] = {}
         for name, config in configs.items():

@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from eval.common.resume import changed_settings
+from eval.common.out_folder import OutFolder
 from eval.recall.ruler_probes import RulerProbe
-from keep_agent.errors import ConfigError
-from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_config
 from planners.training import recall_probes
 
 Probe = recall_probes.RecallProbe | RulerProbe
@@ -69,25 +66,8 @@ class ProbeRow:
         return cls(values.pop("index"), ProbeAnswer(**values))
 
 
-class RecallFolder(RunFolder):
-    """Run folder of answers. Settings: ``options`` of the command, ``configs`` made of them, ``weights`` (a hash)."""
+class RecallFolder(OutFolder):
+    """Run folder of answers."""
 
     lines = PROBES
     result = ProbeRow
-
-    @classmethod
-    def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
-        """Open the run at ``path``; None if there is none. Raises ConfigError if it has other settings."""
-        if not (path / CONFIG).exists():
-            for name in (PROBES, SUMMARY):
-                if (path / name).exists():
-                    raise ConfigError(f"{path} holds {name} without {CONFIG}; give --out another folder")
-            return None
-        saved = read_config(path)
-        if saved.keys() != settings.keys() | {"weights"}:
-            raise ConfigError(f"{path} holds a run of another command; give --out another folder")
-        for part in settings:  # options first: their names are clearer than those of the configs composed from them
-            if changed := changed_settings(settings[part], saved[part]):
-                text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
-                raise ConfigError(f"{path} has other settings: {text}; use the same, or give --out another folder")
-        return cls.resume(path)

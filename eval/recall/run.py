@@ -20,11 +20,9 @@ from eval.recall.prober import Prober
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import Ruler, TextFormat
 from eval.recall.scores import ACCURACIES, accuracy_figure, accuracy_table, mark_table, scores
-from keep_agent.config.planner_factory import make_model, make_tokenizer
-from memory.engine.base import Engine
+from keep_agent.config.planner_factory import format_of, make_model, make_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
-from planners.prompts.formats import Format, make_format
 from planners.training.recall_probes import KINDS
 
 if TYPE_CHECKING:
@@ -50,7 +48,8 @@ def run_probes(
         answers = ask(probers, cells, arguments, run, console)
         ranks: list[NeedleRanks] = []
         if arguments.ranks:
-            ranks = measure_ranks(engine, line_format(tokenizer, first), cells, arguments.ranks, arguments.seed)
+            lines = format_of(first.prompt, engine.model, tokenizer)
+            ranks = measure_ranks(engine, lines, cells, arguments.ranks, arguments.seed)
     table_scores = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
         console.print(accuracy_table(table_scores, kind, cue))
@@ -69,18 +68,15 @@ def run_probes(
         console.print(f"written to {arguments.out}")
 
 
-def line_format(tokenizer: PreTrainedTokenizerBase, config: DictConfig) -> Format:
-    """Return the prompt format of lines in planner-tiny's language."""
-    return make_format(config.prompt.format, tokenizer, (), config.prompt.start)
-
-
 def make_probers(
-    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], arguments: argparse.Namespace
-) -> dict[str, Prober]:
+    engine: TransformersEngine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig],
+    arguments: argparse.Namespace,
+) -> dict[str, Prober]:  # fmt: skip
     """Return probers by kind; each of the two families of probes has its own prompt format."""
     first, quiet, probers = next(iter(configs.values())), arguments.quiet, {}
     if set(arguments.kinds) & set(KINDS):
-        prober = Prober(engine, line_format(tokenizer, first), configs, quiet, filler_lines=arguments.filler)
+        lines = format_of(first.prompt, engine.model, tokenizer)
+        prober = Prober(engine, lines, configs, quiet, filler_lines=arguments.filler)
         probers |= dict.fromkeys(KINDS, prober)
     if set(arguments.kinds) & set(TASKS):
         ruler = Ruler(TextFormat(tokenizer, first.prompt.start), arguments.segment_tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shlex
 import sys
@@ -15,11 +14,13 @@ from transformers import PreTrainedTokenizerFast
 
 from eval.isolation.__main__ import main
 from eval.isolation.measure import FixedLines, Isolation, QueryAttention, make_repair
+from eval.isolation.rows import IsolationFolder
 from eval.isolation.texts import TEXTS, LineMemory
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.recompute.first_tokens import FirstTokens
 from planners.prompts.formats import Splicer
+from tests.rewriting import keep_lines
 
 LINES = 12
 
@@ -88,17 +89,25 @@ def test_the_command_prints_tables_and_writes_its_findings(
     folder = tmp_path / "model"
     tiny_model("llama", layers=4, vocab_size=len(chat), max_position_embeddings=4096).module.save_pretrained(folder)
     chat.save_pretrained(folder)
-    options = (
-        f"model={folder} model.dtype=float32 --lines 12 --questions 2 --encodings context --out {tmp_path / 'out'}"
-    )
-    monkeypatch.setattr(sys, "argv", ["isolation", *options.split(), "--repairs", "none,peak 2,full"])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 0
-    record = json.loads((tmp_path / "out" / "isolation.json").read_text())
-    assert len(record["answers"]) == 6 and len(record["deviations"]["context"]["values"]) == 4
-    assert "isolation.svg" in {file.name for file in (tmp_path / "out").iterdir()}
-    assert "right answers in %" in capsys.readouterr().out
+    options = f"model={folder} model.dtype=float32 --lines 12 --questions 2 --out {tmp_path / 'out'}"
+    out = tmp_path / "out"
+
+    def printed(encodings: str) -> str:
+        arguments = [*options.split(), "--repairs", "none,peak 2,full", "--encodings", encodings]
+        monkeypatch.setattr(sys, "argv", ["isolation", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        streams = capsys.readouterr()
+        return streams.out if exit_.value.code == 0 else streams.err
+
+    first = printed("context,behind 2")
+    assert "right answers in %" in first and (out / "isolation.svg").exists()
+    rows = IsolationFolder.read(out)
+    assert [(row.id, len(row.answers)) for row in rows] == [("context", 6), ("behind 2", 6)]
+    assert rows[0].deviation.values.shape[0] == 4
+    keep_lines(out / "encodings.jsonl", 1)  # as a kill after the first encoding leaves it
+    assert printed("context,behind 2") == first and len(IsolationFolder.read(out)) == 2
+    assert "other settings: encodings" in printed("bos")
 
 
 @pytest.mark.parametrize(
