@@ -144,8 +144,8 @@ def measure(
         examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
         lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
         bar = stack.enter_context(Progress(console=console, transient=True))
-        each = len(questions) * len(arguments.repairs)
-        task = bar.add_task("answers", total=each * len(arguments.encodings), completed=each * len(rows))
+        size = len(questions) * len(arguments.repairs)
+        task = bar.add_task("answers", total=size * len(arguments.encodings), completed=size * len(rows))
         for index, encoding in todo:
             blocks, answers = lines.encode(encoding), []
             for answer in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):

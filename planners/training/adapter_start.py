@@ -25,15 +25,13 @@ from planners.tiny.checkpoint import RESTORE, latest_checkpoint, read_tensors
 from planners.tiny.shape import HISTORY
 from planners.training import packed_attention
 from planners.training.adapter import file_name, inject, lora_config, write_adapter
-from planners.training.batches import ADAPTER_DECISION_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_LEVELS, ADAPTER_PLAN_MIXES
+from planners.training.batches import ADAPTER_CURRICULUM
 from planners.training.packing import PREAMBLE_LINES
-from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, SlotWording, check_init, load_trained
+from planners.training.run_start import MASTER_WEIGHTS, Progress, RunStart, check_init, load_trained
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-FOCUS_SHARE = 0.75  # share of slots with a focus: the adapted model plans with and without it
-PREAMBLE_SHARE = 0.7  # the adapted model also plans without the preamble
 # how the prompts of the adapted model differ from those of other models
 PROMPTS = {"says_goals": True, "focus": "line", "preamble": PREAMBLE_LINES}
 
@@ -96,8 +94,5 @@ def start_adapter(args: argparse.Namespace) -> AdapterStart:
         raise ModelError(
             f"the tokenizer of {args.base!r} has no BOS token, with which prompts begin; use another model"
         )
-    wording = SlotWording(
-        ADAPTER_LEVELS, True, FOCUS_SHARE, ADAPTER_LESSON_SHARE, ADAPTER_DECISION_SHARE, PREAMBLE_SHARE,
-        ADAPTER_PLAN_MIXES, is_limit=True,
-    )  # fmt: skip
-    return AdapterStart(model, Splicer(tokenizer).lines, bos, bos, wording, progress, calls, checkpoint, adapter)
+    encode = Splicer(tokenizer).lines
+    return AdapterStart(model, encode, bos, bos, ADAPTER_CURRICULUM, progress, calls, checkpoint, adapter)

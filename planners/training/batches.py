@@ -19,7 +19,18 @@ from planners.prompts.text import TYPE_LEVEL
 from planners.training.lessons import endless_lessons, pack_lessons
 from planners.training.options import TRANSCRIPT_TOKENS
 from planners.training.packed_attention import PackedBatch, collate
-from planners.training.packing import IGNORE, ROUNDING, Encode, PackedExample, Packer, Slot, SlotMix, rounded
+from planners.training.packing import (
+    IGNORE,
+    PLANNER_WORDING,
+    ROUNDING,
+    Encode,
+    PackedExample,
+    Packer,
+    Slot,
+    SlotMix,
+    Wording,
+    rounded,
+)
 from planners.training.recall_probes import MIN_LINES
 from planners.training.rollout_files import Rollout, read_rollouts
 
@@ -51,22 +62,38 @@ ADAPTER_LEVELS = (  # for pretrained models, which can look up words from the st
     Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.25, 60, "step", 2.0),
 )
 RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
-LESSON_SHARE, ADAPTER_LESSON_SHARE = 0.2, 0.07  # shares of windows with lessons, if there are any
 WINDOW_LESSONS = 1024  # lessons in a window
 SHUFFLED_WINDOWS = 6  # windows whose batches are shuffled together, so that the model unlearns no kind of pack
 GENERATED_SKIP_SHARE = 0.7  # share of generated rollouts left out of plans and goals; annotated ones need more time
 TYPE_LEVEL_SKIP_SHARE = 0.3  # share of rollouts of skill set lota left out of all slots but plans and goals
-DECISION_SHARE = 0.6  # share of single decisions among the remaining windows; the others are trajectories
-ADAPTER_DECISION_SHARE = 0.35  # a large model's rows cost more, and trajectories have three times the targets per row
 LOOKUPS = SlotMix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = SlotMix(trajectories=0, steps=8, probes=1, questions=8, single_object_share=0.5)
 PLANS = SlotMix(wordings=4, plan=True, window=96)
 GOALS = SlotMix(wordings=6, window=400)
 HOUSE_GOALS = SlotMix(wordings=6, after_memory=True, window=96)
-PLAN_MIXES = {HOUSE_GOALS: 0.7, PLANS: 0.3}  # shares among the windows of plans and goals
-ADAPTER_PLAN_MIXES = {HOUSE_GOALS: 0.35, GOALS: 0.5, PLANS: 0.15}  # goals alone have the most instructions per row
 RECALL = SlotMix(probes=6, questions=6, recall=True)
 ANNOTATED_PREFIX = "trial_"  # prefix of `Rollout.source` in annotated rollouts
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """Levels of rising difficulty, and shares of the kinds of windows."""
+
+    levels: Sequence[Level]
+    lesson_share: float  # share of windows with lessons, if there are any
+    decision_share: float  # share of single decisions among the windows without look-ups or plans; others: trajectories
+    plan_mixes: Mapping[SlotMix, float]  # shares among the windows of plans and goals
+    wording: Wording = PLANNER_WORDING
+    is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
+
+
+PLANNER_CURRICULUM = Curriculum(LEVELS, 0.2, 0.6, {HOUSE_GOALS: 0.7, PLANS: 0.3})
+# A large model's rows cost more: trajectories have three times the targets per row of single decisions, and goals alone
+# have the most instructions per row. The model also plans without a focus, and without the preamble.
+ADAPTER_CURRICULUM = Curriculum(
+    ADAPTER_LEVELS, 0.07, 0.35, {HOUSE_GOALS: 0.35, GOALS: 0.5, PLANS: 0.15},
+    Wording(own_line=True, focus_share=0.75, preamble_share=0.7), is_limit=True,
+)  # fmt: skip
 
 
 def trajectory_mix(transcript: int) -> SlotMix:
@@ -99,27 +126,20 @@ class BatchSource:
 
     :param transcript: maximum tokens of a trajectory
     :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
-    :param own_line: see `planners.training.packing.Packer`, as for ``focus_share`` and ``preamble_share``
     :param frozen_share: share of windows whose memory is a constant in the gradient
-    :param is_limit: packs with more than ``tokens`` rows are shortened; else each is a batch by itself
     """
 
     def __init__(
         self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0,
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
-        levels: Sequence[Level] = LEVELS, own_line: bool = False, focus_share: float = 1.0,
-        is_limit: bool = False, frozen_share: float = 0.0, lesson_share: float = LESSON_SHARE,
-        decision_share: float = DECISION_SHARE, preamble_share: float = 0.0,
-        plan_mixes: Mapping[SlotMix, float] = PLAN_MIXES,
+        frozen_share: float = 0.0, curriculum: Curriculum = PLANNER_CURRICULUM,
     ) -> None:  # fmt: skip
-        self.level, self._levels, self._is_limit, self._frozen_share = level, levels, is_limit, frozen_share
+        self.level, self._curriculum, self._frozen_share = level, curriculum, frozen_share
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
-        self._packer = Packer(encode, LOOKUPS, seed + 2, own_line, focus_share, preamble_share)
+        self._packer = Packer(encode, LOOKUPS, seed + 2, curriculum.wording)
         self._encode, self._separate_share = encode, separate_share
-        self._lesson_share, self._decision_share = lesson_share, decision_share
-        self._plan_mixes = plan_mixes
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
         self._mixed_skills = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
@@ -149,7 +169,7 @@ class BatchSource:
                 for _ in range(SHUFFLED_WINDOWS):
                     level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
                     frozen = self._rng.random() < self._frozen_share
-                    window = self._window(self._levels[level], frozen)
+                    window = self._window(self._curriculum.levels[level], frozen)
                     batches += [(level, packs, frozen) for packs in self._batches(window, frozen)]
                 self._rng.shuffle(batches)
                 for level, packs, frozen in batches:
@@ -164,15 +184,17 @@ class BatchSource:
 
         :raises ConfigError: no pack fits into a batch
         """
-        if self._lessons and self._rng.random() < self._lesson_share:
+        if self._lessons and self._rng.random() < self._curriculum.lesson_share:
             return list(pack_lessons(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
         mix = self._draw_mix(level)
         if not mix.recall:
             self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
         tries, packs = 0, list[PackedExample]()
         while len(packs) < mix.window and not self._closed:
-            fits = (fitted(pack, self._tokens, frozen) if self._is_limit else pack for pack in self._draw(level, mix))
-            new = [pack for pack in fits if pack.slots]
+            new = self._draw(level, mix)
+            if self._curriculum.is_limit:
+                new = (fitted(pack, self._tokens, frozen) for pack in new)
+            new = [pack for pack in new if pack.slots]
             packs, tries = packs + new, 0 if new else tries + 1
             if tries == MAX_TRIES:
                 raise ConfigError(f"--batch-tokens {self._tokens} leaves no room for slots after a memory; use more")
@@ -200,11 +222,12 @@ class BatchSource:
         if chance < level.lookups:
             return LOOKUPS
         if chance < level.lookups + level.plans:
-            (mix,) = self._rng.choices(list(self._plan_mixes), list(self._plan_mixes.values()))
+            mixes = self._curriculum.plan_mixes
+            (mix,) = self._rng.choices(list(mixes), list(mixes.values()))
             return mix
         if level.recall and self._rng.random() < RECALL_SHARE:
             return RECALL
-        return DECISIONS if self._rng.random() < self._decision_share else self._trajectories
+        return DECISIONS if self._rng.random() < self._curriculum.decision_share else self._trajectories
 
     def _batches(self, packs: list[PackedExample], frozen: bool) -> list[list[PackedExample]]:
         """Divide packs into batches of at most ``tokens`` rows; a larger pack is a batch by itself."""

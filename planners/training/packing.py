@@ -95,19 +95,23 @@ class SlotMix:
     starts_per_rollout: int = 0  # number of a rollout's tasks, drawn at random, at which packs start; 0: all
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Wording of a model's prompts in training."""
+
+    own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`
+    focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
+    preamble_share: float = 0.0  # share of the memories of rollouts that begin with `PREAMBLE_LINES` example lines
+
+
+PLANNER_WORDING = Wording()
+
+
 class Packer:
-    """Packer of rollouts: at most one pack starts at each task.
+    """Packer of rollouts: at most one pack starts at each task."""
 
-    :param own_line: the focus has a line of its own, see `planners.prompts.text.decision`
-    :param focus_share: share of the slots whose instance-level skills have a focus
-    :param preamble_share: share of the memories of rollouts that begin with `PREAMBLE_LINES` example lines
-    """
-
-    def __init__(
-        self, encode: Encode, mix: SlotMix, seed: int = 0, own_line: bool = False, focus_share: float = 1,
-        preamble_share: float = 0,
-    ) -> None:  # fmt: skip
-        self.mix, self._own_line, self._focus_share, self._preamble_share = mix, own_line, focus_share, preamble_share
+    def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0, wording: Wording = PLANNER_WORDING) -> None:
+        self.mix, self._prompt_wording = mix, wording
         self.random = random.Random(seed)
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
@@ -138,7 +142,7 @@ class Packer:
             yield self._with_preamble(self._pack(replays[start:]), style_name)
 
     def _with_preamble(self, pack: PackedExample, style: str) -> PackedExample:
-        if not pack.memory or self.random.random() >= self._preamble_share:
+        if not pack.memory or self.random.random() >= self._prompt_wording.preamble_share:
             return pack
         return replace(pack, memory=((PREAMBLE, self._encode(preamble(style, PREAMBLE_LINES))), *pack.memory))
 
@@ -231,7 +235,7 @@ class Packer:
         return self._slot("trajectory", parts[len(replays[0].new_lines) :])
 
     def _focused(self) -> bool:
-        return self.random.random() < self._focus_share
+        return self.random.random() < self._prompt_wording.focus_share
 
     def _task(self, replay: TaskReplay, wording: str, focused: bool = True) -> list[TextPart]:
         """Return a task's part of a transcript, beginning with the lines written since the previous task."""
@@ -250,7 +254,7 @@ class Packer:
             ]
 
     def _decision(self, focus: str, skill: str, is_target: bool = True) -> list[TextPart]:
-        return decision(focus, skill, is_target, self._own_line)
+        return decision(focus, skill, is_target, self._prompt_wording.own_line)
 
     def _step(self, wording: str, replay: TaskReplay, index: int, memory: set[str]) -> Slot:
         lines, hidden = replay.changed_lines[index]

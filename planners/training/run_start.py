@@ -33,10 +33,10 @@ from planners.tiny.checkpoint import (
 from planners.tiny.growth import add_embeddings, deepen
 from planners.tiny.shape import HISTORY, VOCAB, Shape
 from planners.tiny.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
-from planners.training.batches import DECISION_SHARE, LESSON_SHARE, LEVELS, PLAN_MIXES, Level
+from planners.training.batches import PLANNER_CURRICULUM, Curriculum
 from planners.training.induction_init import seed_induction
 from planners.training.lessons import read_lessons
-from planners.training.packing import Encode, SlotMix
+from planners.training.packing import Encode
 from planners.training.rollout_files import Rollout, read_rollouts
 
 MASTER_WEIGHTS = "master.safetensors"  # file of the float32 weights
@@ -88,20 +88,6 @@ class Progress:
     curve: list[dict] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class SlotWording:
-    """Wording of a model's training slots."""
-
-    levels: Sequence[Level] = LEVELS
-    own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`
-    focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
-    lesson_share: float = LESSON_SHARE  # share of windows with lessons
-    decision_share: float = DECISION_SHARE  # share of single decisions among the windows without look-ups or plans
-    preamble_share: float = 0.0  # share of the memories that begin with a preamble (`planners.prompts.preamble`)
-    plan_mixes: Mapping[SlotMix, float] = field(default_factory=lambda: PLAN_MIXES)
-    is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
-
-
 @dataclass
 class RunStart(ABC):
     """A model with its vocabulary and training record; ``checkpoint`` is the folder that the run resumes from.
@@ -113,7 +99,7 @@ class RunStart(ABC):
     encode: Encode
     bos: int
     pad: int
-    wording: SlotWording
+    curriculum: Curriculum
     progress: Progress
     calls: list[dict]  # settings of earlier training calls
     checkpoint: Path | None
@@ -168,7 +154,7 @@ def _planner_start(
     ids = (tokenizer.token_to_id(name) for name in (BOS, PAD))
     encode = tokenizer.encode
     return PlannerStart(
-        model, lambda text: encode(text).ids, *ids, SlotWording(), progress, calls, checkpoint, tokenizer
+        model, lambda text: encode(text).ids, *ids, PLANNER_CURRICULUM, progress, calls, checkpoint, tokenizer
     )
 
 

@@ -54,7 +54,7 @@ class Trainer:
         files, lessons = rollout_files(data), lesson_files(data)
         self.start = start = self._start(files, lessons)
         self.model, self.progress, self.checkpoint = start.model, start.progress, start.checkpoint
-        self.levels = start.wording.levels
+        self.levels = start.curriculum.levels
         self.calls = [*start.calls, self._call(data)]
         self.model.to(self.device).train()
         self.trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
@@ -68,7 +68,7 @@ class Trainer:
         self.source = BatchSource(
             files, start.encode, start.bos, start.pad, args.batch_tokens,
             args.seed + self.progress.step + 7919 * group.rank, self.progress.level, args.transcript,
-            lessons, args.apart, frozen_share=args.frozen, **vars(start.wording),
+            lessons, args.apart, args.frozen, start.curriculum,
         )  # fmt: skip
 
     def _start(self, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
