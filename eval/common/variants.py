@@ -5,7 +5,7 @@ A variant is ``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+...``, such as ``one_ho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,12 @@ DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")  # the same for compar
 def name_list(text: str) -> list[str]:
     """Split a comma-separated list; ``none`` and lone commas give an empty list."""
     return [] if text == "none" else [part for part in text.split(",") if part]
+
+
+def check_distinct(option: str, values: Sequence[str], key: Callable[[str], Any] = str) -> None:
+    """Raise ConfigError if two values of an option have the same ``key``."""
+    if len(set(map(key, values))) < len(values):
+        raise ConfigError(f"--{option} {','.join(values)} names a value twice; name each once")
 
 
 def as_list(value: Any) -> list[Any]:

@@ -26,7 +26,7 @@ from eval.common.options import command_parser
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.tables import show
-from eval.common.variants import check_overrides, name_list
+from eval.common.variants import check_distinct, check_overrides, name_list
 from eval.isolation.texts import EXAMPLES, TEXTS
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.model_names import expand_model
@@ -67,6 +67,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     known = {"encodings": ("nothing", "bos", "context", "examples N", "behind N"),
              "repairs": ("none", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
     for option, names in known.items():
+        check_distinct(option, getattr(arguments, option))
         plain = {name for name in names if " " not in name}
         numbered = {name.split()[0] for name in names} - plain
         for value in getattr(arguments, option):

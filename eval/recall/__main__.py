@@ -28,7 +28,15 @@ from rich.console import Console
 from eval.common.options import command_parser
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
-from eval.common.variants import MEMORY_KEYS, check_methods, check_overrides, compose_variants, key_of, name_list
+from eval.common.variants import (
+    MEMORY_KEYS,
+    check_distinct,
+    check_methods,
+    check_overrides,
+    compose_variants,
+    key_of,
+    name_list,
+)
 from eval.recall.cells import Cell, RecallFolder
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import SEGMENT_TOKENS, check_ruler
@@ -89,8 +97,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         values = getattr(arguments, option)
         if values is not None and not values:
             raise ConfigError(f"--{option} is empty; name at least one value, or omit the option")
-        if values is not None and len(set(map(int, values) if option == "segments" else values)) < len(values):
-            raise ConfigError(f"--{option} {','.join(values)} names a value twice; name each once")
+        check_distinct(option, values or (), int if option == "segments" else str)
     if unknown := [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]:
         raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
     tasks = [kind for kind in arguments.kinds if kind in TASKS]

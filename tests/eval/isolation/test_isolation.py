@@ -116,6 +116,7 @@ def test_the_command_prints_tables_and_writes_its_findings(
         ("--lines 3", "--lines 3 is too few"),
         ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, examples N"),
         ("--encodings 'bos,examples 17'", "--encodings 'examples 17' names more lines than there are; use up to 16"),
+        ("--encodings bos,bos", "--encodings bos,bos names a value twice; name each once"),
         ("--repairs last", "--repairs 'last' is unknown"),
         ("planner=keep", "planner=keep is not read here"),
     ],
