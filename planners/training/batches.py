@@ -59,7 +59,7 @@ LEVELS = (
 ADAPTER_LEVELS = (  # for pretrained models, which can look up words from the start
     Level(20, ("natural", "plain", "linked"), 0.1, 0.25, 20, "step", 0.5),
     Level(36, ("natural", "natural", "plain", "linked"), 0.04, 0.25, 40, "step", 0.7),
-    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.25, 60, "step", 2.0),
+    Level(60, ("natural", "natural", "plain", "linked"), 0.02, 0.35, 60, "step", 2.0),
 )
 RECALL_SHARE = 0.1  # share of recall probes among the windows that are neither look-ups nor plans
 WINDOW_LESSONS = 1024  # lessons in a window
