@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FIGURE = "isolation.svg"
 ENCODINGS = "nothing,bos,context,examples 4,examples 8,behind 1,behind 4,behind 8,behind 16"
-REPAIRS = "none,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
+REPAIRS = "nothing,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
 KEYS = ("model", "eval.threads", "eval.seed")
 
 
@@ -65,9 +65,11 @@ def check_options(arguments: argparse.Namespace) -> None:
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use {least} or more")
     known = {"encodings": ("nothing", "bos", "context", "examples N", "behind N"),
-             "repairs": ("none", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
+             "repairs": ("nothing", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
     for option, names in known.items():
         check_distinct(option, getattr(arguments, option))
+        if not getattr(arguments, option):
+            raise ConfigError(f"--{option} is empty; choose from {', '.join(names)}")
         plain = {name for name in names if " " not in name}
         numbered = {name.split()[0] for name in names} - plain
         for value in getattr(arguments, option):
@@ -98,8 +100,13 @@ def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -
 
     settings = settings_of(arguments, config)
     run = IsolationFolder.find(arguments.out, settings) if arguments.out else None
-    with run or nullcontext():
-        rows = measure(arguments, config, settings, run, console)
+    try:
+        with run or nullcontext():
+            rows = measure(arguments, config, settings, run, console)
+    except KeyboardInterrupt:
+        if arguments.out:
+            console.print("interrupted; the same command resumes the run")
+        raise
     deviations = {row.id: row.deviation for row in rows}
     answers = [answer for row in rows for answer in row.answers]
     show(deviation_table(deviations), arguments.markdown, console)

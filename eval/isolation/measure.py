@@ -172,13 +172,13 @@ class Isolation:
 def make_repair(name: str, attention: QueryAttention, answer_line: int, lines: int, rng: random.Random) -> Recompute:
     """Make the recompute stage of a repair.
 
-    ``none`` and ``full`` recompute no line and all lines; ``named``: the line with the answer; ``random N``: N lines
+    ``nothing`` and ``full`` recompute no line and all lines; ``named``: the line with the answer; ``random N``: N lines
     with this one among them; ``first K``: the first K rows of every line; ``peak N`` and ``mean N``: the N lines that
     the query's attention ranks first.
     """
     kind, _, number = name.partition(" ")
-    if kind in ("none", "full"):
-        return Nothing() if kind == "none" else Full()
+    if kind in ("nothing", "full"):
+        return Nothing() if kind == "nothing" else Full()
     if kind == "first":
         return FirstTokens(int(number))
     if kind == "named":

@@ -55,10 +55,10 @@ def test_behind_all_earlier_lines_the_rows_are_those_of_the_prompt(study: Isolat
     blocks = study.encode(f"behind {LINES}")
     deviation = study.deviation(blocks, 0)
     assert max(float(deviation.keys.max()), float(deviation.values.max())) < 1e-5
-    answers = list(study.answers("x", blocks, memory.questions[:3], ["none", "named", "full"], random.Random(0)))
+    answers = list(study.answers("x", blocks, memory.questions[:3], ["nothing", "named", "full"], random.Random(0)))
     assert all(answer.same and abs(answer.divergence) < 1e-6 for answer in answers)
     shares = {answer.repair: answer.computed for answer in answers}
-    assert shares["none"] < shares["named"] < shares["full"]
+    assert shares["nothing"] < shares["named"] < shares["full"]
 
 
 def test_the_less_a_line_sees_the_more_its_rows_deviate(study: Isolation) -> None:
@@ -93,7 +93,7 @@ def test_the_command_prints_tables_and_writes_its_findings(
     out = tmp_path / "out"
 
     def printed(encodings: str) -> str:
-        arguments = [*options.split(), "--repairs", "none,peak 2,full", "--encodings", encodings]
+        arguments = [*options.split(), "--repairs", "nothing,peak 2,full", "--encodings", encodings]
         monkeypatch.setattr(sys, "argv", ["isolation", *arguments])
         with pytest.raises(SystemExit) as exit_:
             main()
@@ -117,6 +117,7 @@ def test_the_command_prints_tables_and_writes_its_findings(
         ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, examples N"),
         ("--encodings 'bos,examples 17'", "--encodings 'examples 17' names more lines than there are; use up to 16"),
         ("--encodings bos,bos", "--encodings bos,bos names a value twice; name each once"),
+        ("--repairs ,", "--repairs is empty; choose from nothing, full, named"),
         ("--repairs last", "--repairs 'last' is unknown"),
         ("planner=keep", "planner=keep is not read here"),
     ],
