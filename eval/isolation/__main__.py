@@ -1,11 +1,12 @@
 """Study of lines that were encoded apart, which are hard to repair: ``python -m eval.isolation [KEY=VALUE ...]``.
 
 A memory of independent lines stands behind a context line; each question names one line. The lines' keys and values
-were computed apart: after nothing, after the BOS token, after the context line, after this line and N examples of such
-lines (a preamble, with which every prompt then begins), or behind N neighbours. The command compares them with those of
-full recomputation, row by row and layer by layer. Then it answers the questions with these rows, after several repairs:
-nothing, the line with the answer, the first rows of every line, and the lines to which the query attends most, by the
-mean or by the maximum over heads and query rows.
+were computed apart: after nothing, after the BOS token, after the context line (also at the line's positions in the
+prompt: position), after this line and a paragraph of prose, after this line and N examples of such lines (a preamble,
+with which every prompt then begins), behind N neighbours, or in the prompt. The command compares them with those of
+full recomputation, row by row and layer by layer, and shows where the query's attention goes. Then it answers the
+questions with these rows, after several repairs: nothing, the line with the answer, the first rows of every line, and
+the lines to which the query attends most, by the mean or by the maximum over heads and query rows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from eval.isolation.rows import EncodingRow, IsolationFolder
 
 FIGURE = "isolation.svg"
-ENCODINGS = "nothing,bos,context,examples 4,examples 8,behind 1,behind 4,behind 8,behind 16"
+ENCODINGS = "nothing,bos,context,position,prose,examples 4,examples 8,behind 1,behind 4,behind 8,behind 16,prompt"
 REPAIRS = "nothing,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
 KEYS = ("model", "eval.threads", "eval.seed")
 
@@ -64,7 +65,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     for option, least in (("lines", 12), ("questions", 1)):
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use {least} or more")
-    known = {"encodings": ("nothing", "bos", "context", "examples N", "behind N"),
+    known = {"encodings": ("nothing", "bos", "context", "position", "prose", "examples N", "behind N", "prompt"),
              "repairs": ("nothing", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
     for option, names in known.items():
         check_distinct(option, getattr(arguments, option))
@@ -95,7 +96,13 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -> None:
     """Measure what the run in ``--out`` lacks, print the tables, and write the figure."""
-    from eval.isolation.report import answer_table, deviation_table, divergence_table, draw  # lazy: it loads torch
+    from eval.isolation.report import (  # lazy: it loads torch
+        answer_table,
+        attention_table,
+        deviation_table,
+        divergence_table,
+        draw,
+    )
     from eval.isolation.rows import IsolationFolder
 
     settings = settings_of(arguments, config)
@@ -107,13 +114,13 @@ def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -
         if arguments.out:
             console.print("interrupted; the same command resumes the run")
         raise
-    deviations = {row.id: row.deviation for row in rows}
     answers = [answer for row in rows for answer in row.answers]
-    show(deviation_table(deviations), arguments.markdown, console)
+    show(deviation_table(rows), arguments.markdown, console)
+    show(attention_table(rows), arguments.markdown, console)
     show(answer_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
     show(divergence_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
     if arguments.out:
-        draw(deviations, answers, arguments.out / FIGURE)
+        draw(rows, answers, arguments.out / FIGURE)
         console.print(f"written to {arguments.out}")
 
 
@@ -152,15 +159,21 @@ def measure(
         examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
         lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
         bar = stack.enter_context(Progress(console=console, transient=True))
-        size = len(questions) * len(arguments.repairs)
-        task = bar.add_task("answers", total=size * len(arguments.encodings), completed=size * len(rows))
+        task = bar.add_task("questions", total=count * len(arguments.encodings), completed=count * len(rows))
         for index, encoding in todo:
-            blocks, answers = lines.encode(encoding), []
-            for answer in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):
-                answers.append(answer)
+            blocks, answers, attentions = lines.encode(encoding), [], []
+            for some, attention in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):
+                answers += some
+                attentions.append(attention)
                 bar.advance(task)
             deviation = lines.deviation(blocks, skipped=arguments.lines // 4)
-            rows.append(EncodingRow(index, encoding, deviation.keys.tolist(), deviation.values.tolist(), answers))
+            shares = sum(attention.shares for attention in attentions) / count
+            rows.append(
+                EncodingRow(
+                    index, encoding, deviation.keys.tolist(), deviation.values.tolist(), shares.tolist(),
+                    [attention.ranks for attention in attentions], answers,
+                )
+            )  # fmt: skip
             if run:
                 run.commit(rows[-1])
     return sorted(rows, key=lambda row: row.index)

@@ -4,64 +4,30 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise, starmap
+from typing import TYPE_CHECKING
 
 import torch
 
+from eval.isolation.stages import QueryAttention, make_repair
+from eval.isolation.texts import PARAGRAPH
+from memory.kv_cache.block import KVBlock
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout, Unit, lay_out, place
-from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing
-from memory.stages import Capabilities, Probe, Recompute
+from memory.stages import Recompute
 
 if TYPE_CHECKING:
     from eval.isolation.texts import LineMemory, LineQuestion
     from memory.engine.transformers.engine import TransformersEngine
-    from memory.kv_cache.block import KVBlock
 
 Ids = list[int]
 ROWS = 12  # first rows of a line whose deviation is measured one by one
-EARLY = 1 / 3  # share of layers, after layer 0, in which the query's attention ranks the lines
-ALONE, BOS, CONTEXT, PREAMBLE, NEIGHBOURS = "nothing", "bos", "context", "examples", "behind"
-
-
-@dataclass(frozen=True)
-class FixedLines:
-    """Recompute stage that computes the given lines, and all new rows, from the first layer to the last."""
-
-    lines: Sequence[int] = ()
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
-
-    def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        selected = torch.zeros(len(layout.segments) + 1, dtype=torch.bool, device=layout.fresh.device)
-        selected[list(self.lines)] = True  # the last entry is for rows of no segment
-        return (layout.fresh | selected[layout.segment_of]).nonzero()[:, 0]
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        return active
-
-
-@dataclass(frozen=True)
-class QueryAttention(FixedLines):
-    """Recompute stage that computes no stored row and records how the query's attention ranks the lines."""
-
-    mean: list[torch.Tensor] = field(default_factory=list)  # by layer: (lines,), normalised to sum 1
-    peak: list[torch.Tensor] = field(default_factory=list)
-    on_first_rows: list[float] = field(default_factory=list)  # by layer: share of the attention to memory
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        mean, peak = probe.mass_from_query().double(), probe.peak_from_query().double()
-        self.mean.append(mean / mean.sum())
-        self.peak.append(peak / peak.sum())
-        return active
-
-    def ranking(self, kind: str) -> list[int]:
-        """Return the lines in falling order of the early layers' summed attention; ``kind``: mean or peak."""
-        layers = getattr(self, kind)
-        return torch.stack(layers[1 : 1 + round(EARLY * len(layers))]).sum(0).argsort(descending=True).tolist()
+ALONE, BOS, CONTEXT, POSITION, PROSE, PREAMBLE, NEIGHBOURS, PROMPT = (
+    "nothing", "bos", "context", "position", "prose", "examples", "behind", "prompt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,6 +49,14 @@ class Answer:
     same: bool  # the answer of full recomputation
     divergence: float  # KL divergence from full recomputation over the candidates, nats
     computed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of one question's tokens to stored lines before any repair."""
+
+    shares: torch.Tensor  # (layers, 3), see `QueryAttention.shares`
+    ranks: list[int]  # ranks of the named line, from 1, by mean and by maximum, see `QueryAttention.ranking`
 
 
 class Isolation:
@@ -109,14 +83,20 @@ class Isolation:
         return self.bos + self._encode(self.memory.context + "".join(self.memory.examples[:examples]))
 
     def encode(self, encoding: str) -> list[KVBlock]:
-        """Encode every line after one of five texts.
+        """Encode every line after one of these texts.
 
-        ``nothing``, ``bos``, ``context``: BOS and the context line; ``examples N``: these and N examples of lines;
-        ``behind N``: BOS, the context line and the N lines before the line.
+        ``nothing``, ``bos``, ``context``: BOS and the context line; ``position``: the same, at the positions that the
+        line has in the prompt; ``prose``: these and a paragraph; ``examples N``: these and N examples of lines;
+        ``behind N``: BOS, the context line and the N lines before the line; ``prompt``: all lines before it.
         """
         name, _, number = encoding.partition(" ")
+        if name == POSITION:
+            return list(starmap(self._encode_at, zip(self._starts(), self.lines, strict=False)))
+        if name == PROMPT:
+            return self._cut(self._whole())
         if name != NEIGHBOURS:
-            prefix = self._block({ALONE: [], BOS: self.bos}.get(name, self._prefix(int(number or 0))))
+            special = {ALONE: [], BOS: self.bos, PROSE: [*self._prefix(), *self._encode(PARAGRAPH)]}
+            prefix = self._block(special.get(name, self._prefix(int(number or 0))))
             return self.engine.encode([(prefix, line) for line in self.lines])
         blocks = []
         for place_, line in enumerate(self.lines):
@@ -124,19 +104,39 @@ class Isolation:
             blocks += self.engine.encode([(self._block([*self._prefix(), *before]), line)])
         return blocks
 
+    def _starts(self) -> list[int]:
+        """Return the position of every line's first row in the prompt, and the position after the last line."""
+        return list(accumulate(map(len, self.lines), initial=len(self.context)))
+
+    def _whole(self) -> KVBlock:
+        """Compute all lines in one pass, as full recomputation does."""
+        return self.engine.encode([(self.context_block, list(chain.from_iterable(self.lines)))])[0]
+
+    def _cut(self, whole: KVBlock) -> list[KVBlock]:
+        bounds = pairwise(start - len(self.context) for start in self._starts())
+        return [KVBlock("", whole.k[:, :, start:stop], whole.v[:, :, start:stop]) for start, stop in bounds]
+
+    def _encode_at(self, start: int, line: Ids) -> KVBlock:
+        """Encode a line after BOS and the context line, as far from them as position ``start`` is in the prompt."""
+        prefix, device = self._prefix(), self.engine.device
+        layout = lay_out(prefix, [], line, True, device)
+        positions = torch.arange(start, start + len(line), device=device)
+        layout = replace(layout, positions=torch.cat([layout.positions[: len(prefix)], positions]))
+        block = self._block(prefix)
+        cache = self.engine.prefill(layout, Nothing(), Serial(), context_block=block, keep_raw=True).cache
+        rows = slice(len(prefix), len(prefix) + len(line))
+        return KVBlock("", cache.raw[:, 0, :, rows].clone(), cache.v[:, 0, :, rows].clone())
+
     def deviation(self, blocks: Sequence[KVBlock], skipped: int) -> Deviation:
         """Compare stored lines, without the first ``skipped``, with those of one pass over the prompt's memory."""
-        whole = self.engine.encode([(self.context_block, list(chain.from_iterable(self.lines)))])[0]
-        bounds = list(pairwise(accumulate(map(len, self.lines), initial=0)))
+        pairs = list(zip(blocks, self._cut(self._whole()), strict=True))[skipped:]
+        rows = min(ROWS, *(stored.k.shape[2] for stored, _ in pairs))
 
         def measure(kind: str) -> torch.Tensor:
-            shortest = min(ROWS, *(stop - start for start, stop in bounds[skipped:]))
             wrong = right = torch.zeros(())
-            for block, (start, _) in list(zip(blocks, bounds, strict=True))[skipped:]:
-                rows = slice(start, start + shortest)
-                due = torch.stack([layer[:, rows] for layer in getattr(whole, kind)]).double()
-                stored = torch.stack([layer[:, :shortest] for layer in getattr(block, kind)]).double()
-                wrong, right = wrong + (stored - due).pow(2).sum((1, 3)), right + due.pow(2).sum((1, 3))
+            for stored, due in pairs:
+                due_rows, rows_ = (getattr(block, kind)[:, :, :rows].double() for block in (due, stored))
+                wrong, right = wrong + (rows_ - due_rows).pow(2).sum((1, 3)), right + due_rows.pow(2).sum((1, 3))
             return (wrong / right).sqrt()
 
         return Deviation(measure("k"), measure("v"))
@@ -144,47 +144,31 @@ class Isolation:
     def answers(
         self, encoding: str, blocks: Sequence[KVBlock], questions: Sequence[LineQuestion], repairs: Sequence[str],
         rng: random.Random,
-    ) -> Iterator[Answer]:  # fmt: skip
-        """Answer questions after each repair (see `make_repair`); ``rng`` draws random lines."""
+    ) -> Iterator[tuple[list[Answer], Attention]]:  # fmt: skip
+        """Answer each question after every repair (see `make_repair`); ``rng`` draws random lines."""
         placements = place(self.units, len(self.context), blocks, [True] * len(blocks))
         for number, question in enumerate(questions):
             query, candidates = self._encode(question.text), [self._encode(f" {text}") for text in question.candidates]
             layout = lay_out(self.context, placements, query, True, self.engine.device)
-            attention = QueryAttention()
-            self.engine.prefill(layout, attention, Serial(), context_block=self.context_block)
+            attention = QueryAttention(layout)
+            known = {"nothing": self._scores(layout, attention, candidates)}
             if question not in self._full:  # it does not depend on the stored rows
                 self._full[question] = self._scores(layout, Full(), candidates)
-            full, _ = self._full[question]
+            known["full"] = self._full[question]
+            full, _ = known["full"]
+            answers = []
             for repair in repairs:
                 stage = make_repair(repair, attention, question.line, len(blocks), rng)
-                scores, computed = self._full[question] if repair == "full" else self._scores(layout, stage, candidates)
+                scores, computed = known.get(repair) or self._scores(layout, stage, candidates)
                 divergence = float((full.exp() * (full - scores)).sum())
                 best = int(scores.argmax())
-                yield Answer(encoding, repair, number, best == 0, best == int(full.argmax()), divergence, computed)
+                same = best == int(full.argmax())
+                answers.append(Answer(encoding, repair, number, best == 0, same, divergence, computed))
+            ranks = [attention.ranking(kind).index(question.line) + 1 for kind in ("mean", "peak")]
+            yield answers, Attention(attention.shares(question.line), ranks)
 
     def _scores(self, layout: Layout, stage: Recompute, candidates: Sequence[Ids]) -> tuple[torch.Tensor, float]:
         """Return the candidates' log-probabilities, normalised over the candidates, and the computed ratio."""
         result = self.engine.prefill(layout, stage, Serial(), context_block=self.context_block)
         scores = self.engine.score(result.cache, candidates).scores
         return scores.double().log_softmax(-1), result.trace.computed_ratio
-
-
-def make_repair(name: str, attention: QueryAttention, answer_line: int, lines: int, rng: random.Random) -> Recompute:
-    """Make the recompute stage of a repair.
-
-    ``nothing`` and ``full`` recompute no line and all lines; ``named``: the line with the answer; ``random N``: N lines
-    with this one among them; ``first K``: the first K rows of every line; ``peak N`` and ``mean N``: the N lines that
-    the query's attention ranks first.
-    """
-    kind, _, number = name.partition(" ")
-    if kind in ("nothing", "full"):
-        return Nothing() if kind == "nothing" else Full()
-    if kind == "first":
-        return FirstTokens(int(number))
-    if kind == "named":
-        return FixedLines([answer_line])
-    if kind == "random":
-        return FixedLines(
-            [answer_line, *rng.sample([line for line in range(lines) if line != answer_line], int(number) - 1)]
-        )
-    return FixedLines(attention.ranking(kind)[: int(number)])

@@ -22,6 +22,8 @@ class EncodingRow:
     id: str  # name of the encoding
     keys: list[list[float]]  # deviations by layer and row, as `Deviation` has them
     values: list[list[float]]
+    shares: list[list[float]]  # `Attention.shares`, mean over the questions
+    ranks: list[list[int]]  # `Attention.ranks` of every question
     answers: list[Answer]
 
     @property

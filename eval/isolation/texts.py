@@ -16,6 +16,14 @@ from planners.prompts.styles import make_style, place_of
 
 CANDIDATES = 10  # answers among which a model chooses
 EXAMPLES = MOST  # examples of lines that a memory offers
+PARAGRAPH = (  # prose, about as long as eight lines, that says nothing about memories
+    "The river rises in the hills behind the town and reaches the sea after forty miles. In spring it carries the snow "
+    "of a whole winter, and the fields beside it stand under water for days. Farmers used to move their animals up the "
+    "slope and wait. Later a wall was built, first of earth, then of stone, and the meadows turned into gardens. Old "
+    "people still tell of the year when the bridge was lost. A boy had seen the first cracks and ran from door to "
+    "door, so it was empty when it fell. The new bridge has three arches and a small lamp at each end. Boats pass "
+    "under it slowly, loaded with timber and salt, and in the evening one can hear the bells from the other bank.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)

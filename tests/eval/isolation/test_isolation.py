@@ -13,11 +13,13 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from eval.isolation.__main__ import main
-from eval.isolation.measure import FixedLines, Isolation, QueryAttention, make_repair
+from eval.isolation.measure import Isolation
 from eval.isolation.rows import IsolationFolder
+from eval.isolation.stages import FixedLines, QueryAttention, make_repair
 from eval.isolation.texts import TEXTS, LineMemory
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
+from memory.prompt.layout import Unit, lay_out, place
 from memory.recompute.first_tokens import FirstTokens
 from planners.prompts.formats import Splicer
 from tests.rewriting import keep_lines
@@ -50,15 +52,29 @@ def test_questions_name_the_line_with_their_answer(kind: str) -> None:
     assert memory == TEXTS[kind](40, random.Random(1)) != TEXTS[kind](40, random.Random(2))
 
 
-def test_behind_all_earlier_lines_the_rows_are_those_of_the_prompt(study: Isolation, memory: LineMemory) -> None:
+@pytest.mark.parametrize("encoding", [f"behind {LINES}", "prompt"])
+def test_behind_all_earlier_lines_the_rows_are_those_of_the_prompt(
+    encoding: str, study: Isolation, memory: LineMemory
+) -> None:
     study = Isolation(study.engine, memory, study._encode, [0])
-    blocks = study.encode(f"behind {LINES}")
+    blocks = study.encode(encoding)
     deviation = study.deviation(blocks, 0)
     assert max(float(deviation.keys.max()), float(deviation.values.max())) < 1e-5
-    answers = list(study.answers("x", blocks, memory.questions[:3], ["nothing", "named", "full"], random.Random(0)))
-    assert all(answer.same and abs(answer.divergence) < 1e-6 for answer in answers)
-    shares = {answer.repair: answer.computed for answer in answers}
-    assert shares["nothing"] < shares["named"] < shares["full"]
+    repairs = ["nothing", "named", "full"]
+    for answers, attention in study.answers("x", blocks, memory.questions[:3], repairs, random.Random(0)):
+        assert all(answer.same and abs(answer.divergence) < 1e-6 for answer in answers)
+        shares = {answer.repair: answer.computed for answer in answers}
+        assert shares["nothing"] < shares["named"] < shares["full"]
+        assert attention.shares.shape == (3, 3) and attention.shares.min() > 0 and attention.shares.max() < 1
+        assert all(1 <= rank <= LINES for rank in attention.ranks)
+
+
+def test_a_line_is_encoded_at_its_positions_in_the_prompt(study: Isolation, memory: LineMemory) -> None:
+    study = Isolation(study.engine, memory, study._encode, [0])
+    at_position, apart = study.encode("position"), study.encode("context")
+    deviations = [float((far.v - near.v).abs().max()) for far, near in zip(at_position, apart, strict=True)]
+    assert deviations[0] < 1e-5 and min(deviations[1:]) > 1e-4, "the first line follows the context line"
+    assert all(far.k.shape == near.k.shape for far, near in zip(at_position, apart, strict=True))
 
 
 def test_the_less_a_line_sees_the_more_its_rows_deviate(study: Isolation) -> None:
@@ -70,10 +86,15 @@ def test_the_less_a_line_sees_the_more_its_rows_deviate(study: Isolation) -> Non
 
 
 def test_repairs_choose_the_lines_that_they_name(study: Isolation, memory: LineMemory) -> None:
-    attention = QueryAttention()
+    units = [Unit.of("segment", [(str(line), [5, 6])]) for line in range(LINES)]
+    attention = QueryAttention(lay_out([1], place(units, 1), [7, 8], True, torch.device("cpu")))
     for layer in range(6):
         attention.mean.append(torch.eye(LINES)[layer % 2])
         attention.peak.append(torch.eye(LINES)[5 if layer else 7])
+        attention.on_rows.append(torch.tensor([4.0, *[1.0] * 2 * LINES, 9.0, 9.0]))
+        attention.on_rows[-1][3] += 4  # first row of line 1
+    first, prefix = (LINES + 4) / (2 * LINES + 4), 4 / (2 * LINES + 8)
+    assert torch.allclose(attention.shares(1), torch.tensor([[prefix, first, 6 / (2 * LINES + 4)]]).expand(6, 3))
     assert set(attention.ranking("mean")[:2]) == {0, 1} and attention.ranking("peak")[0] == 5
     rng = random.Random(0)
     assert make_repair("peak 1", attention, 3, LINES, rng) == FixedLines([5])
@@ -101,7 +122,7 @@ def test_the_command_prints_tables_and_writes_its_findings(
         return streams.out if exit_.value.code == 0 else streams.err
 
     first = printed("context,behind 2")
-    assert "right answers in %" in first and (out / "isolation.svg").exists()
+    assert "right answers in %" in first and "rank by maximum" in first and (out / "isolation.svg").exists()
     rows = IsolationFolder.read(out)
     assert [(row.id, len(row.answers)) for row in rows] == [("context", 6), ("behind 2", 6)]
     assert rows[0].deviation.values.shape[0] == 4
@@ -114,7 +135,7 @@ def test_the_command_prints_tables_and_writes_its_findings(
     ("options", "message"),
     [
         ("--lines 3", "--lines 3 is too few"),
-        ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, examples N"),
+        ("--encodings behind", "--encodings 'behind' is unknown; choose from nothing, bos, context, position, prose"),
         ("--encodings 'bos,examples 17'", "--encodings 'examples 17' names more lines than there are; use up to 16"),
         ("--encodings bos,bos", "--encodings bos,bos names a value twice; name each once"),
         ("--repairs ,", "--repairs is empty; choose from nothing, full, named"),
