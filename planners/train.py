@@ -32,6 +32,7 @@ NUMBERS = (
     Option("accumulate", int, 3, (1, NO_LIMIT), "batches per optimiser step, divided among the processes"),
     Option("apart", float, 0.0, (0, 1), "share of batches whose memory lines are encoded separately, as in KV blocks"),
     Option("frozen", float, 0.0, (0, 1), "share of packs whose memory is constant in the gradient, which saves time"),
+    Option("goals", float, 0.0, (0, 1), "share of windows with goals alone, besides those of the curriculum"),
     Option("deepen", int, 0, (0, 1024), "number of layers after identity layers are added to --init; 0 adds none"),
     Option("rank", int, 16, (1, 1024), "rank of a new adapter, with --base"),
     Option("lr", float, 6e-4, None, "learning rate"),

@@ -9,6 +9,7 @@ from typing import Any, Self
 from eval.common.resume import changed_settings
 from keep_agent.errors import ConfigError
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_config
+from memory.files.end_mark import end_of
 
 
 class OutFolder(RunFolder):
@@ -23,7 +24,8 @@ class OutFolder(RunFolder):
                     raise ConfigError(f"{path} holds {name} without {CONFIG}; give --out another folder")
             return None
         saved = read_config(path)
-        if saved.keys() != settings.keys() | {"weights"}:
+        is_own = end_of(path / cls.lines).exists()  # it is older than the config
+        if not is_own or saved.keys() != settings.keys() | {"weights"}:
             raise ConfigError(f"{path} holds a run of another command; give --out another folder")
         for part in settings:  # options first: their names are clearer than those of the configs composed from them
             if changed := changed_settings(settings[part], saved[part]):

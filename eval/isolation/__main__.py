@@ -6,7 +6,8 @@ prompt: position), after this line and a paragraph of prose, after this line and
 with which every prompt then begins), behind N neighbours, or in the prompt. The command compares them with those of
 full recomputation, row by row and layer by layer, and shows where the query's attention goes. Then it answers the
 questions with these rows, after several repairs: nothing, the line with the answer, the first rows of every line, and
-the lines to which the query attends most, by the mean or by the maximum over heads and query rows.
+the lines to which the query attends most, by the mean or by the maximum over heads and query rows. Differences are
+paired by question; they compare with the first encoding, and with the first repair.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.tables import show
 from eval.common.variants import check_distinct, check_overrides, name_list
-from eval.isolation.texts import EXAMPLES, TEXTS
+from eval.isolation.texts import EXAMPLES, MOST_LINES, TEXTS
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.model_names import expand_model
 from keep_agent.config.settings import check_settings
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from eval.isolation.rows import EncodingRow, IsolationFolder
 
 FIGURE = "isolation.svg"
-ENCODINGS = "nothing,bos,context,position,prose,examples 4,examples 8,behind 1,behind 4,behind 8,behind 16,prompt"
+ENCODINGS = "context,nothing,bos,position,prose,examples 4,examples 8,behind 1,behind 4,behind 8,prompt"
 REPAIRS = "nothing,first 1,first 4,named,random 4,mean 4,peak 2,peak 4,peak 8,full"
 KEYS = ("model", "eval.threads", "eval.seed")
 
@@ -52,8 +54,9 @@ def parser() -> argparse.ArgumentParser:
     out = "folder for the answers and the figure; the same command resumes the run"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides of {', '.join(KEYS)}")
     add("--texts", choices=TEXTS, default="needles", help=kinds)
-    add("--lines", type=int, default=40, help="lines of the memory (default 40)")
-    add("--questions", type=int, default=40, help="questions, each about one line (default 40)")
+    add("--lines", type=int, default=40, help="lines of a memory (default 40)")
+    add("--memories", type=int, default=10, help="memories; intervals are clustered by memory (default 10)")
+    add("--questions", type=int, default=4, help="questions about each memory, one line each (default 4)")
     add("--encodings", type=name_list, default=name_list(ENCODINGS), metavar="A,B", help=f"default {ENCODINGS}")
     add("--repairs", type=name_list, default=name_list(REPAIRS), metavar="A,B", help=f"default {REPAIRS}")
     add("--markdown", action="store_true", help="print the tables in Markdown")
@@ -62,9 +65,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    for option, least in (("lines", 12), ("questions", 1)):
+    for option, least in (("lines", 12), ("memories", 1), ("questions", 1)):
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use {least} or more")
+    if arguments.lines > MOST_LINES:
+        raise ConfigError(f"--lines {arguments.lines} is too many; use up to {MOST_LINES}")
     known = {"encodings": ("nothing", "bos", "context", "position", "prose", "examples N", "behind N", "prompt"),
              "repairs": ("nothing", "full", "named", "random N", "first K", "peak N", "mean N")}  # fmt: skip
     for option, names in known.items():
@@ -96,37 +101,30 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def study(arguments: argparse.Namespace, config: DictConfig, console: Console) -> None:
     """Measure what the run in ``--out`` lacks, print the tables, and write the figure."""
-    from eval.isolation.report import (  # lazy: it loads torch
-        answer_table,
-        attention_table,
-        deviation_table,
-        divergence_table,
-        draw,
-    )
+    from eval.isolation.report import Findings  # lazy: it loads torch
     from eval.isolation.rows import IsolationFolder
 
     settings = settings_of(arguments, config)
     run = IsolationFolder.find(arguments.out, settings) if arguments.out else None
     try:
         with run or nullcontext():
-            rows = measure(arguments, config, settings, run, console)
+            findings = Findings(measure(arguments, config, settings, run, console), arguments.repairs)
     except KeyboardInterrupt:
         if arguments.out:
             console.print("interrupted; the same command resumes the run")
         raise
-    answers = [answer for row in rows for answer in row.answers]
-    show(deviation_table(rows), arguments.markdown, console)
-    show(attention_table(rows), arguments.markdown, console)
-    show(answer_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
-    show(divergence_table(answers, arguments.encodings, arguments.repairs), arguments.markdown, console)
+    for table in findings.tables():
+        show(table, arguments.markdown, console)
     if arguments.out:
-        draw(rows, answers, arguments.out / FIGURE)
+        findings.draw(arguments.out / FIGURE)
         console.print(f"written to {arguments.out}")
 
 
 def settings_of(arguments: argparse.Namespace, config: DictConfig) -> dict[str, Any]:
     """Return everything that affects the answers: options, and the model's config and the seed."""
-    options = {key: getattr(arguments, key) for key in ("texts", "lines", "questions", "encodings", "repairs")}
+    options = {
+        key: getattr(arguments, key) for key in ("texts", "lines", "memories", "questions", "encodings", "repairs")
+    }
     model = OmegaConf.to_container(config.model, resolve=True)
     return {"options": options, "configs": {"model": model, "seed": config.eval.seed}}
 
@@ -135,7 +133,7 @@ def measure(
     arguments: argparse.Namespace, config: DictConfig, settings: Mapping[str, Any], run: IsolationFolder | None,
     console: Console,
 ) -> list[EncodingRow]:  # fmt: skip
-    """Measure the encodings that ``run`` lacks, and append them to it; return all, in the order of the option."""
+    """Measure the encodings that ``run`` lacks, and append them to it; return all, memory by memory."""
     from eval.isolation.measure import PREAMBLE, Isolation
     from eval.isolation.rows import EncodingRow, IsolationFolder
     from keep_agent.config.planner_factory import make_model, make_tokenizer
@@ -143,10 +141,8 @@ def measure(
     from planners.prompts.formats import Splicer
 
     seed, rows = config.eval.seed, list(run.results) if run else []
-    memory = TEXTS[arguments.texts](arguments.lines, random.Random(seed))
-    count = min(arguments.questions, len(memory.questions))
-    questions = random.Random(seed + 1).sample(memory.questions, count)
-    todo = [pair for pair in enumerate(arguments.encodings) if pair[0] not in {row.index for row in rows}]
+    known = {row.index for row in rows}
+    examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
     with ExitStack() as stack:
         engine = stack.enter_context(TransformersEngine(make_model(config.model, seed)))
         if run:
@@ -156,26 +152,30 @@ def measure(
             stack.enter_context(run)
         tokenizer = make_tokenizer(config.model, engine.model)
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
-        lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
         bar = stack.enter_context(Progress(console=console, transient=True))
-        task = bar.add_task("questions", total=count * len(arguments.encodings), completed=count * len(rows))
-        for index, encoding in todo:
-            blocks, answers, attentions = lines.encode(encoding), [], []
-            for some, attention in lines.answers(encoding, blocks, questions, arguments.repairs, random.Random(seed)):
-                answers += some
-                attentions.append(attention)
-                bar.advance(task)
+        pairs = list(product(range(arguments.memories), arguments.encodings))
+        task = bar.add_task("encodings", total=len(pairs), completed=len(rows))
+        lines, made = None, None
+        for index, (number, encoding) in enumerate(pairs):
+            if index in known:
+                continue
+            if number != made:
+                memory = TEXTS[arguments.texts](arguments.lines, random.Random(f"{seed}/{number}"))
+                lines, made = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples), number
+                questions = memory.draw(arguments.questions, random.Random(f"{seed}/{number}/questions"))
+            blocks = lines.encode(encoding)
+            found = list(lines.answers(blocks, questions, arguments.repairs, random.Random(f"{seed}/{number}/lines")))
             deviation = lines.deviation(blocks, skipped=arguments.lines // 4)
-            shares = sum(attention.shares for attention in attentions) / count
+            shares = sum(attention.shares for _, attention in found) / len(found)
             rows.append(
                 EncodingRow(
-                    index, encoding, deviation.keys.tolist(), deviation.values.tolist(), shares.tolist(),
-                    [attention.ranks for attention in attentions], answers,
+                    index, number, encoding, deviation.keys.tolist(), deviation.values.tolist(), shares.tolist(),
+                    [attention.ranks for _, attention in found], [answer for answers, _ in found for answer in answers],
                 )
             )  # fmt: skip
             if run:
                 run.commit(rows[-1])
+            bar.advance(task)
     return sorted(rows, key=lambda row: row.index)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise, starmap
+from functools import partial
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
-from eval.isolation.stages import QueryAttention, make_repair
+from eval.isolation.stages import LEAST_LAYERS, MEAN, PEAK, QueryAttention, make_repair
 from eval.isolation.texts import PARAGRAPH
+from keep_agent.errors import ConfigError
 from memory.kv_cache.block import KVBlock
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout, Unit, lay_out, place
@@ -40,9 +42,8 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: how the lines were encoded, what was recomputed, and the outcome."""
+    """One answer: what was recomputed, and the outcome."""
 
-    encoding: str
     repair: str
     question: int
     right: bool
@@ -56,18 +57,21 @@ class Attention:
     """The attention of one question's tokens to stored lines before any repair."""
 
     shares: torch.Tensor  # (layers, 3), see `QueryAttention.shares`
-    ranks: list[int]  # ranks of the named line, from 1, by mean and by maximum, see `QueryAttention.ranking`
+    ranks: tuple[int, int]  # ranks of the named line, from 1, by mean and by maximum, see `QueryAttention.ranking`
 
 
 class Isolation:
     """One memory of lines behind a context prefix, in the engine of a model.
 
     :param examples: example lines in the context prefix, after BOS and the context line
+    :raises ConfigError: the model has fewer than `LEAST_LAYERS` layers
     """
 
     def __init__(
         self, engine: TransformersEngine, memory: LineMemory, encode: Callable[[str], Ids], bos: Ids, examples: int = 0
     ) -> None:
+        if engine.info.layers < LEAST_LAYERS:
+            raise ConfigError(f"a model of {engine.info.layers} layers is too shallow; use {LEAST_LAYERS} or more")
         self.engine, self.memory, self.bos, self._encode = engine, memory, bos, encode
         self.context = self._prefix(examples)
         self.lines = list(map(encode, memory.lines))
@@ -91,18 +95,18 @@ class Isolation:
         """
         name, _, number = encoding.partition(" ")
         if name == POSITION:
-            return list(starmap(self._encode_at, zip(self._starts(), self.lines, strict=False)))
+            return self._at_positions()
         if name == PROMPT:
             return self._cut(self._whole())
-        if name != NEIGHBOURS:
-            special = {ALONE: [], BOS: self.bos, PROSE: [*self._prefix(), *self._encode(PARAGRAPH)]}
-            prefix = self._block(special.get(name, self._prefix(int(number or 0))))
-            return self.engine.encode([(prefix, line) for line in self.lines])
-        blocks = []
-        for place_, line in enumerate(self.lines):
-            before = chain.from_iterable(self.lines[max(0, place_ - int(number)) : place_])
-            blocks += self.engine.encode([(self._block([*self._prefix(), *before]), line)])
-        return blocks
+        if name == NEIGHBOURS:
+            return list(chain.from_iterable(map(partial(self._behind, int(number)), range(len(self.lines)))))
+        prefixes = {ALONE: [], BOS: self.bos, PROSE: [*self._prefix(), *self._encode(PARAGRAPH)]}
+        prefix = self._block(prefixes.get(name, self._prefix(int(number or 0))))
+        return self.engine.encode([(prefix, line) for line in self.lines])
+
+    def _behind(self, neighbours: int, line: int) -> list[KVBlock]:
+        before = chain.from_iterable(self.lines[max(0, line - neighbours) : line])
+        return self.engine.encode([(self._block([*self._prefix(), *before]), self.lines[line])])
 
     def _starts(self) -> list[int]:
         """Return the position of every line's first row in the prompt, and the position after the last line."""
@@ -116,16 +120,17 @@ class Isolation:
         bounds = pairwise(start - len(self.context) for start in self._starts())
         return [KVBlock("", whole.k[:, :, start:stop], whole.v[:, :, start:stop]) for start, stop in bounds]
 
-    def _encode_at(self, start: int, line: Ids) -> KVBlock:
-        """Encode a line after BOS and the context line, as far from them as position ``start`` is in the prompt."""
+    def _at_positions(self) -> list[KVBlock]:
+        """Encode the lines after BOS and the context line, as far from these as they are in the prompt."""
         prefix, device = self._prefix(), self.engine.device
-        layout = lay_out(prefix, [], line, True, device)
-        positions = torch.arange(start, start + len(line), device=device)
-        layout = replace(layout, positions=torch.cat([layout.positions[: len(prefix)], positions]))
-        block = self._block(prefix)
-        cache = self.engine.prefill(layout, Nothing(), Serial(), context_block=block, keep_raw=True).cache
-        rows = slice(len(prefix), len(prefix) + len(line))
-        return KVBlock("", cache.raw[:, 0, :, rows].clone(), cache.v[:, 0, :, rows].clone())
+        context, blocks = self._block(prefix), []
+        for start, line in zip(self._starts(), self.lines, strict=False):
+            layout = lay_out(prefix, [], line, True, device)
+            positions = torch.arange(start, start + len(line), device=device)
+            layout = replace(layout, positions=torch.cat([layout.positions[: len(prefix)], positions]))
+            result = self.engine.prefill(layout, Nothing(), Serial(), context_block=context, keep_raw=True)
+            blocks.append(self.engine.harvest(result.cache, range(len(prefix), layout.rows)))
+        return blocks
 
     def deviation(self, blocks: Sequence[KVBlock], skipped: int) -> Deviation:
         """Compare stored lines, without the first ``skipped``, with those of one pass over the prompt's memory."""
@@ -142,9 +147,8 @@ class Isolation:
         return Deviation(measure("k"), measure("v"))
 
     def answers(
-        self, encoding: str, blocks: Sequence[KVBlock], questions: Sequence[LineQuestion], repairs: Sequence[str],
-        rng: random.Random,
-    ) -> Iterator[tuple[list[Answer], Attention]]:  # fmt: skip
+        self, blocks: Sequence[KVBlock], questions: Sequence[LineQuestion], repairs: Sequence[str], rng: random.Random
+    ) -> Iterator[tuple[list[Answer], Attention]]:
         """Answer each question after every repair (see `make_repair`); ``rng`` draws random lines."""
         placements = place(self.units, len(self.context), blocks, [True] * len(blocks))
         for number, question in enumerate(questions):
@@ -163,9 +167,9 @@ class Isolation:
                 divergence = float((full.exp() * (full - scores)).sum())
                 best = int(scores.argmax())
                 same = best == int(full.argmax())
-                answers.append(Answer(encoding, repair, number, best == 0, same, divergence, computed))
-            ranks = [attention.ranking(kind).index(question.line) + 1 for kind in ("mean", "peak")]
-            yield answers, Attention(attention.shares(question.line), ranks)
+                answers.append(Answer(repair, number, best == 0, same, divergence, computed))
+            mean, peak = (attention.ranking(kind).index(question.line) + 1 for kind in (MEAN, PEAK))
+            yield answers, Attention(attention.shares(question.line), (mean, peak))
 
     def _scores(self, layout: Layout, stage: Recompute, candidates: Sequence[Ids]) -> tuple[torch.Tensor, float]:
         """Return the candidates' log-probabilities, normalised over the candidates, and the computed ratio."""

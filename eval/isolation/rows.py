@@ -1,4 +1,4 @@
-"""Run folder of the study of lines that were encoded apart, with one line per encoding."""
+"""Run folder of the study of lines that were encoded apart, with one line per memory and encoding."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from eval.common.out_folder import OutFolder
-from eval.isolation.measure import Answer, Deviation
-
-ENCODINGS = "encodings.jsonl"
+from eval.isolation.measure import Answer
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingRow:
-    """One line of the file `ENCODINGS`: what was measured with one encoding of the lines."""
+    """What was measured with one encoding of one memory's lines."""
 
     index: int
-    id: str  # name of the encoding
-    keys: list[list[float]]  # deviations by layer and row, as `Deviation` has them
+    memory: int
+    encoding: str
+    keys: list[list[float]]  # deviations by layer and row, see `Deviation`
     values: list[list[float]]
     shares: list[list[float]]  # `Attention.shares`, mean over the questions
-    ranks: list[list[int]]  # `Attention.ranks` of every question
+    ranks: list[tuple[int, int]]  # `Attention.ranks` of every question
     answers: list[Answer]
 
     @property
-    def deviation(self) -> Deviation:
-        return Deviation(torch.tensor(self.keys), torch.tensor(self.values))
+    def id(self) -> str:
+        return f"{self.memory}/{self.encoding}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,5 +39,5 @@ class EncodingRow:
 class IsolationFolder(OutFolder):
     """Run folder of the study."""
 
-    lines = ENCODINGS
+    lines = "encodings.jsonl"
     result = EncodingRow

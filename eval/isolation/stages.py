@@ -1,4 +1,4 @@
-"""Recompute stages of the study of lines that were encoded apart: given lines, also with a record of attention."""
+"""Recompute stages of the study of lines that were encoded apart: given lines, and a record of attention."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from memory.recompute.none import Nothing
 from memory.stages import Capabilities, Probe, Recompute
 
 EARLY = 1 / 3  # share of layers, after layer 0, in which the query's attention ranks the lines
+LEAST_LAYERS = 3  # attention is recorded at layers 0 to the last but one
+MEAN, PEAK = "mean", "peak"  # rankings of lines
 
 
 @dataclass(frozen=True)
@@ -36,29 +38,32 @@ class FixedLines:
 
 @dataclass(frozen=True)
 class QueryAttention:
-    """`FixedLines` for one prompt, with a record of the query's attention at every layer but the last."""
+    """Recompute stage that computes no stored row, and records the query's attention at every layer but the last."""
 
     layout: Layout
-    lines: Sequence[int] = ()
-    mean: list[torch.Tensor] = field(default_factory=list)  # by layer: (lines,) mean over heads and query rows
-    peak: list[torch.Tensor] = field(default_factory=list)  # by layer: (lines,) maximum over heads and query rows
     on_rows: list[torch.Tensor] = field(default_factory=list)  # by layer: (prompt rows,) sum over heads and query rows
+    peak: list[torch.Tensor] = field(default_factory=list)  # by layer: (lines,) maximum over heads and query rows
     capabilities: ClassVar[Capabilities] = FixedLines.capabilities
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        return FixedLines(self.lines).first(layout, layers)
+        return FixedLines().first(layout, layers)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        mean, peak = probe.mass_from_query().double(), probe.peak_from_query().double()
-        self.mean.append(mean / mean.sum())
-        self.peak.append(peak / peak.sum())
         self.on_rows.append(probe.mass_on_rows(active[active >= self.layout.query]).double())
+        self.peak.append(probe.peak_from_query().double())
         return active
 
     def ranking(self, kind: str) -> list[int]:
-        """Return the lines in falling order of the early layers' summed attention; ``kind``: mean or peak."""
-        layers = getattr(self, kind)
-        return torch.stack(layers[1 : 1 + round(EARLY * len(layers))]).sum(0).argsort(descending=True).tolist()
+        """Return the lines in falling order of their attention, normalised and summed over the early layers.
+
+        :param kind: ``mean``: mean over heads, query rows and a line's tokens; ``peak``: maximum over heads and rows
+        """
+        layers = self.peak if kind == PEAK else [self._means(on_rows) for on_rows in self.on_rows]
+        early = torch.stack(layers[1 : 1 + round(EARLY * len(layers))])
+        return (early / early.sum(1, keepdim=True)).sum(0).argsort(descending=True).tolist()
+
+    def _means(self, on_rows: torch.Tensor) -> torch.Tensor:
+        return torch.stack([on_rows[span.start : span.stop].mean() for span in self.layout.segments])
 
     def shares(self, line: int) -> torch.Tensor:
         """Return (layers, 3): shares of the context prefix, of the lines' first rows, and of ``line``.

@@ -16,6 +16,7 @@ from planners.prompts.styles import make_style, place_of
 
 CANDIDATES = 10  # answers among which a model chooses
 EXAMPLES = MOST  # examples of lines that a memory offers
+MOST_LINES = 160  # lines of a memory; generated houses have a few more
 PARAGRAPH = (  # prose, about as long as eight lines, that says nothing about memories
     "The river rises in the hills behind the town and reaches the sea after forty miles. In spring it carries the snow "
     "of a whole winter, and the fields beside it stand under water for days. Farmers used to move their animals up the "
@@ -44,15 +45,22 @@ class LineMemory:
     lines: tuple[str, ...]
     questions: tuple[LineQuestion, ...]
 
+    def draw(self, count: int, rng: random.Random) -> list[LineQuestion]:
+        """Draw questions about different lines. Raises ConfigError if there are fewer than ``count``."""
+        if count > len(self.questions):
+            raise ConfigError(f"--questions {count} is too many; a memory has {len(self.questions)} questions")
+        return rng.sample(self.questions, count)
+
 
 def needles(count: int, rng: random.Random) -> LineMemory:
     """Make lines that give a key its magic number. The answer depends on the named line alone."""
     magic = magic_numbers(count + EXAMPLES, rng)
     texts = tuple(f"The magic number of the {key} is {number}.\n" for key, number in magic.items())
+    numbers = list(magic.values())[:count]
     questions = tuple(
         LineQuestion(
             f"What is the magic number of the {key} in the text?\nThe magic number of the {key} is",
-            place, _candidates(number, list(magic.values()), rng),
+            place, _candidates(number, numbers, rng),
         )
         for place, (key, number) in enumerate(islice(magic.items(), count))
     )  # fmt: skip
@@ -75,7 +83,7 @@ def house(count: int, rng: random.Random) -> LineMemory:
         if len(texts) >= count and len(set(answers.values())) >= CANDIDATES:
             break
     ids = rng.sample(list(texts), count)
-    places = list(answers.values())
+    places = [answers.get(id, id) for id in ids]  # of the memory's things, and the memory's places
     questions = tuple(
         LineQuestion(f"where {id}", number, _candidates(answers[id], places, rng))
         for number, id in enumerate(ids) if id in answers

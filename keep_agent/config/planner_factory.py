@@ -31,7 +31,8 @@ from memory.segments.sentence_encoder import CachedEncoder, NamespaceEncoder, Se
 from memory.session import MemorySession
 from planners.bundled import ABILITIES, ADAPTERS, BUNDLED, PLANNERS
 from planners.kv_planner import KVPlanner
-from planners.prompts.formats import Format, make_format
+from planners.prompts.formats import FOCI, Format, make_format
+from planners.prompts.preamble import MOST as MOST_LINES
 from planners.prompts.preamble import preamble
 from planners.tiny.checkpoint import SAYS_GOALS
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from planners.prompts.formats import Example
 
-LOTA_LACKS = ("goal", "focus", "preamble")  # settings of prompts that prompt=lota has not
 BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16")  # each means that an x86 CPU has bfloat16 arithmetic
 
 
@@ -100,29 +100,36 @@ def format_of(
 ) -> Format:
     """Make the prompt format of a config. Raises ConfigError if it is invalid."""
     if prompt.format == "lota":
-        for key in LOTA_LACKS:
-            if prompt.get(key):
-                raise ConfigError(
-                    f"prompt.{key} does not work with prompt=lota, whose prompts have no {key}; leave it out"
-                )
         return make_format(prompt.format, tokenizer, examples, prompt.start)
-    abilities = _abilities(model)
+    trained = _abilities(model)
     goal, lines = prompt.get("goal"), prompt.get("preamble")  # missing in the configs of older runs, as is the focus
-    goals = bool(abilities.get("says_goals")) if goal is None else goal
-    focus = prompt.get("focus") or abilities.get("focus", "words")
-    text = preamble(prompt.style, abilities.get("preamble", 0) if lines is None else lines)
+    goals = trained.says_goals if goal is None else goal
+    focus = prompt.get("focus") or trained.focus
+    text = preamble(prompt.style, trained.preamble if lines is None else lines)
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals, focus, text)
 
 
-def _abilities(model: LoadedModel) -> dict[str, Any]:
-    """Return how a model's prompts differ from those of other models: from its adapter, else from its config.json."""
+@dataclass(frozen=True)
+class Abilities:
+    """How the prompts look with which a model was trained."""
+
+    says_goals: bool = False
+    focus: str = "words"
+    preamble: int = 0  # lines
+
+
+def _abilities(model: LoadedModel) -> Abilities:
+    """Read a model's abilities from its adapter, else from its config.json. Raises ModelError for invalid ones."""
     file = model.adapter.folder / ABILITIES if model.adapter else None
     if file is None or not file.is_file():
-        return {"says_goals": getattr(model.module.config, SAYS_GOALS, False)}
-    values = read_json(file, "fetch the adapter again, or train it with keep-train-planner")
-    if not isinstance(values, dict):
-        raise ModelError(f"{file} is not a record of a planner's abilities; fetch the adapter again")
-    return values
+        return Abilities(bool(getattr(model.module.config, SAYS_GOALS, False)))
+    remedy = "fetch the adapter again, or train it with keep-train-planner"
+    values = read_json(file, remedy)
+    known = {"says_goals": (False, True), "focus": tuple(FOCI), "preamble": range(MOST_LINES + 1)}
+    for key, value in values.items() if isinstance(values, dict) else [("it", values)]:
+        if key not in known or not any(type(value) is type(good) and value == good for good in known[key]):
+            raise ModelError(f"{file}: {key} is {value!r}, which no planner was trained with; {remedy}")
+    return Abilities(**values)
 
 
 def make_resources(overrides: Sequence[str]) -> PlannerResources:
@@ -147,6 +154,11 @@ def kv_planner(
     namespace: str = "",
 ) -> KVPlanner:  # fmt: skip
     """Make a planner on a loaded engine. Planners with different methods can share the engine."""
+    if method.context == "bos" and not prompt_format.has_start:
+        raise ConfigError(
+            "memory.context=bos needs a prompt that begins with the start token, but this tokenizer has none; use "
+            "memory.context=system, or name a token with prompt.start"
+        )
     budget, context = config.prompt.budget, prompt_format.context()
     session = MemorySession(engine, method, encoder, prompt_format.line, budget, context, namespace)
     settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
@@ -179,7 +191,7 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     disable_progress_bar()  # KEEP Agent shows its own
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are only about retries
     device = usable_device("model.device", model.device)
-    path, bundled = ADAPTERS.get(model.name, (_model_path(model), None))
+    path, bundled = ADAPTERS.get(path := _model_path(model), (path, None))
     adapter = model.get("adapter") or bundled  # older runs have no key
     dtype, console = _dtype(model.dtype, device), make_console(stderr=True)
     with console.status(f"loading {model.name} in {dtype}") if console.is_terminal else nullcontext():

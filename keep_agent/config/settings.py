@@ -18,12 +18,13 @@ from keep_agent.rollout.wandb_logging import MODES
 from memory.config.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
 from memory.config.component_names import check_classes
 from planners.base import POLICIES
+from planners.prompts import preamble
 from planners.prompts.formats import FOCI, FORMATS
 from planners.prompts.styles import STYLES
 
 COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
 LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0, "prompt.preamble": 0}
-MOST = {"eval.threads": 4096}
+MOST = {"eval.threads": 4096, "prompt.preamble": preamble.MOST}
 OPTIONAL = (  # null means a default
     "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.preamble",
 )  # fmt: skip
@@ -39,6 +40,7 @@ WORDS = {  # words that a setting accepts
     "planner.reduce": REDUCTIONS, "prompt.focus": tuple(FOCI), "prompt.format": FORMATS, "prompt.style": tuple(STYLES),
     "wandb.mode": MODES,
 }  # fmt: skip
+OF_LINES = ("goal", "focus", "preamble")  # settings of prompts that prompt.format=lota ignores
 NULLABLE_WORDS = ("env.rewording", "eval.frames", "eval.launcher", "model.quantization", "prompt.focus")
 
 
@@ -65,6 +67,10 @@ def check_settings(
     for key in names:
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
+    if OmegaConf.select(config, "prompt.format") == "lota":
+        for key in OF_LINES:
+            if value := config.prompt.get(key):
+                raise ConfigError(f"prompt.{key}={value} has no effect on LoTA-Bench's prompts; leave it out")
     check_values(config)
     if "env" in config:
         spec_of(config.env.id).setting(**without_simulator(config.env))

@@ -65,6 +65,7 @@ class Format(Protocol):
 
     name: str
     progress: int  # maximum turns in a query; earlier turns are memory segments
+    has_start: bool = True  # whether the context begins with a start token
     examples: Sequence[Example] = ()  # in-context examples that are memory segments, not part of the context
     _splice: Splicer
 
@@ -136,6 +137,7 @@ class PlainFormat(Format):
         check_choice("prompt.focus", focus, FOCI)
         self._splice, self._goals, self._focus, self.examples = Splicer(tokenizer), goals, focus, examples
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
+        self.has_start = self._start is not None
         self._preamble = self._splice.lines(preamble)
 
     def context(self) -> Ids:

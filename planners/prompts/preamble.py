@@ -1,9 +1,9 @@
 """Preamble: constant example lines at the beginning of a prompt, behind which memory segments can be encoded.
 
 A segment that is encoded alone, behind the start token, has keys and values far from those in a prompt: pretrained
-models compute other values without earlier lines of the same kind. Behind a few such lines the difference is half as
-large, and since the lines are the same in all prompts, they are computed once (`docs/isolation.md`). They name things
-that no world has, so that a planner cannot mistake them for its own house.
+models compute other values without earlier lines of the same kind (`python -m eval.isolation`). The lines are the same
+in all prompts, so they are computed once. They name things that no world has, so that a planner cannot mistake them for
+its own house.
 """
 
 from __future__ import annotations

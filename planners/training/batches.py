@@ -10,9 +10,10 @@ import random
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from keep_agent.errors import ConfigError
 from planners.prompts.text import TYPE_LEVEL
@@ -86,6 +87,11 @@ class Curriculum:
     wording: Wording = PLANNER_WORDING
     is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
 
+    def record(self) -> dict[str, Any]:
+        """Return the curriculum as JSON values."""
+        mixes = [{"share": share, **asdict(mix)} for mix, share in self.plan_mixes.items()]
+        return {**asdict(replace(self, plan_mixes={})), "plan_mixes": mixes}
+
 
 PLANNER_CURRICULUM = Curriculum(LEVELS, 0.2, 0.6, {HOUSE_GOALS: 0.7, PLANS: 0.3})
 # A large model's rows cost more: trajectories have three times the targets per row of single decisions, and goals alone
@@ -127,14 +133,15 @@ class BatchSource:
     :param transcript: maximum tokens of a trajectory
     :param separate_share: share of batches whose memory lines do not attend to each other, as in separate KV blocks
     :param frozen_share: share of windows whose memory is a constant in the gradient
+    :param goal_share: share of windows with goals alone, besides those of the curriculum
     """
 
     def __init__(
         self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0,
         transcript: int = TRANSCRIPT_TOKENS, lessons: Sequence[Path] = (), separate_share: float = 0.0,
-        frozen_share: float = 0.0, curriculum: Curriculum = PLANNER_CURRICULUM,
+        frozen_share: float = 0.0, goal_share: float = 0.0, curriculum: Curriculum = PLANNER_CURRICULUM,
     ) -> None:  # fmt: skip
-        self.level, self._curriculum, self._frozen_share = level, curriculum, frozen_share
+        self.level, self._curriculum, self._frozen_share, self._goal_share = level, curriculum, frozen_share, goal_share
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
@@ -218,6 +225,8 @@ class BatchSource:
         return rollout.skills == TYPE_LEVEL and self._mixed_skills and self._rng.random() < TYPE_LEVEL_SKIP_SHARE
 
     def _draw_mix(self, level: Level) -> SlotMix:
+        if self._goal_share and self._rng.random() < self._goal_share:
+            return GOALS
         chance = self._rng.random()
         if chance < level.lookups:
             return LOOKUPS

@@ -68,7 +68,7 @@ class Trainer:
         self.source = BatchSource(
             files, start.encode, start.bos, start.pad, args.batch_tokens,
             args.seed + self.progress.step + 7919 * group.rank, self.progress.level, args.transcript,
-            lessons, args.apart, args.frozen, start.curriculum,
+            lessons, args.apart, args.frozen, args.goals, start.curriculum,
         )  # fmt: skip
 
     def _start(self, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
@@ -83,6 +83,7 @@ class Trainer:
         settings = {key: value for key, value in vars(self.args).items() if key not in ("data", "out", "init")}
         origin = [read_json(path) for path in sorted(data.glob("*.json"))]
         call = {"from_step": self.progress.step, "args": settings | self.start.shape(), "data": origin}
+        call["curriculum"] = self.start.curriculum.record()
         if self.args.init and not self.checkpoint:
             call["init"] = weights_hash(Path(self.args.init), self.start.weights)
         return call

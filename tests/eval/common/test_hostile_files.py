@@ -142,6 +142,7 @@ READS: Mapping[str, Callable[[Files], list[str]]] = {
     "keep-eval-anatomy": lambda files: [files.finished_run()],
     "keep-eval-compare": lambda files: [files.finished_run()],
     "keep-eval-merge": lambda files: [files.finished_run("0/1"), "--out", str(files.folder / "merged")],
+    "keep-eval-isolation": lambda files: ["--out", files.run(), "--lines", "12", "--memories", "1", "--questions", "1"],
     "keep-eval-recall": lambda files: ["--out", files.run(), "--methods", "keep", "--trials", "1"],
     "keep-eval-retention": lambda files: lines(files),
     "keep-eval-sessions": lambda files: lines(files),
@@ -155,7 +156,6 @@ READS: Mapping[str, Callable[[Files], list[str]]] = {
 READS_NONE = {
     "keep-eval-games": "generated houses only",
     "keep-eval-fidelity": "generated prompts only; of models see test_nothing_executed",
-    "keep-eval-isolation": "the same",
     "keep-train-planner": "rollouts are JSON lines, checkpoints safetensors and JSON",
     "keep-train-retention": "the same",
     "keep-agent methods": "reads only the package's configs",

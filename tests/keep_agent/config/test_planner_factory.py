@@ -20,7 +20,7 @@ from envs.splits import LAST_SEED
 from envs.worlds import spec_of
 from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import make_planner
-from keep_agent.config.planner_factory import make_model, make_tokenizer
+from keep_agent.config.planner_factory import Abilities, make_model, make_tokenizer
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from keep_agent.rollout.results import PARTS
@@ -135,7 +135,7 @@ def test_a_model_trained_for_goals_says_it(
 def test_prompts_begin_with_the_lines_that_the_model_was_trained_with(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, trained: int, setting: int | None
 ) -> None:
-    monkeypatch.setattr("keep_agent.config.planner_factory._abilities", lambda _: {"preamble": trained})
+    monkeypatch.setattr("keep_agent.config.planner_factory._abilities", lambda _: Abilities(preamble=trained))
     planner = make_planner(config(tiny_model, f"prompt.preamble={'null' if setting is None else setting}"))
     _, steps = play(planner, max_steps=1)
     lines = trained if setting is None else setting
@@ -146,10 +146,20 @@ def test_prompts_begin_with_the_lines_that_the_model_was_trained_with(
     assert len(planner._format.context()) == len(start)
 
 
-@pytest.mark.parametrize(("key", "value"), [("preamble", "-1"), ("preamble", "many"), ("preamble", "1.5")])
-def test_wrong_settings_of_prompts_are_refused(tiny_model: Path, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"prompt.{key}"):
-        check_settings(config(tiny_model, f"prompt.{key}={value}"))
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("prompt.preamble=-1", "prompt.preamble=-1 does not work"),
+        ("prompt.preamble=many", "prompt.preamble=many does not work"),
+        ("prompt.preamble=1.5", "prompt.preamble=1.5 does not work"),
+        ("prompt.preamble=17", "prompt.preamble=17 is too many; give 16 at most"),
+        ("prompt.format=lota prompt.preamble=8", "prompt.preamble=8 has no effect on LoTA-Bench's prompts"),
+        ("prompt.format=lota prompt.focus=line", "prompt.focus=line has no effect on LoTA-Bench's prompts"),
+    ],
+)
+def test_wrong_settings_of_prompts_are_refused(tiny_model: Path, settings: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_settings(config(tiny_model, *settings.split()))
 
 
 def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:
@@ -179,8 +189,9 @@ def test_an_instruct_model_with_random_weights_plays_with_lotas_prompt(chat_mode
 
 def test_units_may_attend_to_a_start_token_alone(chat_model: Path) -> None:
     settings = "planner=keep", "memory.context=bos", "model.init=random"
-    with pytest.raises(ConfigError, match="context=bos needs"):
-        make_planner(config(chat_model, *settings))
+    for preamble_lines in ("0", "8"):
+        with pytest.raises(ConfigError, match="context=bos needs a prompt that begins with the start token"):
+            make_planner(config(chat_model, *settings, f"prompt.preamble={preamble_lines}"))
     planner = make_planner(config(chat_model, *settings, "prompt.start='<|im_start|>'"))
     assert play(planner, max_steps=1)[1][0]["context"] == 1
 
@@ -195,6 +206,8 @@ def test_auto_is_bfloat16_on_cpus_with_its_arithmetic(tiny_model: Path, monkeypa
 
 
 def test_models_that_cannot_be_loaded_are_named(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model=custom needs a name"):
+        make_model(compose("alfred", ["model=custom"]).model)
     with pytest.raises(ModelError, match="/no/where"):
         make_model(config(Path("/no/where")).model)
     with pytest.raises(CapacityError, match=r"32\.\d+ billion"):
