@@ -28,8 +28,9 @@ WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # which processes p
 # Settings of the machine, and bertscore; a resumed run takes them from the command line if they are set there.
 MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
 RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
-NEW_PROMPT_KEYS = ("prompt.goal", "prompt.focus", "prompt.preamble")
-NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", *NEW_PROMPT_KEYS)  # missing in older runs
+NEWER_KEYS = (  # missing in older runs
+    *WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal", "prompt.focus", "prompt.preamble",
+)  # fmt: skip
 CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # config groups whose keys depend on the chosen option
 MODEL_KEYS = ("engine", "model")  # not needed by planners without a model
 ENV_KEYS = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))

@@ -22,14 +22,14 @@ from planners.training.options import TRANSCRIPT_TOKENS
 from planners.training.packed_attention import PackedBatch, collate
 from planners.training.packing import (
     IGNORE,
-    PLANNER_WORDING,
+    PLANNER_FORM,
     ROUNDING,
     Encode,
     PackedExample,
     Packer,
+    PromptForm,
     Slot,
     SlotMix,
-    Wording,
     rounded,
 )
 from planners.training.recall_probes import MIN_LINES
@@ -84,7 +84,7 @@ class Curriculum:
     lesson_share: float  # share of windows with lessons, if there are any
     decision_share: float  # share of single decisions among the windows without look-ups or plans; others: trajectories
     plan_mixes: Mapping[SlotMix, float]  # shares among the windows of plans and goals
-    wording: Wording = PLANNER_WORDING
+    form: PromptForm = PLANNER_FORM
     is_limit: bool = False  # packs are shortened to the rows of a batch, since a large model's memory is tight
 
     def record(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ PLANNER_CURRICULUM = Curriculum(LEVELS, 0.2, 0.6, {HOUSE_GOALS: 0.7, PLANS: 0.3}
 # have the most instructions per row. The model also plans without a focus, and without the preamble.
 ADAPTER_CURRICULUM = Curriculum(
     ADAPTER_LEVELS, 0.07, 0.35, {HOUSE_GOALS: 0.35, GOALS: 0.5, PLANS: 0.15},
-    Wording(own_line=True, focus_share=0.75, preamble_share=0.7), is_limit=True,
+    PromptForm(own_line=True, focus_share=0.75, preamble_share=0.7), is_limit=True,
 )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ class BatchSource:
         self._trajectories = trajectory_mix(transcript)
         self._source = shuffled_rollouts(files, seed)
         self._rng = random.Random(seed + 1)
-        self._packer = Packer(encode, LOOKUPS, seed + 2, curriculum.wording)
+        self._packer = Packer(encode, LOOKUPS, seed + 2, curriculum.form)
         self._encode, self._separate_share = encode, separate_share
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens

@@ -96,22 +96,22 @@ class SlotMix:
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """Wording of a model's prompts in training."""
+class PromptForm:
+    """Form of a model's prompts in training."""
 
     own_line: bool = False  # the focus has a line of its own, see `planners.prompts.text.decision`
     focus_share: float = 1.0  # share of the slots whose instance-level skills have a focus
     preamble_share: float = 0.0  # share of the memories of rollouts that begin with `PREAMBLE_LINES` example lines
 
 
-PLANNER_WORDING = Wording()
+PLANNER_FORM = PromptForm()
 
 
 class Packer:
     """Packer of rollouts: at most one pack starts at each task."""
 
-    def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0, wording: Wording = PLANNER_WORDING) -> None:
-        self.mix, self._prompt_wording = mix, wording
+    def __init__(self, encode: Encode, mix: SlotMix, seed: int = 0, form: PromptForm = PLANNER_FORM) -> None:
+        self.mix, self._form = mix, form
         self.random = random.Random(seed)
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
@@ -142,7 +142,8 @@ class Packer:
             yield self._with_preamble(self._pack(replays[start:]), style_name)
 
     def _with_preamble(self, pack: PackedExample, style: str) -> PackedExample:
-        if not pack.memory or self.random.random() >= self._prompt_wording.preamble_share:
+        share = self._form.preamble_share if pack.memory else 0
+        if not share or self.random.random() >= share:
             return pack
         return replace(pack, memory=((PREAMBLE, self._encode(preamble(style, PREAMBLE_LINES))), *pack.memory))
 
@@ -171,7 +172,7 @@ class Packer:
             wordings = self.random.sample(task.instructions, min(self.mix.wordings, len(task.instructions)))
             memory = self._sample_lines(replay.memory, replay.used_ids) if self.mix.after_memory else []
             kind, steps = "goal", []
-            if self.mix.plan and replay.skills == TYPE_LEVEL:
+            if self.mix.plan and not memory and replay.skills == TYPE_LEVEL:
                 kind, steps = "plan", [part for step in self._steps(replay, False) for part in step]
             slots = (self._slot(kind, [*replay.goal(wording), *steps]) for wording in wordings)
             return PackedExample(self._lines(memory), tuple(slots))
@@ -235,7 +236,7 @@ class Packer:
         return self._slot("trajectory", parts[len(replays[0].new_lines) :])
 
     def _focused(self) -> bool:
-        return self.random.random() < self._prompt_wording.focus_share
+        return self.random.random() < self._form.focus_share
 
     def _task(self, replay: TaskReplay, wording: str, focused: bool = True) -> list[TextPart]:
         """Return a task's part of a transcript, beginning with the lines written since the previous task."""
@@ -254,7 +255,7 @@ class Packer:
             ]
 
     def _decision(self, focus: str, skill: str, is_target: bool = True) -> list[TextPart]:
-        return decision(focus, skill, is_target, self._prompt_wording.own_line)
+        return decision(focus, skill, is_target, self._form.own_line)
 
     def _step(self, wording: str, replay: TaskReplay, index: int, memory: set[str]) -> Slot:
         lines, hidden = replay.changed_lines[index]

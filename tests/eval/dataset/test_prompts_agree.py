@@ -33,7 +33,7 @@ from planners.prompts.formats import PlainFormat
 from planners.prompts.styles import STYLES
 from planners.tiny.checkpoint import TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
-from planners.training.packing import IGNORE, PackedExample, Packer, Slot, SlotMix, Wording
+from planners.training.packing import IGNORE, PackedExample, Packer, PromptForm, Slot, SlotMix
 from planners.training.rollout_files import Rollout
 from planners.training.task_replay import TaskReplay
 
@@ -135,7 +135,7 @@ def test_trained_prompts_are_the_planners(
     for episode in spec.training(None, stream=3, limit=2 if world == "alfred" else 1):
         rollout = recorder.rollout(HouseEpisodes(spec, [episode]))
         mix = SlotMix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
-        packs = list(EveryStep(form.line, mix, wording=Wording(own_line=focus == "line")).packs(rollout, style))
+        packs = list(EveryStep(form.line, mix, form=PromptForm(own_line=focus == "line")).packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)
         for pack, task_prompts in zip(packs, rebuilt, strict=True):
             steps = [slot for slot in pack.slots if slot.kind == "step"]

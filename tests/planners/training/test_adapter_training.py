@@ -24,7 +24,7 @@ from planners.train import check_options, parser
 from planners.training.batches import ADAPTER_LEVELS, fitted
 from planners.training.forward import forward, last_hidden
 from planners.training.packed_attention import collate
-from planners.training.packing import IGNORE, PREAMBLE_LINES, PackedExample, Packer, Slot, SlotMix, Wording
+from planners.training.packing import IGNORE, PREAMBLE_LINES, PackedExample, Packer, PromptForm, Slot, SlotMix
 from planners.training.rollout_files import Rollout
 from planners.training.trainer import Trainer
 
@@ -110,7 +110,7 @@ def test_packed_attention_equals_the_plain_model_with_shared_kv_heads(
     trainer = Trainer(arguments(1))
     trainer.close()
     start = trainer.start
-    packer = Packer(start.encode, SlotMix(steps=3, trajectories=1), wording=Wording(own_line=True))
+    packer = Packer(start.encode, SlotMix(steps=3, trajectories=1), form=PromptForm(own_line=True))
     (pack,) = packer.packs(make_rollout(), "natural")
     batch = collate([pack], start.bos, start.pad, torch.float32, frozen=frozen)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
@@ -138,7 +138,7 @@ def test_a_frozen_memory_gives_the_same_loss_and_no_gradient_through_its_rows(
     trainer = Trainer(arguments(1))
     trainer.close()
     start = trainer.start
-    packer = Packer(start.encode, SlotMix(steps=3, trajectories=2), wording=Wording(own_line=True))
+    packer = Packer(start.encode, SlotMix(steps=3, trajectories=2), form=PromptForm(own_line=True))
     (pack,) = packer.packs(make_rollout(), "natural")
     gradients, losses = [], []
     for frozen in (False, True):

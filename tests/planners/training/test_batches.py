@@ -1,18 +1,31 @@
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
 from planners.tiny.tokenizer import BOS, PAD
-from planners.training.batches import LEVELS, BatchSource, shuffled_rollouts
+from planners.training.batches import (
+    ADAPTER_CURRICULUM,
+    ADAPTER_LEVELS,
+    DECISIONS,
+    GOALS,
+    LEVELS,
+    LOOKUPS,
+    RECALL_SHARE,
+    BatchSource,
+    shuffled_rollouts,
+)
 from planners.training.options import TRANSCRIPT_TOKENS
+from planners.training.packing import ROUNDING
 from planners.training.rollout_files import Rollout, rollout_files, write_rollouts
 
 Make = Callable[..., Rollout]
@@ -26,7 +39,7 @@ def files(tmp_path: Path, make_rollout: Make) -> list[Path]:
     return rollout_files(tmp_path)
 
 
-def make_source(files: list[Path], tokenizer: Tokenizer, level: int, **settings: int) -> BatchSource:
+def make_source(files: list[Path], tokenizer: Tokenizer, level: int, **settings: Any) -> BatchSource:
     bos, pad = tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD)
     return BatchSource(files, lambda text: tokenizer.encode(text).ids, bos, pad, 1500, seed=0, level=level, **settings)
 
@@ -88,3 +101,25 @@ def test_a_closed_feed_leaves_no_thread(files: list[Path], tokenizer: Tokenizer)
     assert source._thread.is_alive()
     source.close()
     assert not source._thread.is_alive()
+
+
+def test_windows_are_drawn_by_the_shares_of_the_curriculum(files: list[Path], tokenizer: Tokenizer) -> None:
+    source = make_source(files, tokenizer, 0, curriculum=ADAPTER_CURRICULUM)
+    source.close()
+    source._rng, level = random.Random(0), ADAPTER_LEVELS[-1]
+    drawn = Counter(source._draw_mix(level) for _ in range(4000))
+    plans = {mix: level.plans * share for mix, share in ADAPTER_CURRICULUM.plan_mixes.items()}
+    rest = (1 - level.lookups - level.plans) * (1 - RECALL_SHARE)
+    due = {LOOKUPS: level.lookups, **plans, DECISIONS: rest * ADAPTER_CURRICULUM.decision_share}
+    assert {mix: drawn[mix] / 4000 for mix in due} == pytest.approx(due, abs=0.03)
+    source._goal_share = 0.5
+    goals = Counter(source._draw_mix(level) for _ in range(4000))[GOALS] / 4000
+    assert goals == pytest.approx(0.5 + 0.5 * due[GOALS], abs=0.03)
+
+
+def test_the_share_of_goals_alone_reaches_the_batches(files: list[Path], tokenizer: Tokenizer) -> None:
+    source = make_source(files, tokenizer, 0, goal_share=1.0)
+    batches = [source.next()[1] for _ in range(20)]
+    source.close()
+    assert all(set(kinds) == {"goal"} for batch in batches for kinds in batch.kinds)
+    assert all(batch.memory <= ROUNDING for batch in batches), "only the start token precedes the slots"

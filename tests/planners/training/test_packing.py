@@ -19,9 +19,9 @@ from planners.training.packing import (
     PREAMBLE_LINES,
     PackedExample,
     Packer,
+    PromptForm,
     Slot,
     SlotMix,
-    Wording,
     _pick_count,
 )
 from planners.training.rollout_files import Rollout
@@ -111,8 +111,8 @@ def test_slots_see_the_memory_but_not_each_other(tokenizer: Tokenizer, make_roll
 def test_a_memory_begins_with_the_preamble_of_its_style(tokenizer: Tokenizer, make_rollout: Make, style: str) -> None:
     rollout, mix = make_rollout(1), SlotMix(trajectories=0, steps=2, probes=0)
     encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
-    wordings = [Wording(preamble_share=share) for share in (0, 1)]
-    plain, long = (next(Packer(encode, mix, wording=wording).packs(rollout, style)) for wording in wordings)
+    forms = [PromptForm(preamble_share=share) for share in (0, 1)]
+    plain, long = (next(Packer(encode, mix, form=form).packs(rollout, style)) for form in forms)
     first, *rest = long.memory
     assert first == (PREAMBLE, tuple(encode(preamble(style, PREAMBLE_LINES)))) and (*rest,) == plain.memory
 
@@ -121,8 +121,8 @@ def test_a_memory_begins_with_the_preamble_of_its_style(tokenizer: Tokenizer, ma
 def test_separate_lines_see_themselves_the_first_token_and_the_preamble(
     tokenizer: Tokenizer, make_rollout: Make, share: int
 ) -> None:
-    mix, wording = SlotMix(trajectories=0, steps=2), Wording(preamble_share=share)
-    packer = Packer(lambda text: tokenizer.encode(text).ids, mix, wording=wording)
+    mix, form = SlotMix(trajectories=0, steps=2), PromptForm(preamble_share=share)
+    packer = Packer(lambda text: tokenizer.encode(text).ids, mix, form=form)
     (pack,) = packer.packs(make_rollout(1), "plain")
     batch = collate([pack], tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD), separate=True)
     visible = batch.memory_bias[0, 0] == 0
