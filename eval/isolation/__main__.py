@@ -17,7 +17,6 @@ import random
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,29 +152,21 @@ def measure(
         tokenizer = make_tokenizer(config.model, engine.model)
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         bar = stack.enter_context(Progress(console=console, transient=True))
-        pairs = list(product(range(arguments.memories), arguments.encodings))
-        task = bar.add_task("encodings", total=len(pairs), completed=len(rows))
-        lines, made = None, None
-        for index, (number, encoding) in enumerate(pairs):
-            if index in known:
+        names = arguments.encodings
+        task = bar.add_task("encodings", total=arguments.memories * len(names), completed=len(rows))
+        for number in range(arguments.memories):
+            todo = [(index, name) for index, name in enumerate(names, number * len(names)) if index not in known]
+            if not todo:
                 continue
-            if number != made:
-                memory = TEXTS[arguments.texts](arguments.lines, random.Random(f"{seed}/{number}"))
-                lines, made = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples), number
-                questions = memory.draw(arguments.questions, random.Random(f"{seed}/{number}/questions"))
-            blocks = lines.encode(encoding)
-            found = list(lines.answers(blocks, questions, arguments.repairs, random.Random(f"{seed}/{number}/lines")))
-            deviation = lines.deviation(blocks, skipped=arguments.lines // 4)
-            shares = sum(attention.shares for _, attention in found) / len(found)
-            rows.append(
-                EncodingRow(
-                    index, number, encoding, deviation.keys.tolist(), deviation.values.tolist(), shares.tolist(),
-                    [attention.ranks for _, attention in found], [answer for answers, _ in found for answer in answers],
-                )
-            )  # fmt: skip
-            if run:
-                run.commit(rows[-1])
-            bar.advance(task)
+            memory = TEXTS[arguments.texts](arguments.lines, random.Random(f"{seed}/{number}"))
+            questions = memory.draw(arguments.questions, random.Random(f"{seed}/{number}/questions"))
+            lines = Isolation(engine, memory, Splicer(tokenizer).lines, bos, examples)
+            for index, name in todo:
+                rng = random.Random(f"{seed}/{number}/lines")  # all encodings are repaired at the same random lines
+                rows.append(EncodingRow.measure(index, number, name, lines, questions, arguments.repairs, rng))
+                if run:
+                    run.commit(rows[-1])
+                bar.advance(task)
     return sorted(rows, key=lambda row: row.index)
 
 

@@ -99,12 +99,12 @@ class Isolation:
         if name == PROMPT:
             return self._cut(self._whole())
         if name == NEIGHBOURS:
-            return list(chain.from_iterable(map(partial(self._behind, int(number)), range(len(self.lines)))))
+            return list(chain.from_iterable(map(partial(self._after_neighbours, int(number)), range(len(self.lines)))))
         prefixes = {ALONE: [], BOS: self.bos, PROSE: [*self._prefix(), *self._encode(PARAGRAPH)]}
         prefix = self._block(prefixes.get(name, self._prefix(int(number or 0))))
         return self.engine.encode([(prefix, line) for line in self.lines])
 
-    def _behind(self, neighbours: int, line: int) -> list[KVBlock]:
+    def _after_neighbours(self, neighbours: int, line: int) -> list[KVBlock]:
         before = chain.from_iterable(self.lines[max(0, line - neighbours) : line])
         return self.engine.encode([(self._block([*self._prefix(), *before]), self.lines[line])])
 

@@ -45,10 +45,10 @@ class Findings:
         yield self._attention()
         yield self._answers()
         yield self._divergences()
-        first, *others = self.rows
-        if others:
+        first, *rest = self.rows
+        if rest:
             title = f"change of the KL divergence in nats, against lines encoded after: {first}"
-            yield self._table(title, others, lambda encoding, repair: self._change(encoding, first, repair))
+            yield self._table(title, rest, lambda encoding, repair: self._change(encoding, first, repair))
         if len(self.repairs) > 1:
             title = f"change of right answers in points, against the repair: {self.repairs[0]}"
             yield self._table(title, list(self.rows), self._gain, self.repairs[1:])

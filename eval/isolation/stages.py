@@ -74,8 +74,8 @@ class QueryAttention:
         prefix = on_rows[:, : self.layout.context].sum(1)
         lines = on_rows[:, self.layout.context : self.layout.query].sum(1)
         first = on_rows[:, [span.start for span in spans]].sum(1)
-        named = on_rows[:, spans[line].start : spans[line].stop].sum(1)
-        return torch.stack([prefix / (prefix + lines), first / lines, named / lines], 1)
+        line_sum = on_rows[:, spans[line].start : spans[line].stop].sum(1)
+        return torch.stack([prefix / (prefix + lines), first / lines, line_sum / lines], 1)
 
 
 def make_repair(name: str, attention: QueryAttention, answer_line: int, lines: int, rng: random.Random) -> Recompute:

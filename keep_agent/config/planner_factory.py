@@ -111,7 +111,7 @@ def format_of(
 
 @dataclass(frozen=True)
 class Abilities:
-    """How the prompts look with which a model was trained."""
+    """Form of the prompts with which a model was trained."""
 
     says_goals: bool = False
     focus: str = "words"

@@ -107,11 +107,11 @@ def test_windows_are_drawn_by_the_shares_of_the_curriculum(files: list[Path], to
     source = make_source(files, tokenizer, 0, curriculum=ADAPTER_CURRICULUM)
     source.close()
     source._rng, level = random.Random(0), ADAPTER_LEVELS[-1]
-    drawn = Counter(source._draw_mix(level) for _ in range(4000))
+    counts = Counter(source._draw_mix(level) for _ in range(4000))
     plans = {mix: level.plans * share for mix, share in ADAPTER_CURRICULUM.plan_mixes.items()}
     rest = (1 - level.lookups - level.plans) * (1 - RECALL_SHARE)
     due = {LOOKUPS: level.lookups, **plans, DECISIONS: rest * ADAPTER_CURRICULUM.decision_share}
-    assert {mix: drawn[mix] / 4000 for mix in due} == pytest.approx(due, abs=0.03)
+    assert {mix: counts[mix] / 4000 for mix in due} == pytest.approx(due, abs=0.03)
     source._goal_share = 0.5
     goals = Counter(source._draw_mix(level) for _ in range(4000))[GOALS] / 4000
     assert goals == pytest.approx(0.5 + 0.5 * due[GOALS], abs=0.03)
