@@ -140,7 +140,7 @@ def measure(
     from planners.prompts.formats import Splicer
 
     seed, rows = config.eval.seed, list(run.results) if run else []
-    known = {row.index for row in rows}
+    known = run.finished if run else frozenset()
     examples = max(int(name.split()[1]) if name.startswith(PREAMBLE) else 0 for name in arguments.encodings)
     with ExitStack() as stack:
         engine = stack.enter_context(TransformersEngine(make_model(config.model, seed)))

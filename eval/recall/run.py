@@ -94,7 +94,7 @@ def ask(
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("answers", total=total, completed=len(rows))
         try:
-            for row in _answers(probers, cells, arguments, {row.index for row in rows}):
+            for row in _answers(probers, cells, arguments, run.finished if run else frozenset()):
                 if run:
                     run.commit(row)
                 rows.append(row)
