@@ -191,7 +191,8 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     disable_progress_bar()  # KEEP Agent shows its own
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are only about retries
     device = usable_device("model.device", model.device)
-    path, bundled = ADAPTERS.get(path := _model_path(model), (path, None))
+    name = _model_path(model)
+    path, bundled = ADAPTERS.get(name, (name, None))
     adapter = model.get("adapter") or bundled  # older runs have no key
     dtype, console = _dtype(model.dtype, device), make_console(stderr=True)
     with console.status(f"loading {model.name} in {dtype}") if console.is_terminal else nullcontext():
